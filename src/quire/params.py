@@ -135,9 +135,7 @@ class _CheckedNames(msgspec.StructMeta):
         return super().__call__(*args, **kwargs)
 
 
-class SamplingParams(
-    msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True, repr_omit_defaults=True
-):
+class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True):
     """Sampling parameters for text generation; validated and normalised when made.
 
     Assigning to a field afterwards is not validated until the request is added.
@@ -300,6 +298,11 @@ class SamplingParams(
         if not self.stop or self.include_stop_str_in_output:
             return 0
         return max(len(text) for text in self.stop) - 1
+
+    def __repr__(self) -> str:
+        """The fields that vLLM always shows, in its order, and the others that were set."""
+        names = [*_SHOWN, *(name for name in _OTHERS if getattr(self, name) != _OTHERS[name])]
+        return f"SamplingParams({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def clone(self) -> SamplingParams:
         """A copy for one request. Lists and dicts are copied too, except with `skip_clone`."""
@@ -479,6 +482,18 @@ class SamplingParams(
                 raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
 
 
+_SHOWN = (
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature",
+    "watermarking", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "bad_words",
+    "thinking_token_budget", "include_stop_str_in_output", "ignore_eos", "max_tokens",
+    "min_tokens", "logprobs", "prompt_logprobs", "skip_special_tokens",
+    "spaces_between_special_tokens", "structured_outputs", "extra_args",
+)  # fmt: skip
+_OTHERS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(SamplingParams)
+    if field.name not in _SHOWN and not field.name.startswith("_")
+}
 _COPIED = (
     "stop",
     "stop_token_ids",

@@ -1,17 +1,19 @@
 """Runs vLLM's own tests against Quire, and writes which pass, and why others do not.
 
     pip download --no-deps --no-binary vllm --no-clean vllm==0.32.0   (the source distribution)
-    python -m tools.vllm_tests run SOURCE RESULTS [FILE ...]
+    python -m tools.vllm_tests run [--model DIRECTORY] SOURCE RESULTS [FILE ...]
     python -m tools.vllm_tests examples SOURCE RESULTS
     python -m tools.vllm_tests page SOURCE RESULTS
 
 (In the repository, with src in PYTHONPATH.) `run` runs all files that could pass, or those named,
-several in a process, and keeps what came of each in the folder RESULTS. A folder has
+several in a process, and keeps what came of each in the folder RESULTS. `--model` names another
+model than the bundled one, for a folder of results of its own. A folder has
 results of one state of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi,
 rapidfuzz and openai-harmony. `examples` does the same with the examples of vLLM's documentation, of
-which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md.
+which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md;
+what has no result there keeps what the page says.
 
 The tests run as they are, but for three things: models named by their hub id are a local one,
-`tests/conftest.py` and `tests/utils.py`, which need a GPU and parts of vLLM, are replaced by those
-in `stand_ins/`, and `import vllm` is Quire's `quire.vllm`.
+`tests/conftest.py`, `tests/utils.py` and `tests/models/utils.py`, which need a GPU and parts of
+vLLM, are replaced by those in `stand_ins/`, and `import vllm` is Quire's `quire.vllm`.
 """

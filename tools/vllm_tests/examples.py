@@ -63,7 +63,7 @@ _SERVE = (
     "--reasoning-parser", "qwen3", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
     "--enable-scale-out",
 )  # fmt: skip
-_CONTEXT = 1 << 12
+_CONTEXT = 1 << 14
 """Tokens that the model is given room for."""
 _LIMIT_S = 150
 _START_S = 90

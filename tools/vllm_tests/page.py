@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.from_vllm.markdown import table
@@ -50,6 +51,9 @@ _UNSORTED = "not sorted"
 _PASSED, _FAILED = "passed", "failed"
 _BEYOND = "beyond"
 """Of a test that vLLM marks as failing, and that passes."""
+_OUTCOMES = (_PASSED, _BEYOND, _FAILED, "skipped")
+_NOT_COUNTED = "not counted yet"
+_TEXTS_OF_REPLIES = "## Texts of replies"
 _TEXT = """# vLLM's own tests
 
 What comes of the tests and examples in the source distribution of vLLM 0.32.0, run against Quire as
@@ -60,33 +64,53 @@ they are: with the model that is bundled, on a CPU, without a hub. Written by
 """
 
 
-def page(source: Path, results: Path) -> str:
-    """The whole page."""
-    files = test_files(source)
-    rows, total, reasons = [], Counter[str](), Counter[str]()
-    for name in (name for name, reason in files.items() if not reason):
-        found = _results(result_file(results, name))
-        if found is None:
-            has_run = result_file(results, name).with_suffix(".log").exists()
-            state = "did not end in time" if has_run else "not counted yet"
-            rows.append([f"`{name}`", "", "", "", "", state])
-            continue
-        outcomes = Counter(_outcome(outcome, text) for _, outcome, text in found)
-        why = Counter(
-            _why(test, text) for test, outcome, text in found if _outcome(outcome, text) == _FAILED
+@dataclass(slots=True)
+class _Row:
+    """What came of a file: how many tests had each outcome, and why some failed."""
+
+    outcomes: Counter[str]
+    why: Counter[str]
+    state: str = ""
+    """Of a file that has no outcomes."""
+
+    @classmethod
+    def read(cls, cells: list[str]) -> _Row:
+        """Of a page that was written before."""
+        counts = (int(cell or 0) for cell in cells[:-1])
+        listed = re.findall(r"(?:^|; )(.+?) \((\d+)\)(?=;|$)", cells[-1])
+        return cls(
+            Counter(dict(zip(_OUTCOMES, counts, strict=True))),
+            Counter({reason: int(count) for reason, count in listed}),
+            "" if listed else cells[-1],
         )
-        total += outcomes
-        reasons += why
-        counts = [str(outcomes[each] or "") for each in (_PASSED, _BEYOND, _FAILED, "skipped")]
-        rows.append([f"`{name}`", *counts, _listed(why.items())])
+
+    def cells(self, name: str) -> list[str]:
+        """Of the table."""
+        counts = [str(self.outcomes[each] or "") for each in _OUTCOMES]
+        return [f"`{name}`", *counts, _listed(self.why.items()) or self.state]
+
+
+def page(source: Path, results: Path, before: str = "") -> str:
+    """The whole page. Files without a result have the row that they had before, in another state of
+    the code."""
+    files = test_files(source)
+    old = _rows_before(before)
+    rows, total, reasons, kept = [], Counter[str](), Counter[str](), 0
+    for name in (name for name, reason in files.items() if not reason):
+        row = _row(results, name)
+        if row.state == _NOT_COUNTED and name in old:
+            row, kept = old[name], kept + 1
+        total += row.outcomes
+        reasons += row.why
+        rows.append(row.cells(name))
     not_run = Counter(reason for reason in files.values() if reason)
     passed, beyond, failed = (total[each] for each in (_PASSED, _BEYOND, _FAILED))
     parts = [
         _TEXT,
         f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
         f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
-        "here. A file that cannot be imported counts as one that fails. All rows are of one state "
-        "of the code. Why tests fail:\n",
+        f"here. A file that cannot be imported counts as one that fails. {_states(kept)} Why tests "
+        "fail:\n",
         table(["tests", "why"], ([str(n), why] for why, n in reasons.most_common())),
         "By file:\n",
         table(["file", "passed", "works here alone", "failed", "skipped", "why"], rows),
@@ -95,8 +119,8 @@ def page(source: Path, results: Path) -> str:
         table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
         "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
         "GPUs or services.\n",
-        table(["example", "what came of it"], _examples(results / "examples.jsonl")),
-        *_parsers(results / "cases.jsonl"),
+        table(["example", "what came of it"], _examples(results / "examples.jsonl", before)),
+        *(_parsers(results / "cases.jsonl") or _parsers_before(before)),
     ]
     return "".join(parts).rstrip() + "\n"
 
@@ -115,7 +139,7 @@ def _parsers(cases: Path) -> list[str]:
     differ = sum(len(each.differ) for _, each in found)
     total = sum(whys.values(), Counter[str]())
     return [
-        "## Texts of replies\n\nWhat vLLM's parsers say of the texts in their own tests, where "
+        f"{_TEXTS_OF_REPLIES}\n\nWhat vLLM's parsers say of the texts in their own tests, where "
         "these pass, beside what a server of\nQuire makes of the same texts "
         f"(`python -m tools.vllm_parsers`): {agree:,} agree, {differ} differ.\nWhy:\n",
         table(["texts", "why"], ([str(n), why] for why, n in total.most_common())),
@@ -124,7 +148,41 @@ def _parsers(cases: Path) -> list[str]:
     ]
 
 
-def _examples(path: Path) -> list[list[str]]:
+def _row(results: Path, name: str) -> _Row:
+    found = _results(result_file(results, name))
+    if found is None:
+        has_run = result_file(results, name).with_suffix(".log").exists()
+        return _Row(Counter(), Counter(), "did not end in time" if has_run else _NOT_COUNTED)
+    outcomes = Counter(_outcome(outcome, text) for _, outcome, text in found)
+    failed = (one for one in found if _outcome(one[1], one[2]) == _FAILED)
+    return _Row(outcomes, Counter(_why(test, text) for test, _, text in failed))
+
+
+def _rows_before(text: str) -> dict[str, _Row]:
+    """The table of files in a page that was written before."""
+    found = re.findall(r"^\| `(\S+\.py)` \|(.*)\|$", text, re.MULTILINE)
+    rows = {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
+    width = len(_OUTCOMES) + 1
+    read = {name: _Row.read(cells) for name, cells in rows.items() if len(cells) == width}
+    return {name: row for name, row in read.items() if row.outcomes.total()}
+
+
+def _parsers_before(text: str) -> list[str]:
+    _, mark, rest = text.partition(_TEXTS_OF_REPLIES)
+    return [mark + rest] if mark else []
+
+
+def _states(kept: int) -> str:
+    if not kept:
+        return "All rows are of one state of the code."
+    return f"The rows of {kept} files are of an earlier state of the code, all others of one."
+
+
+def _examples(path: Path, before: str) -> list[list[str]]:
+    if not path.exists():
+        section = before.partition("## Examples")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| (`.+?`) \| (.*) \|$", section, re.MULTILINE)
+        return [list(row) for row in rows]
     found = read_outcomes(path).items()
     return [
         [f"`{name}`", _SORTED.get(name, outcome) if outcome else "works"] for name, outcome in found

@@ -47,22 +47,22 @@ _OWN_PROCESS = re.compile(r"setenv|pytester|ServerCustom|envs_cache|collective_r
 """What files say that start engines; and that change the process that they run in."""
 
 
-def run(source: Path, results: Path, names: list[str]) -> None:
-    """Runs the files named, or all that could pass and have no result yet. Exits if RESULTS has
-    results of another state of the code."""
+def run(source: Path, results: Path, names: list[str], model: Path = DEMO_MODEL_PATH) -> None:
+    """Runs the files named, or all that could pass and have no result yet, with the model of a
+    directory. Exits if RESULTS has results of another state of the code."""
     results.mkdir(parents=True, exist_ok=True)
     check_state(results)
     chosen = names or [name for name, reason in test_files(source).items() if not reason]
     with tempfile.TemporaryDirectory(prefix="vllm-tests-") as place:
         work = Path(place)
-        furnish(work, source)
+        furnish(work, source, model)
         wanted = [name for name in chosen if names or not result_file(results, name).exists()]
         together = [name for name in wanted if not _needs_engine(source, name)]
         parsers = [name for name in together if name.startswith(_OF_PARSERS)]
         others = [name for name in together if name not in parsers]
-        for names, model in ((parsers, "marks"), (others, "model")):
+        for names, kind in ((parsers, "marks"), (others, "model")):
             for begin in range(0, len(names), _TOGETHER):
-                _run_files(work, source, results, names[begin : begin + _TOGETHER], model)
+                _run_files(work, source, results, names[begin : begin + _TOGETHER], kind)
         apart = [name for name in wanted if name not in together]
         alone = [name for name in apart if _changes_its_process(source, name)]
         for room in sorted({_room_of(source, name) for name in apart}):
@@ -93,13 +93,14 @@ def result_file(results: Path, name: str) -> Path:
     return results / (name.replace("/", "-") + ".jsonl")
 
 
-def furnish(work: Path, source: Path) -> None:
-    """Fills a directory with vLLM's tests, but for the files that stand-ins replace."""
+def furnish(work: Path, source: Path, model: Path = DEMO_MODEL_PATH) -> None:
+    """Fills a directory with vLLM's tests, but for the files that stand-ins replace, and with a
+    copy of a model's directory."""
     shutil.copytree(source / "tests", work / "tests")
-    for path in _STAND_INS.glob("*.py"):
-        shutil.copy(path, work / "tests" / path.name)
+    for path in _STAND_INS.rglob("*.py"):
+        shutil.copy(path, work / "tests" / path.relative_to(_STAND_INS))
     (work / "examples").symlink_to(source / "examples")
-    shutil.copytree(DEMO_MODEL_PATH, work / "model")
+    shutil.copytree(model, work / "model")
     shutil.copytree(DEMO_MODEL_PATH, work / "marks")
     write_tokenizer(work / "marks" / "tokenizer.json")
 
@@ -116,8 +117,11 @@ def link_models(work: Path, text: str, model: str = "model") -> None:
 
 
 def give_room(work: Path, text: str) -> None:
-    """Gives the model room for as many tokens as a program asks for."""
+    """Gives the model room for as many tokens as a program asks for; one of a GGUF file has its
+    own."""
     path = work / "model" / "config.json"
+    if not path.exists():
+        return
     config = json.loads(path.read_text())
     config["max_position_embeddings"] = _asked_room(text)
     path.write_text(json.dumps(config))

@@ -39,6 +39,26 @@ class HFConfig:
         }
 
 
+class HFValues(dict[str, Any]):
+    """config.json as a dict whose keys are attributes too, for scripts that read
+    `model_config.hf_config` as the `PretrainedConfig` of `transformers`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"config.json has no {name!r}")
+        value = self[name]
+        return HFValues(value) if isinstance(value, dict) else value
+
+    def get_text_config(self, decoder: bool = False) -> Any:
+        """The part about the text model, or all of it where there is one model."""
+        del decoder
+        return self.text_config if isinstance(self.get("text_config"), dict) else self
+
+    def to_dict(self) -> dict[str, Any]:
+        """A copy."""
+        return dict(self)
+
+
 def overridden(values: dict[str, Any], overrides: HFOverrides) -> dict[str, Any]:
     """config.json with a dict laid over it, nested objects merged key by key; or what a function
     makes of it. Raises ConfigError for a function that gives no configuration back."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from quire.config.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
@@ -40,7 +41,7 @@ class ModelConfig:
     tokenizer_path: Path | None
     """None: no tokenizer (`skip_tokenizer_init`)."""
     hf_config: Mapping[str, Any]
-    """config.json as read (with `hf_overrides` applied)."""
+    """config.json as read (with `hf_overrides` applied); its keys are attributes too."""
     architecture: str
     dtype: Dtype
     max_model_len: int
@@ -68,6 +69,12 @@ class ModelConfig:
     def tokenizer(self) -> str | None:
         """Where the tokenizer was read from."""
         return None if self.tokenizer_path is None else str(self.tokenizer_path)
+
+    @property
+    def hf_text_config(self) -> Mapping[str, Any]:
+        """The part of `hf_config` about the text model, or all of it."""
+        text: Mapping[str, Any] = HFValues(self.hf_config).get_text_config()
+        return text
 
     @property
     def runner_type(self) -> str:

@@ -20,6 +20,7 @@ _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _MAX_INTERVAL_S = 1e9
 _MAX_BYTES = 1 << 60
+_MAX_DIGITS = 9
 
 
 def is_true(name: str) -> bool:
@@ -232,6 +233,19 @@ def kv_events_have_numbers() -> bool:
     """`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`: False if KV events have whole hashes."""
     name = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
     return name not in os.environ or is_true(name)
+
+
+def sagemaker_session_s() -> float | None:
+    """`SAGEMAKER_SESSIONS_EXPIRATION`: seconds that a session of SageMaker's lasts, 1200 by
+    default; `None`, no sessions, unless `SAGEMAKER_ENABLE_STATEFUL_SESSIONS` is true."""
+    if not is_true("SAGEMAKER_ENABLE_STATEFUL_SESSIONS"):
+        return None
+    value = os.environ.get("SAGEMAKER_SESSIONS_EXPIRATION") or "1200"
+    if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and int(value):
+        return float(value)
+    raise ConfigError(
+        f"SAGEMAKER_SESSIONS_EXPIRATION={quoted(value)} must be a whole number of seconds; try 1200"
+    )
 
 
 def otlp_traces_endpoint() -> str | None:

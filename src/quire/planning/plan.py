@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from quire.config.engine_args import EngineArgs
+from quire.config.hf_overrides import HFValues
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Usage
@@ -113,7 +114,7 @@ def _model_config(
         model=checkpoint.name,
         path=checkpoint.path,
         tokenizer_path=facts.tokenizer_path,
-        hf_config=checkpoint.hf_config,
+        hf_config=HFValues(checkpoint.hf_config),
         architecture=architectures_of(checkpoint.hf_config)[0],
         dtype=choices.arithmetic.dtype,
         max_model_len=max_model_len,

@@ -16,6 +16,7 @@ from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import HttpError, not_found, unavailable
+from quire.server.http.sessions import Sessions
 from quire.server.requests.request_work import WorkLimits
 from quire.server.work_pool import WorkPool
 from quire.version import __version__
@@ -73,6 +74,8 @@ class ServerContext:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     ignored_fields: IgnoredFields = field(default_factory=IgnoredFields)
     """Tells callers of fields without effect."""
+    sessions: Sessions = field(default_factory=Sessions.from_environment)
+    """Of SageMaker."""
     pool: WorkPool = field(init=False)
     """Runs work that grows with the size of a request."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
-from quire.config.hf_overrides import overridden
+from quire.config.hf_overrides import HFValues, overridden
 from quire.errors import ConfigError
 
 CONFIG = {
@@ -62,3 +62,13 @@ def test_the_argument_is_a_dict_or_a_function() -> None:
     check_fields(EngineArgs(hf_overrides=lambda config: config))
     with pytest.raises(ConfigError, match=r"hf_overrides must be a dict .* or a function"):
         check_fields(EngineArgs(hf_overrides=3))  # type: ignore[arg-type]
+
+
+def test_the_keys_of_parts_are_attributes() -> None:
+    values = HFValues({"text_config": {"vocab_size": 5, "rope": {"theta": 1}}, "a": [1]})
+    assert values.text_config.rope.theta == 1
+    assert values.get_text_config().vocab_size == 5
+    assert HFValues({"a": 1}).get_text_config() == {"a": 1}
+    assert values.to_dict() == values
+    with pytest.raises(AttributeError, match=r"config\.json has no 'b'"):
+        _ = values.b

@@ -93,6 +93,10 @@ def test_facts(model_dir: Path) -> None:
         config = llm.llm_engine.vllm_config
         assert llm.model_config is config.model_config
         assert llm.model_config.get_vocab_size() == 288
+        assert llm.model_config.hf_config["vocab_size"] == 288
+        assert llm.model_config.hf_config.vocab_size == 288  # type: ignore[attr-defined]
+        assert llm.model_config.hf_text_config.num_hidden_layers > 0  # type: ignore[attr-defined]
+        assert getattr(llm.model_config.hf_config, "no_such_key", None) is None
         assert (llm.model_config.runner_type, llm.runner_type) == ("generate", "generate")
         assert llm.supported_tasks == llm.llm_engine.get_supported_tasks() == ("generate",)
         assert config.parallel_config.world_size == llm.get_world_size() == 1

@@ -432,3 +432,16 @@ def test_all_stop_tokens_are_a_set() -> None:
 def test_bad_words_are_a_list_of_which_each_counts_once() -> None:
     assert SamplingParams().bad_words == SamplingParams(bad_words=[]).bad_words == []
     assert SamplingParams(bad_words=["b", "a", "b"]).bad_words == ["b", "a"]
+
+
+def test_it_is_shown_as_in_vllm() -> None:
+    shown = repr(SamplingParams(temperature=0.5, stop="a", logit_bias={5: 1.0}))
+    assert shown == (
+        "SamplingParams(n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, "
+        "temperature=0.5, watermarking=None, top_p=1.0, top_k=0, min_p=0.0, seed=None, "
+        "stop=['a'], stop_token_ids=[], bad_words=[], thinking_token_budget=None, "
+        "include_stop_str_in_output=False, ignore_eos=False, max_tokens=16, min_tokens=0, "
+        "logprobs=None, prompt_logprobs=None, skip_special_tokens=True, "
+        "spaces_between_special_tokens=True, structured_outputs=None, extra_args=None, "
+        "logit_bias={5: 1.0})"
+    )

@@ -86,3 +86,25 @@ def test_hub_ids_are_the_local_model_with_as_much_room_as_is_asked_for(tmp_path:
         give_room(tmp_path, asked)
         config = json.loads((tmp_path / "model" / "config.json").read_text())
         assert config["max_position_embeddings"] == room
+
+
+def test_what_has_no_result_keeps_what_the_page_said(source: Path, tmp_path: Path) -> None:
+    rows = [
+        ["tests/v1/test_public.py::test_x[lora-a]", "failed", "404"],
+        ["tests/v1/test_public.py::test_y", "passed", ""],
+    ]
+    first = result_file(tmp_path, "v1/test_public.py")
+    first.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "examples.jsonl").write_text('["basic.py", ""]\n')
+    before = page.page(source, tmp_path) + "\n## Texts of replies\n\nWhat parsers say\n"
+    later = tmp_path / "later"
+    later.mkdir()
+    assert "The rows of 1 files are of an earlier state" in page.page(source, later, before)
+    merged = page.page(source, later, before)
+    for line in before.splitlines():
+        if line.startswith("|"):
+            assert line in merged
+    assert merged.endswith("## Texts of replies\n\nWhat parsers say\n")
+    new = result_file(later, "v1/test_slow.py")
+    new.write_text(json.dumps(["tests/v1/test_slow.py::a", "passed", ""]) + "\n")
+    assert "2 tests pass, 1 fail" in page.page(source, later, before)

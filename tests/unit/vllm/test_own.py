@@ -40,6 +40,7 @@ from vllm.utils.network_utils import (
 )
 from vllm.utils.system_utils import set_ulimit
 
+from quire.env.vllm import VARIABLES
 from quire.errors import ConfigError
 
 
@@ -171,10 +172,21 @@ def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert envs.VLLM_SERVER_DEV_MODE is True
     assert envs.VLLM_TARGET_DEVICE == "cpu"
     assert "VLLM_HOST_IP" in dir(envs)
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    assert envs.VLLM_CPU_KVCACHE_SPACE is None
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "40")
+    assert envs.VLLM_CPU_KVCACHE_SPACE == 40
     with pytest.raises(AttributeError, match=r"Quire has no vllm\.envs\.VLLM_NCCL_SO_PATH"):
         _ = envs.VLLM_NCCL_SO_PATH
     with pytest.raises(AttributeError, match="VLLM_NO_SUCH_THING"):
         envs.is_set("VLLM_NO_SUCH_THING")
+
+
+def test_every_variable_that_works_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, variable in VARIABLES.items():
+        monkeypatch.delenv(name, raising=False)
+        if variable.effect == "works":
+            getattr(envs, name)
 
 
 def test_a_tokenizer_without_an_engine(model_dir: Path) -> None:

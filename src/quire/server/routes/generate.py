@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.errors import RequestError
+from quire.errors import RequestError, quoted
 from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
@@ -42,6 +42,7 @@ from quire.server.routes.conversations import conversations_of
 from quire.server.schema.chat import BatchChatRequest, ChatRequest
 from quire.server.schema.completion import CompletionRequest
 from quire.server.schema.constraints import as_asked, named_as_asked
+from quire.server.schema.service import SessionRequest
 from quire.server.work_pool import WorkPool
 
 Writer = TypeVar("Writer")
@@ -86,11 +87,19 @@ async def chat_completions_batch(http: Request) -> Response:
 
 
 async def invocations(http: Request) -> Response | ASGIApp:
-    """A chat or a completion, by its body: one with messages is a chat. For Amazon SageMaker."""
-    given = await field_names(http)
+    """A chat, a completion or a session's begin or end, by its body. For Amazon SageMaker."""
+    given, context = await field_names(http), context_of(http)
+    if "requestType" in given:
+        asked = await read_body(http, SessionRequest)
+        if others := sorted(given - {"requestType"}):
+            message = f"a request for a session has no field {quoted(others[0])}; leave it out"
+            raise RequestError(message, parameter=others[0])
+        opens = asked.request_type == "NEW_SESSION"
+        return context.sessions.begin() if opens else context.sessions.close(http)
+    context.sessions.check(http)
     adapter = http.headers.get(_ADAPTER_HEADER)
     if adapter is not None:  # it stands for the body's model; another name is answered 404
-        context_of(http).served_name(adapter)
+        context.served_name(adapter)
     if "messages" in given:
         return await chat_completions(http)
     if "prompt" in given:

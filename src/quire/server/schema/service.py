@@ -119,3 +119,9 @@ class StatusResponse(msgspec.Struct, kw_only=True):
 
     status: str
     reason: str | None = None
+
+
+class SessionRequest(msgspec.Struct, kw_only=True, rename="camel"):
+    """Begins or ends a session of Amazon SageMaker's."""
+
+    request_type: Literal["NEW_SESSION", "CLOSE"]
