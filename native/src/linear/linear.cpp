@@ -5,6 +5,9 @@
 // core's second-level cache while the weight is read. A worker knows its next unit before it
 // starts the present one, so that the next weights are on their way in time. Several products that
 // run together (a layer's experts) have one sequence of units.
+//
+// A single tile of few rows is packed by every worker for itself, while its first weights are on
+// their way: that takes less time than to wait for each other.
 #include "linear/linear.h"
 
 #include <unistd.h>
@@ -14,6 +17,7 @@
 
 #include "linear/families.h"
 #include "linear/layout.h"
+#include "simd/fetch.h"
 
 namespace quire {
 namespace gemm {
@@ -24,6 +28,11 @@ constexpr int64_t kMaxBlockRows = 512;
 constexpr int64_t kSharedBytes = 128;
 
 constexpr int64_t kSumsFloats = kMaxBlockRows * kStripColumns;
+
+// The largest tile that every worker packs for itself.
+constexpr int64_t kOwnTileBytes = 16384;
+// Of a worker's first weights, fetched before it packs.
+constexpr int64_t kFirstBytes = 4096;
 
 // Five eighths of the second-level cache: the rest is for weights and sums.
 int64_t packed_x_budget() {
@@ -106,6 +115,11 @@ struct Jobs {
                                ceil_div(kSharedBytes, columns * size_of(jobs->args->out_dtype)));
   }
 
+  // Whether every worker packs x for itself.
+  bool pack_own() const {
+    return count == 1 && jobs->plan.tiling.tiles == 1 && jobs->plan.tile_bytes <= kOwnTileBytes;
+  }
+
   const Job<Family>& of_unit(int64_t unit) const { return of(unit, &Job<Family>::first_unit); }
   const Job<Family>& of_tile(int64_t tile) const { return of(tile, &Job<Family>::first_tile); }
 
@@ -120,16 +134,21 @@ struct Jobs {
 };
 
 template <class Family>
+void pack_tile(const Job<Family>& job, int64_t tile, uint8_t* out) {
+  const LinearArgs& args = *job.args;
+  const Plan<Family>& plan = job.plan;
+  const Rows rows{args.x,         args.x_dtype, args.x_stride,
+                  args.weight->k, args.x_rows,  order_of(*args.weight)};
+  Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
+                    plan.k, out);
+}
+
+template <class Family>
 void pack_x(const Jobs<Family>& jobs, Pool& pool) {
   pool.each(jobs.tiles, [&](int64_t number) {
     const Job<Family>& job = jobs.of_tile(number);
-    const LinearArgs& args = *job.args;
-    const Plan<Family>& plan = job.plan;
-    const Rows rows{args.x,         args.x_dtype, args.x_stride,
-                    args.weight->k, args.x_rows,  order_of(*args.weight)};
     const int64_t tile = number - job.first_tile;
-    Family::pack_tile(rows, tile * plan.tiling.rows, plan.tiling.rows_of(tile), plan.tiling.rows,
-                      plan.k, static_cast<uint8_t*>(args.scratch) + tile * plan.tile_bytes);
+    pack_tile(job, tile, static_cast<uint8_t*>(job.args->scratch) + tile * job.plan.tile_bytes);
   });
 }
 
@@ -161,10 +180,10 @@ void fetch_scales(const Job<Family>& job, int64_t unit) {
   }
 }
 
-// `next`: the first weights of the unit after this one.
+// `x`: the first packed tile of the product. `next`: the first weights of the unit after this one.
 template <class Family>
-void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* next, bool x_is_cached,
-              float* sums) {
+void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* x, const uint8_t* next,
+              bool x_is_cached, float* sums) {
   const LinearArgs& args = *job.args;
   const Plan<Family>& plan = job.plan;
   const int64_t tile0 = (unit - job.first_unit) / plan.groups * plan.block_tiles;
@@ -174,7 +193,7 @@ void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* next, bool x_
   block.args = &args;
   block.first_row = row;
   block.first_strip = strip0;
-  block.x = static_cast<const uint8_t*>(args.scratch) + tile0 * plan.tile_bytes;
+  block.x = x + tile0 * plan.tile_bytes;
   block.tile_bytes = plan.tile_bytes;
   block.tiles = std::min(plan.block_tiles, plan.tiling.tiles - tile0);
   block.rows = plan.tiling.rows * Family::kPlanes;
@@ -198,13 +217,27 @@ void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* next, bool x_
   Family::multiply(block);
 }
 
+// The first weights of a unit, of all strips that it reads at once.
+template <class Family>
+void fetch_first(const Job<Family>& job, int64_t unit) {
+  const Plan<Family>& plan = job.plan;
+  const uint8_t* weight = weight_of(job, unit);
+  const int64_t bytes = std::min(kFirstBytes / plan.group, plan.strip_bytes);
+  for (int64_t s = 0; s < plan.group; ++s) fetch_bytes(weight + s * plan.strip_bytes, bytes);
+}
+
 template <class Family>
 void multiply(const Jobs<Family>& jobs, Worker& worker) {
   Tickets units(worker, jobs.span, jobs.units);
   int64_t unit = units.next();
   if (unit >= jobs.units) return;
   alignas(64) float sums[kSumsFloats];
+  alignas(64) uint8_t own_x[kOwnTileBytes];
   const Job<Family>* job = &jobs.of_unit(unit);
+  if (jobs.pack_own()) {
+    fetch_first(*job, unit);
+    pack_tile(*job, 0, own_x);
+  }
   const Job<Family>* begun = nullptr;
   int64_t previous_rows = -1;
   while (unit < jobs.units) {
@@ -224,7 +257,8 @@ void multiply(const Jobs<Family>& jobs, Worker& worker) {
       fetch_scales(*next_job, next);
     }
     const int64_t rows = (unit - job->first_unit) / job->plan.groups;
-    run_unit(*job, unit, next_weight, rows == previous_rows, sums);
+    const auto* x = jobs.pack_own() ? own_x : static_cast<const uint8_t*>(job->args->scratch);
+    run_unit(*job, unit, x, next_weight, rows == previous_rows, sums);
     previous_rows = rows;
     unit = next;
     job = next_job;
@@ -234,7 +268,7 @@ void multiply(const Jobs<Family>& jobs, Worker& worker) {
 
 template <class Family>
 void run(const Jobs<Family>& jobs, Pool& pool) {
-  pack_x(jobs, pool);
+  if (!jobs.pack_own()) pack_x(jobs, pool);
   pool.run(jobs.units, [&](Worker& worker) { multiply(jobs, worker); });
 }
 

@@ -172,6 +172,10 @@ struct VectorFamily {
   }
 
   static int64_t strips_at_once(int64_t rows, int64_t tiles) {
+    // Few rows read each strip on its own.
+    if constexpr (Weights::kExpanded) {
+      if (Product::kUnsignedX && rows * kPlanes <= kDirectRows) return 1;
+    }
     return tiles == 1 ? strips_for_rows(rows * kPlanes) : 1;
   }
 

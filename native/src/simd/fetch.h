@@ -6,6 +6,10 @@
 
 namespace quire::gemm {
 
+QUIRE_INLINE void fetch_bytes(const uint8_t* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 // Rows [from, to) of a destination, to be written or only read.
 template <bool kToWrite>
 QUIRE_INLINE void fetch_rows(const Destination& where, int64_t from, int64_t to) {

@@ -205,34 +205,62 @@ constexpr int kGroupedLines = 2;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
 
-// What a group of each row of x has beside its dot products. Read where it is used: registers are
-// needed for other things.
-template <bool kBlocks>
-struct GroupOfX {
-  const uint32_t* before;
-  const uint32_t* after;
-  const float* scales;
+// So many rows of what x has beside its units are read at a time, behind the last one too.
+constexpr int kRowLanes = kGroupedLines <= 4 ? 4 : 8;
+typedef int32_t RowInts __attribute__((vector_size(kRowLanes * 4)));
+typedef float RowFloats __attribute__((vector_size(kRowLanes * 4)));
 
-  QUIRE_INLINE GroupOfX(const GroupedArgs& args, int64_t group) {
-    const int64_t size = args.layout->grouping.group;
-    before = args.totals + group * (size / 16) * args.x_rows;
-    after = before + size / 16 * args.x_rows;
-    scales = args.x_scales + group * size / kXBlock * args.x_rows;
+// What a group of each row of x has beside its dot products: in memory, as registers are needed for
+// other things. kGroup: its size, or 0 if that is not known before.
+template <bool kBlocks, int kGroup>
+class GroupOfX {
+ public:
+  QUIRE_INLINE GroupOfX(const GroupedArgs& args)
+      : zero_(kTables[args.layout->grouping.table].zero),
+        size_(kGroup > 0 ? kGroup : args.layout->grouping.group),
+        rows_(args.x_rows),
+        x_scales_(args.x_scales),
+        k_(args.first_group * size_),
+        before_(args.totals + k_ / 16 * rows_) {}
+
+  // Goes on to the next group, at first to the first.
+  QUIRE_INLINE void next() {
+    const uint32_t* after = before_ + size_ / 16 * rows_;
+    const RowInts totals = load<RowInts>(after) - load<RowInts>(before_);
+    before_ = after;
+    store(totals_, totals);
+    store(starts_, totals * -zero_);
+    auto scaled = __builtin_convertvector(totals, RowFloats);
+    if constexpr (kBlocks) {
+      scales_ = x_scales_ + k_ / kXBlock * rows_;
+      k_ += size_;
+      scaled *= load<RowFloats>(scales_);
+    }
+    store(scaled_totals_, scaled);
   }
 
-  QUIRE_INLINE int32_t total(int row) const {
-    return static_cast<int32_t>(after[row] - before[row]);
-  }
+  QUIRE_INLINE int64_t size() const { return size_; }
+  QUIRE_INLINE int32_t total(int row) const { return totals_[row]; }
+  // What the table's zero is of the sum.
+  QUIRE_INLINE IntVector start(int row) const { return starts_[row] - IntVector{}; }
   // The sum of x, as a number that a minimum is multiplied by.
-  QUIRE_INLINE Vector scaled_total(int row) const {
-    float found = static_cast<float>(total(row));
-    if constexpr (kBlocks) found *= scales[row];
-    return found - Vector{};
-  }
+  QUIRE_INLINE Vector scaled_total(int row) const { return scaled_totals_[row] - Vector{}; }
   QUIRE_INLINE Vector scaled(int row, Vector scale) const {
-    if constexpr (kBlocks) return scale * scales[row];
+    if constexpr (kBlocks) return scale * scales_[row];
     return scale;
   }
+
+ private:
+  const int32_t zero_;
+  const int64_t size_;
+  const int64_t rows_;
+  const float* const x_scales_;
+  int64_t k_;
+  const uint32_t* before_;
+  const float* scales_ = nullptr;
+  alignas(sizeof(RowInts)) int32_t totals_[kRowLanes];
+  alignas(sizeof(RowInts)) int32_t starts_[kRowLanes];
+  alignas(sizeof(RowInts)) float scaled_totals_[kRowLanes];
 };
 
 // Adds the products of some quads of a step to the sums, and goes on with x.
@@ -321,17 +349,16 @@ QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, int64_t ahead, co
   }
 }
 
-// The sums of whole numbers that a group begins with: what the table's zero is of it.
-template <class Product, int kLines, int kVectors, bool kBlocks>
-QUIRE_INLINE void begin_group(const GroupOfX<kBlocks>& of_x, int32_t zero,
-                              IntVector (&dots)[kLines][kVectors]) {
+// The sums of whole numbers that a group begins with.
+template <class Product, int kLines, int kVectors, class OfX>
+QUIRE_INLINE void begin_group(const OfX& of_x, IntVector (&dots)[kLines][kVectors]) {
   constexpr int kPlanes = Product::kPlanes;
 #pragma GCC unroll 12
   for (int r = 0; r < kLines; ++r) {
     const bool is_last = r % kPlanes == kPlanes - 1;
-    const int32_t start = is_last ? -zero * of_x.total(r / kPlanes) : 0;
+    const IntVector start = is_last ? of_x.start(r / kPlanes) : IntVector{};
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
+    for (int v = 0; v < kVectors; ++v) dots[r][v] = start;
   }
 }
 
@@ -343,8 +370,8 @@ struct GroupOfWeights {
 };
 
 // Adds a group's sums of whole numbers to those of floats.
-template <class Product, int kRows, int kLines, int kVectors, bool kBlocks>
-QUIRE_INLINE void end_group(const GroupOfX<kBlocks>& of_x, const GroupOfWeights& group,
+template <class Product, int kRows, int kLines, int kVectors, class OfX>
+QUIRE_INLINE void end_group(const OfX& of_x, const GroupOfWeights& group,
                             const IntVector (&dots)[kLines][kVectors],
                             Vector (&sums)[kRows][kVectors]) {
   constexpr int kPlanes = Product::kPlanes;
@@ -369,13 +396,13 @@ QUIRE_INLINE void end_group(const GroupOfX<kBlocks>& of_x, const GroupOfWeights&
 }
 
 // Columns `c ..` of kRows rows: adds the products of all groups to the sums.
-template <class Product, class Codes, int kRows, bool kBlocks>
+template <class Product, class Codes, int kRows, bool kBlocks, int kGroup>
 QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, int64_t c) {
   constexpr int kLines = kRows * Product::kPlanes;
   constexpr int kVectors = vectors_for(kLines);
   const GroupedStrip& layout = *args.layout;
-  const int64_t group_steps = layout.grouping.group / Codes::kStep.depth;
-  const int32_t zero = kTables[layout.grouping.table].zero;
+  GroupOfX<kBlocks, kGroup> of_x(args);
+  const int64_t group_steps = of_x.size() / Codes::kStep.depth;
   const auto place = [&](int r, int v) {
     return args.sums + r * kStripColumns + c + v * kVectorLanes;
   };
@@ -390,9 +417,9 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
     const uint8_t* line = chunk + layout.codes_at + c * 4;
     if (layout.grouping.zeros) group.zeros = chunk + layout.zeros_at + c;
     for (const int64_t end = std::min(g + layout.chunk_groups, args.groups); g < end; ++g) {
-      const GroupOfX<kBlocks> of_x(args, args.first_group + g);
       IntVector dots[kLines][kVectors];
-      begin_group<Product>(of_x, zero, dots);
+      of_x.next();
+      begin_group<Product>(of_x, dots);
       add_group<Product>(codes, group_steps, args.ahead, line, x, dots);
       end_group<Product>(of_x, group, dots, sums);
       group.scales += kStripColumns;
@@ -407,13 +434,24 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
   }
 }
 
-template <class Product, class Codes, int kRows, bool kBlocks>
-void grouped_rows(const GroupedArgs& args) {
+template <class Product, class Codes, int kRows, bool kBlocks, int kGroup>
+QUIRE_INLINE void grouped_strip(const GroupedArgs& args) {
   const Codes codes(kTables[args.layout->grouping.table]);
   constexpr int64_t kColumns = vectors_for(kRows * Product::kPlanes) * kVectorLanes;
   for (int64_t c = 0; c < kStripColumns; c += kColumns) {
-    grouped_columns<Product, Codes, kRows, kBlocks>(args, codes, c);
+    grouped_columns<Product, Codes, kRows, kBlocks, kGroup>(args, codes, c);
   }
+}
+
+template <class Product, class Codes, int kRows, bool kBlocks>
+void grouped_rows(const GroupedArgs& args) {
+  // What most files have. Loops over a known number of steps have less to do beside them.
+  if constexpr (kBlocks) {
+    if (args.layout->grouping.group == 32) {
+      return grouped_strip<Product, Codes, kRows, kBlocks, 32>(args);
+    }
+  }
+  grouped_strip<Product, Codes, kRows, kBlocks, 0>(args);
 }
 
 }  // namespace quire::gemm
