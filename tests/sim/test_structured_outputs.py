@@ -339,8 +339,8 @@ def test_beside_others_few_such_tokens_are_computed_at_once(
         engine, last = llm.llm_engine, dict[str, RequestOutput]()
         for kind, params, count in (("forced", forced, 4), ("plain", plain, 2)):
             for number in range(count):
-                prompt = {"prompt_token_ids": PROMPTS[number]}
-                engine.add_request(f"{kind} {number}", prompt, params)
+                name = f"{kind} {number}"
+                engine.add_request(name, {"prompt_token_ids": PROMPTS[number]}, params)
         while engine.has_unfinished_requests():
             last |= {output.request_id: output for output in engine.step()}
     assert bits([last["plain 0"], last["plain 1"]]) == wanted
