@@ -71,6 +71,37 @@ inline void widen(const GroupedStrip& layout, const uint8_t* strip, int64_t firs
   }
 }
 
+// So many numbers of a row of x have a sum of their own.
+constexpr int64_t kTotalDepth = 16;
+
+// The sums of a segment's bytes.
+QUIRE_INLINE void total_bytes(const int8_t* bytes, int32_t* out) {
+#if defined(__AVX512VNNI__)
+  const __m512i ones = _mm512_set1_epi8(1);
+  __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, _mm512_loadu_si512(bytes));
+  sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_BADC));
+  sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB));
+  store(out, _mm_unpacklo_epi64(_mm_unpacklo_epi32(_mm512_castsi512_si128(sums),
+                                                   _mm512_extracti32x4_epi32(sums, 1)),
+                                _mm_unpacklo_epi32(_mm512_extracti32x4_epi32(sums, 2),
+                                                   _mm512_extracti32x4_epi32(sums, 3))));
+#elif defined(__AVX2__)
+  for (int64_t at = 0; at < kSegment; at += 2 * kTotalDepth, out += 2) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), load<__m256i>(bytes + at));
+    __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+    out[0] = _mm256_extract_epi32(sums, 0);
+    out[1] = _mm256_extract_epi32(sums, 4);
+  }
+#else
+  for (int64_t at = 0; at < kSegment; at += kTotalDepth, ++out) {
+    *out = 0;
+    for (int64_t i = at; i < at + kTotalDepth; ++i) *out += bytes[i];
+  }
+#endif
+}
+
 // So many neighbours in a row of x have a scale of their own, where rows have blocks.
 constexpr int64_t kXBlock = QUIRE_X_BLOCK;
 

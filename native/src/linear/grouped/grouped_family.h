@@ -21,7 +21,6 @@ namespace quire::gemm {
 
 // x in a tile: its units, then for each row running totals of its numbers, one for every
 // kTotalDepth of K, the scales of its blocks, and the row's scale.
-constexpr int64_t kTotalDepth = 16;
 
 // So far ahead of what is multiplied memory is fetched.
 constexpr int64_t kChunkAhead = 4096;
@@ -47,9 +46,8 @@ struct GroupedFamily {
     return units_bytes(rows, k) + totals_bytes(rows, k) + blocks_bytes(rows, k) + rows * 4;
   }
 
-  static int64_t strips_at_once(int64_t rows, int64_t tiles) {
-    return tiles == 1 ? strips_for_rows(rows * kPlanes) : 1;
-  }
+  // Each is read on its own.
+  static int64_t strips_at_once(int64_t /*rows*/, int64_t /*tiles*/) { return 1; }
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
                         int64_t k_padded, uint8_t* out) {
@@ -83,9 +81,11 @@ struct GroupedFamily {
           quantise_segment<kPlanes>(x, row0 + r, k, count, inverses[r], planes[0], kSegment);
         }
         Product::units_of(planes, units + r * kPlanes);
-        for (int64_t i = 0; i < depth; i += kTotalDepth) {
-          total[r] += static_cast<uint32_t>(total_of(planes, i));
-          tile.totals[((k + i) / kTotalDepth + 1) * tile_rows + r] = total[r];
+        int32_t found[kSegment / kTotalDepth];
+        totals_of(planes, found);
+        for (int64_t i = 0; i < depth / kTotalDepth; ++i) {
+          total[r] += static_cast<uint32_t>(found[i]);
+          tile.totals[(k / kTotalDepth + i + 1) * tile_rows + r] = total[r];
         }
       }
       const int64_t width = depth / Product::kDepth * Product::kUnits;
@@ -120,14 +120,14 @@ struct GroupedFamily {
           row_scales(x_scales + blocks_bytes(rows, k) / 4) {}
   };
 
-  static int32_t total_of(const int8_t (&planes)[kPlanes][kSegment], int64_t first) {
-    int32_t total = 0;
-    for (int p = 0; p < kPlanes; ++p) {
-      int32_t sum = 0;
-      for (int64_t i = first; i < first + kTotalDepth; ++i) sum += planes[p][i];
-      total = total * 256 + sum;
+  static void totals_of(const int8_t (&planes)[kPlanes][kSegment],
+                        int32_t (&out)[kSegment / kTotalDepth]) {
+    total_bytes(planes[0], out);
+    for (int p = 1; p < kPlanes; ++p) {
+      int32_t low[kSegment / kTotalDepth];
+      total_bytes(planes[p], low);
+      for (int64_t i = 0; i < kSegment / kTotalDepth; ++i) out[i] = out[i] * 256 + low[i];
     }
-    return total;
   }
 
   // Some groups of a strip with all tiles, then the next groups: what the groups have is widened
@@ -143,7 +143,7 @@ struct GroupedFamily {
         const int64_t count = std::min(most, layout.groups - g);
         const uint8_t* chunk = strip + layout.chunk_of(g);
         const int64_t ahead = kChunkAhead + (chunk + kChunkAhead < end ? 0 : block.next - end);
-        for (int64_t i = 0; i < layout.codes_at; i += 64) __builtin_prefetch(chunk + ahead + i);
+        fetch_bytes(chunk + ahead, layout.codes_at);
         widen(layout, strip, g, count, numbers);
         for (int64_t tile = 0; tile < block.tiles; ++tile) {
           multiply_tile<Codes>(block, layout, numbers, ahead, s, tile, g, count);

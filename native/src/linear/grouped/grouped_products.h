@@ -91,7 +91,10 @@ struct StepOfCodes {
   static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
 
   static QUIRE_INLINE CodeWords nibbles(const uint8_t* line, int index) {
-    const auto words = load<CodeWords>(line + index / 2 * kLineBytes);
+    auto words = load<CodeWords>(line + index / 2 * kLineBytes);
+#if defined(__AVX512F__)
+    asm("" : "+v"(words));  // else gcc reads them again for the other half
+#endif
     return (index % 2 == 0 ? words : words >> 4) & 0x0f0f0f0fu;
   }
 };
@@ -129,9 +132,15 @@ template <int kLargest_>
 struct TableCodes : StepOfCodes<4> {
   static constexpr int kLargest = kLargest_;
   explicit TableCodes(const Table& table) {
+#if defined(__AVX512BW__)
+    numbers_ = (CodeBytes)_mm512_broadcast_i32x4(load<__m128i>(table.numbers));
+#elif defined(__AVX2__)
+    numbers_ = (CodeBytes)_mm256_broadcastsi128_si256(load<__m128i>(table.numbers));
+#else
     for (int64_t i = 0; i < static_cast<int64_t>(sizeof numbers_); ++i) {
       numbers_[i] = table.numbers[i % 16];
     }
+#endif
   }
   QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
     const auto codes = (CodeBytes)nibbles(line, index);
@@ -206,15 +215,19 @@ constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
 
 // What a group of each row of x has beside its dot products. Read where it is used: registers are
-// needed for other things.
-template <bool kBlocks>
+// needed for other things. kGroup: its size, or 0 if that is not known before.
+template <bool kBlocks, int kGroup>
 struct GroupOfX {
   const uint32_t* before;
   const uint32_t* after;
   const float* scales;
 
+  static QUIRE_INLINE int64_t size_of(const GroupedStrip& layout) {
+    return kGroup > 0 ? kGroup : layout.grouping.group;
+  }
+
   QUIRE_INLINE GroupOfX(const GroupedArgs& args, int64_t group) {
-    const int64_t size = args.layout->grouping.group;
+    const int64_t size = size_of(*args.layout);
     before = args.totals + group * (size / 16) * args.x_rows;
     after = before + size / 16 * args.x_rows;
     scales = args.x_scales + group * size / kXBlock * args.x_rows;
@@ -321,10 +334,9 @@ QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, int64_t ahead, co
   }
 }
 
-// The sums of whole numbers that a group begins with: what the table's zero is of it.
-template <class Product, int kLines, int kVectors, bool kBlocks>
-QUIRE_INLINE void begin_group(const GroupOfX<kBlocks>& of_x, int32_t zero,
-                              IntVector (&dots)[kLines][kVectors]) {
+// The sums of whole numbers that a group begins with.
+template <class Product, int kLines, int kVectors, class OfX>
+QUIRE_INLINE void begin_group(const OfX& of_x, int32_t zero, IntVector (&dots)[kLines][kVectors]) {
   constexpr int kPlanes = Product::kPlanes;
 #pragma GCC unroll 12
   for (int r = 0; r < kLines; ++r) {
@@ -343,8 +355,8 @@ struct GroupOfWeights {
 };
 
 // Adds a group's sums of whole numbers to those of floats.
-template <class Product, int kRows, int kLines, int kVectors, bool kBlocks>
-QUIRE_INLINE void end_group(const GroupOfX<kBlocks>& of_x, const GroupOfWeights& group,
+template <class Product, int kRows, int kLines, int kVectors, class OfX>
+QUIRE_INLINE void end_group(const OfX& of_x, const GroupOfWeights& group,
                             const IntVector (&dots)[kLines][kVectors],
                             Vector (&sums)[kRows][kVectors]) {
   constexpr int kPlanes = Product::kPlanes;
@@ -369,12 +381,13 @@ QUIRE_INLINE void end_group(const GroupOfX<kBlocks>& of_x, const GroupOfWeights&
 }
 
 // Columns `c ..` of kRows rows: adds the products of all groups to the sums.
-template <class Product, class Codes, int kRows, bool kBlocks>
+template <class Product, class Codes, int kRows, bool kBlocks, int kGroup>
 QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, int64_t c) {
   constexpr int kLines = kRows * Product::kPlanes;
   constexpr int kVectors = vectors_for(kLines);
   const GroupedStrip& layout = *args.layout;
-  const int64_t group_steps = layout.grouping.group / Codes::kStep.depth;
+  using OfX = GroupOfX<kBlocks, kGroup>;
+  const int64_t group_steps = OfX::size_of(layout) / Codes::kStep.depth;
   const int32_t zero = kTables[layout.grouping.table].zero;
   const auto place = [&](int r, int v) {
     return args.sums + r * kStripColumns + c + v * kVectorLanes;
@@ -390,7 +403,7 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
     const uint8_t* line = chunk + layout.codes_at + c * 4;
     if (layout.grouping.zeros) group.zeros = chunk + layout.zeros_at + c;
     for (const int64_t end = std::min(g + layout.chunk_groups, args.groups); g < end; ++g) {
-      const GroupOfX<kBlocks> of_x(args, args.first_group + g);
+      const OfX of_x(args, args.first_group + g);
       IntVector dots[kLines][kVectors];
       begin_group<Product>(of_x, zero, dots);
       add_group<Product>(codes, group_steps, args.ahead, line, x, dots);
@@ -407,13 +420,26 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
   }
 }
 
-template <class Product, class Codes, int kRows, bool kBlocks>
-void grouped_rows(const GroupedArgs& args) {
+template <class Product, class Codes, int kRows, bool kBlocks, int kGroup>
+QUIRE_INLINE void grouped_strip(const GroupedArgs& args) {
   const Codes codes(kTables[args.layout->grouping.table]);
   constexpr int64_t kColumns = vectors_for(kRows * Product::kPlanes) * kVectorLanes;
   for (int64_t c = 0; c < kStripColumns; c += kColumns) {
-    grouped_columns<Product, Codes, kRows, kBlocks>(args, codes, c);
+    grouped_columns<Product, Codes, kRows, kBlocks, kGroup>(args, codes, c);
   }
+}
+
+template <class Product, class Codes, int kRows, bool kBlocks>
+void grouped_rows(const GroupedArgs& args) {
+  // Loops over a known number of steps have less to do beside them. Of two units a quad they would
+  // be unrolled too far.
+  if constexpr (kBlocks && Product::kUnits == 1) {
+    constexpr int kUsual = Codes::kStep.bits == 6 ? 16 : 32;
+    if (args.layout->grouping.group == kUsual) {
+      return grouped_strip<Product, Codes, kRows, kBlocks, kUsual>(args);
+    }
+  }
+  grouped_strip<Product, Codes, kRows, kBlocks, 0>(args);
 }
 
 }  // namespace quire::gemm
