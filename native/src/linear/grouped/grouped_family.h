@@ -21,6 +21,7 @@ namespace quire::gemm {
 
 // x in a tile: its units, then for each row running totals of its numbers, one for every
 // kTotalDepth of K, the scales of its blocks, and the row's scale.
+
 // So far ahead of what is multiplied memory is fetched.
 constexpr int64_t kChunkAhead = 4096;
 
@@ -42,8 +43,7 @@ struct GroupedFamily {
     return kBlocks ? rows * round_up(k, kSegment) / kXBlock * 4 : 0;
   }
   static int64_t tile_bytes(int64_t rows, int64_t k) {
-    return units_bytes(rows, k) + totals_bytes(rows, k) + blocks_bytes(rows, k) + rows * 4 +
-           static_cast<int64_t>(sizeof(RowInts));
+    return units_bytes(rows, k) + totals_bytes(rows, k) + blocks_bytes(rows, k) + rows * 4;
   }
 
   // Each is read on its own.

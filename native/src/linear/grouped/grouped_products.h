@@ -2,12 +2,11 @@
 #pragma once
 
 #include "linear/grouped/group_numbers.h"
+#include "linear/grouped/grouped_codes.h"
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
 
 namespace quire::gemm {
-
-typedef uint8_t CodeBytes __attribute__((vector_size(kVectorLanes * 4)));
 
 // Numbers of a table up to this are small: a tier may have another product for them.
 #if defined(QUIRE_PAIRS_OF_BYTES)
@@ -82,100 +81,6 @@ struct SmallGroupedProduct : QuantisedX<kPlanes_> {
 #endif
 };
 
-// A step of codes as the bytes that are multiplied, `kLargest` at most: kQuads times 4 of K. `line`
-// is the first of its lines, from the vector's columns on.
-template <int kBits>
-struct StepOfCodes {
-  static constexpr CodeStep kStep{kBits};
-  static constexpr int kLargest = (1 << kBits) - 1;
-  static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
-
-  static QUIRE_INLINE CodeWords nibbles(const uint8_t* line, int index) {
-    const auto words = load<CodeWords>(line + index / 2 * kLineBytes);
-    return (index % 2 == 0 ? words : words >> 4) & 0x0f0f0f0fu;
-  }
-};
-
-struct PlainCodes : StepOfCodes<4> {
-  explicit PlainCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
-    return (CodeBytes)nibbles(line, index);
-  }
-};
-
-struct ByteCodes : StepOfCodes<8> {
-  explicit ByteCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int /*index*/) const {
-    return (CodeBytes)load<CodeWords>(line);
-  }
-};
-
-// Of 5 and 6 bits.
-template <int kBits>
-struct SplitCodes : StepOfCodes<kBits> {
-  using Step = StepOfCodes<kBits>;
-  explicit SplitCodes(const Table&) {}
-  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
-    constexpr int kUpper = kBits - 4;
-    constexpr uint32_t kMask = kUpper == 1 ? 0x10101010u : 0x30303030u;
-    const auto upper = load<CodeWords>(line + Step::kStep.low_lines * kLineBytes);
-    const int shift = 4 - kUpper * index;  // to the left
-    const CodeWords moved = shift >= 0 ? upper << shift : upper >> -shift;
-    return (CodeBytes)(Step::nibbles(line, index) | (moved & kMask));
-  }
-};
-
-template <int kLargest_>
-struct TableCodes : StepOfCodes<4> {
-  static constexpr int kLargest = kLargest_;
-  explicit TableCodes(const Table& table) {
-    for (int64_t i = 0; i < static_cast<int64_t>(sizeof numbers_); ++i) {
-      numbers_[i] = table.numbers[i % 16];
-    }
-  }
-  QUIRE_INLINE CodeBytes quad(const uint8_t* line, int index) const {
-    const auto codes = (CodeBytes)nibbles(line, index);
-#if defined(__AVX512BW__)
-    return (CodeBytes)_mm512_shuffle_epi8((__m512i)numbers_, (__m512i)codes);
-#elif defined(__AVX2__)
-    return (CodeBytes)_mm256_shuffle_epi8((__m256i)numbers_, (__m256i)codes);
-#else
-    CodeBytes out;
-    for (int i = 0; i < static_cast<int>(sizeof out); ++i) out[i] = numbers_[codes[i]];
-    return out;
-#endif
-  }
-
- private:
-  CodeBytes numbers_;
-};
-
-template <class Codes_>
-struct CodesTag {
-  using Codes = Codes_;
-};
-
-// Calls `use` with the tag of a table's codes.
-template <class Use>
-auto with_codes(int32_t table, Use use) {
-  switch (table) {
-    case QUIRE_TABLE_U4:
-    case QUIRE_TABLE_S4:
-      return use(CodesTag<PlainCodes>{});
-    case QUIRE_TABLE_S8:
-      return use(CodesTag<ByteCodes>{});
-    case QUIRE_TABLE_S6:
-      return use(CodesTag<SplitCodes<6>>{});
-    case QUIRE_TABLE_U5:
-    case QUIRE_TABLE_S5:
-      return use(CodesTag<SplitCodes<5>>{});
-    case QUIRE_TABLE_E2M1:
-      return use(CodesTag<TableCodes<largest_of(QUIRE_TABLE_E2M1)>>{});
-    default:
-      return use(CodesTag<TableCodes<largest_of(QUIRE_TABLE_IQ4)>>{});
-  }
-}
-
 struct GroupedArgs {
   const uint32_t* x;       // [step of 4 of K][kUnits][row][plane]
   const uint32_t* totals;  // [16 of K][row], sums of x up to there
@@ -205,62 +110,38 @@ constexpr int kGroupedLines = 2;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
 
-// So many rows of what x has beside its units are read at a time, behind the last one too.
-constexpr int kRowLanes = kGroupedLines <= 4 ? 4 : 8;
-typedef int32_t RowInts __attribute__((vector_size(kRowLanes * 4)));
-typedef float RowFloats __attribute__((vector_size(kRowLanes * 4)));
-
-// What a group of each row of x has beside its dot products: in memory, as registers are needed for
-// other things. kGroup: its size, or 0 if that is not known before.
+// What a group of each row of x has beside its dot products. Read where it is used: registers are
+// needed for other things. kGroup: its size, or 0 if that is not known before.
 template <bool kBlocks, int kGroup>
-class GroupOfX {
- public:
-  QUIRE_INLINE GroupOfX(const GroupedArgs& args)
-      : zero_(kTables[args.layout->grouping.table].zero),
-        size_(kGroup > 0 ? kGroup : args.layout->grouping.group),
-        rows_(args.x_rows),
-        x_scales_(args.x_scales),
-        k_(args.first_group * size_),
-        before_(args.totals + k_ / 16 * rows_) {}
+struct GroupOfX {
+  const uint32_t* before;
+  const uint32_t* after;
+  const float* scales;
 
-  // Goes on to the next group, at first to the first.
-  QUIRE_INLINE void next() {
-    const uint32_t* after = before_ + size_ / 16 * rows_;
-    const RowInts totals = load<RowInts>(after) - load<RowInts>(before_);
-    before_ = after;
-    store(totals_, totals);
-    store(starts_, totals * -zero_);
-    auto scaled = __builtin_convertvector(totals, RowFloats);
-    if constexpr (kBlocks) {
-      scales_ = x_scales_ + k_ / kXBlock * rows_;
-      k_ += size_;
-      scaled *= load<RowFloats>(scales_);
-    }
-    store(scaled_totals_, scaled);
+  static QUIRE_INLINE int64_t size_of(const GroupedStrip& layout) {
+    return kGroup > 0 ? kGroup : layout.grouping.group;
   }
 
-  QUIRE_INLINE int64_t size() const { return size_; }
-  QUIRE_INLINE int32_t total(int row) const { return totals_[row]; }
-  // What the table's zero is of the sum.
-  QUIRE_INLINE IntVector start(int row) const { return starts_[row] - IntVector{}; }
+  QUIRE_INLINE GroupOfX(const GroupedArgs& args, int64_t group) {
+    const int64_t size = size_of(*args.layout);
+    before = args.totals + group * (size / 16) * args.x_rows;
+    after = before + size / 16 * args.x_rows;
+    scales = args.x_scales + group * size / kXBlock * args.x_rows;
+  }
+
+  QUIRE_INLINE int32_t total(int row) const {
+    return static_cast<int32_t>(after[row] - before[row]);
+  }
   // The sum of x, as a number that a minimum is multiplied by.
-  QUIRE_INLINE Vector scaled_total(int row) const { return scaled_totals_[row] - Vector{}; }
+  QUIRE_INLINE Vector scaled_total(int row) const {
+    float found = static_cast<float>(total(row));
+    if constexpr (kBlocks) found *= scales[row];
+    return found - Vector{};
+  }
   QUIRE_INLINE Vector scaled(int row, Vector scale) const {
-    if constexpr (kBlocks) return scale * scales_[row];
+    if constexpr (kBlocks) return scale * scales[row];
     return scale;
   }
-
- private:
-  const int32_t zero_;
-  const int64_t size_;
-  const int64_t rows_;
-  const float* const x_scales_;
-  int64_t k_;
-  const uint32_t* before_;
-  const float* scales_ = nullptr;
-  alignas(sizeof(RowInts)) int32_t totals_[kRowLanes];
-  alignas(sizeof(RowInts)) int32_t starts_[kRowLanes];
-  alignas(sizeof(RowInts)) float scaled_totals_[kRowLanes];
 };
 
 // Adds the products of some quads of a step to the sums, and goes on with x.
@@ -351,14 +232,14 @@ QUIRE_INLINE void add_group(const Codes& codes, int64_t steps, int64_t ahead, co
 
 // The sums of whole numbers that a group begins with.
 template <class Product, int kLines, int kVectors, class OfX>
-QUIRE_INLINE void begin_group(const OfX& of_x, IntVector (&dots)[kLines][kVectors]) {
+QUIRE_INLINE void begin_group(const OfX& of_x, int32_t zero, IntVector (&dots)[kLines][kVectors]) {
   constexpr int kPlanes = Product::kPlanes;
 #pragma GCC unroll 12
   for (int r = 0; r < kLines; ++r) {
     const bool is_last = r % kPlanes == kPlanes - 1;
-    const IntVector start = is_last ? of_x.start(r / kPlanes) : IntVector{};
+    const int32_t start = is_last ? -zero * of_x.total(r / kPlanes) : 0;
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) dots[r][v] = start;
+    for (int v = 0; v < kVectors; ++v) dots[r][v] = start - IntVector{};
   }
 }
 
@@ -401,8 +282,9 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
   constexpr int kLines = kRows * Product::kPlanes;
   constexpr int kVectors = vectors_for(kLines);
   const GroupedStrip& layout = *args.layout;
-  GroupOfX<kBlocks, kGroup> of_x(args);
-  const int64_t group_steps = of_x.size() / Codes::kStep.depth;
+  using OfX = GroupOfX<kBlocks, kGroup>;
+  const int64_t group_steps = OfX::size_of(layout) / Codes::kStep.depth;
+  const int32_t zero = kTables[layout.grouping.table].zero;
   const auto place = [&](int r, int v) {
     return args.sums + r * kStripColumns + c + v * kVectorLanes;
   };
@@ -417,9 +299,9 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
     const uint8_t* line = chunk + layout.codes_at + c * 4;
     if (layout.grouping.zeros) group.zeros = chunk + layout.zeros_at + c;
     for (const int64_t end = std::min(g + layout.chunk_groups, args.groups); g < end; ++g) {
+      const OfX of_x(args, args.first_group + g);
       IntVector dots[kLines][kVectors];
-      of_x.next();
-      begin_group<Product>(of_x, dots);
+      begin_group<Product>(of_x, zero, dots);
       add_group<Product>(codes, group_steps, args.ahead, line, x, dots);
       end_group<Product>(of_x, group, dots, sums);
       group.scales += kStripColumns;
@@ -445,10 +327,12 @@ QUIRE_INLINE void grouped_strip(const GroupedArgs& args) {
 
 template <class Product, class Codes, int kRows, bool kBlocks>
 void grouped_rows(const GroupedArgs& args) {
-  // What most files have. Loops over a known number of steps have less to do beside them.
-  if constexpr (kBlocks) {
-    if (args.layout->grouping.group == 32) {
-      return grouped_strip<Product, Codes, kRows, kBlocks, 32>(args);
+  // Loops over a known number of steps have less to do beside them. Of two units a quad they would
+  // be unrolled too far.
+  if constexpr (kBlocks && Product::kUnits == 1) {
+    constexpr int kUsual = Codes::kStep.bits == 6 ? 16 : 32;
+    if (args.layout->grouping.group == kUsual) {
+      return grouped_strip<Product, Codes, kRows, kBlocks, kUsual>(args);
     }
   }
   grouped_strip<Product, Codes, kRows, kBlocks, 0>(args);
