@@ -38,8 +38,8 @@ enum quire_dtype {
 // How a matrix is stored and multiplied. The integer formats have one scale for each row of the
 // matrix and one for each row of x; A8 rounds x to 8 bits, A16 to two planes of 8 bits, A8_BLOCKS
 // to 8 bits with a scale for each QUIRE_X_BLOCK numbers of a row, which groups must not exceed.
-// 4-bit weights have whole steps within a row besides (int4_weights.h). GROUPED_BF16 and GROUPED_F32
-// are of codes that stand for floats: x is multiplied as bfloat16 or as float32.
+// 4-bit weights have whole steps within a row besides (int4_weights.h). Codes of GROUPED_BF16 and
+// GROUPED_F32 stand for floats: x is multiplied as bfloat16 or as float32.
 enum quire_format {
   QUIRE_FORMAT_F32 = 0,
   QUIRE_FORMAT_BF16 = 1,

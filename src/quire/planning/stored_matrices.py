@@ -29,11 +29,13 @@ def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     shipped = shipped_format(hf_config)
     if not isinstance(shipped, Shipped) or shipped.layout == "mxfp4":
         return hf_config
+    params = list(_held(build_program(hf_config)))
+    if not params:
+        return hf_config
     try:
         files = open_checkpoint(path)
     except CheckpointError:  # loading says what is wrong
         return hf_config
-    params = list(_held(build_program(hf_config)))
     with closing(files):
         if shipped.format.has_order and (unlike := _unlike_orders(hf_config, params, files)):
             return as_expanded(hf_config, unlike)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from quire.models.quantised.expanded import expanded_format
-from quire.models.quantised.floats import fp8_format
 from quire.models.quantised.shipped import (
     WHOLE_ROW_GROUP,
     Config,
     Layout,
     Shipped,
     check_is,
+    fp8_format,
     group_of,
     names_of,
     unsupported,

@@ -6,24 +6,10 @@ Keys and values: transformers' `utils/quantization_config.py`.
 from __future__ import annotations
 
 from quire.models.quantised.expanded import Expanded, expanded_format
-from quire.models.quantised.shipped import (
-    GROUPS,
-    WHOLE_ROW_GROUP,
-    Config,
-    Shipped,
-    names_of,
-)
+from quire.models.quantised.shipped import Config, Shipped, fp8_format, names_of
 from quire.program.values import CodeTable, GroupedFormat
 
 _BITSANDBYTES_GROUP = 64
-
-
-def fp8_format(block: tuple[int, int] | None) -> GroupedFormat | None:
-    """For scales of these blocks, or of rows or all; None: their columns make no groups."""
-    if block is None:
-        return GroupedFormat("e4m3", WHOLE_ROW_GROUP)
-    group = next((size for size in reversed(GROUPS) if block[1] % size == 0), None)
-    return None if group is None else GroupedFormat("e4m3", group)
 
 
 def fp8(config: Config) -> Shipped | Expanded | None:

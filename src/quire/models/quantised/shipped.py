@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.errors import UnsupportedModelError
-from quire.models.quantised.expanded import Expanded
 from quire.program.values import GroupedFormat
+
+if TYPE_CHECKING:
+    from quire.models.quantised.expanded import Expanded
 
 Config = Mapping[str, Any]
 Layout = Literal[
@@ -84,6 +86,14 @@ def _matches(pattern: str, module: str, method: str) -> bool:
 def with_zeros(group: int | None) -> GroupedFormat:
     """Codes of 4 bits with a zero for each group."""
     return GroupedFormat("u4", group or WHOLE_ROW_GROUP, has_zeros=True)
+
+
+def fp8_format(block: tuple[int, int] | None) -> GroupedFormat | None:
+    """For scales of these blocks, or of rows or all; None: their columns make no groups."""
+    if block is None:
+        return GroupedFormat("e4m3", WHOLE_ROW_GROUP)
+    group = next((size for size in reversed(GROUPS) if block[1] % size == 0), None)
+    return None if group is None else GroupedFormat("e4m3", group)
 
 
 def group_of(size: object) -> int | None:
