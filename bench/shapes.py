@@ -8,8 +8,8 @@
         --option vllm='{"load_format": "dummy", "skip_tokenizer_init": true}'
 
 Every engine makes its own random weights, so nothing of the model's size is on the disk. Where a
-router's weights are random, tokens go to all experts alike. An engine that needs a file (llama.cpp)
-has one of its own: `--checkpoint llamacpp-q8=FILE.gguf`.
+router's weights are random, tokens go to all experts alike. For an engine that needs a file,
+`gguf_shapes.py` writes one.
 """
 
 from __future__ import annotations
