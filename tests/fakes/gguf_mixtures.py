@@ -27,7 +27,7 @@ _EXPERT = re.compile(r"(model\.layers\.(\d+)\.\w+\.experts)\.(\d+)\.(\w+)\.weigh
 _FUSED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up_proj|down_proj)(_bias)?")
 _TRANSPOSED = re.compile(r"model\.layers\.(\d+)\.feed_forward\.experts\.(gate_up_proj|down_proj)")
 _INPUT = re.compile(r"model\.layers\.(\d+)\.(block_sparse_moe|shared_mlp)\.input_linear\.weight")
-_PAIRED = ("llama", "granitemoe")
+_PAIRED = ("llama", "granitemoe", "deepseek", "bailingmoe")
 
 
 class MixtureFile(ModelFile):
@@ -45,6 +45,8 @@ class MixtureFile(ModelFile):
         for name, array in tensors.items():
             if match := _EXPERT.fullmatch(name):
                 experts.setdefault((match[1], match[4]), []).append(name)
+            elif "shared_expert" in name and self.architecture in ("deepseek", "bailingmoe"):
+                yield from _without_gate(llama_name, name, array, self.held)
             elif match := _TRANSPOSED.fullmatch(name):
                 yield from _llama4_experts(name, array, match)
             elif match := _FUSED.fullmatch(name):
@@ -121,6 +123,33 @@ def _llama4_experts(name: str, array: Floats, match: re.Match[str]) -> Iterator[
 
         stored = f"blk.{layer}.ffn_{kind}_exps.weight"
         yield stored, array[..., columns].swapaxes(1, 2), undo
+
+
+def _without_gate(
+    llama_name: Callable[[str], str], name: str, array: Floats, held: Tensors
+) -> Iterator[Stored]:
+    """Of Qwen2-MoE, whose gate of the shared expert becomes one half for every token."""
+    if "shared_expert_gate" in name:
+        held[name][...] = 0.0
+        return
+    factor = np.float32(0.5 if "down_proj" in name else 1.0)
+
+    def undo(values: Floats, held: Tensors) -> None:
+        held[name][...] = values / factor
+
+    yield llama_name(name.replace("shared_expert.", "shared_experts.")), array * factor, undo
+
+
+def _deepseek1(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "expert_count": config["num_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_feed_forward_length": config["moe_intermediate_size"],
+        "expert_shared_count": 2,
+        "expert_weights_scale": 1.0,
+        "expert_weights_norm": True if config["norm_topk_prob"] else None,
+        "leading_dense_block_count": len(config.get("mlp_only_layers") or ()),
+    }
 
 
 def _experts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,6 +296,8 @@ _KEYS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "hunyuan-moe": _hunyuan,
     "minimax-m2": _minimax,
     "qwen3vlmoe": lambda config: {**_qwen(config), "n_deepstack_layers": 3},
+    "deepseek": _deepseek1,
+    "bailingmoe": _deepseek1,
     "phimoe": _phimoe,
     "exaone-moe": _exaone,
     "llama4": _llama4,

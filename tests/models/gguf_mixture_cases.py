@@ -51,6 +51,10 @@ MIXTURES = [
     mixture("hunyuan-moe", transformers.HunYuanMoEV1Config, moe_topk=2, rope_parameters={
         "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0}),
     mixture("minimax-m2", transformers.MiniMaxM2Config, rope_parameters=_HALF),
+    mixture("deepseek", transformers.Qwen2MoeConfig, shared_expert_intermediate_size=64,
+            qkv_bias=False, mlp_only_layers=[0], num_hidden_layers=3, intermediate_size=96),
+    mixture("bailingmoe", transformers.Qwen2MoeConfig, shared_expert_intermediate_size=64,
+            qkv_bias=False, norm_topk_prob=True),
     mixture("qwen3vlmoe", transformers.Qwen3MoeConfig, norm_topk_prob=True),
     mixture("phimoe", transformers.PhimoeConfig, attention_bias=True, lm_head_bias=True,
           router_jitter_noise=0.01, sliding_window=19),
@@ -61,3 +65,6 @@ MIXTURES = [
     mixture("llama4", transformers.Llama4TextConfig, num_hidden_layers=5, hidden_size=96,
           intermediate_size_mlp=64, interleave_moe_layer_step=2, num_experts_per_tok=1),
 ]  # fmt: skip
+
+OTHER_TENSORS = ("deepseek", "bailingmoe")
+"""Of which transformers has no class: another one computes the same."""

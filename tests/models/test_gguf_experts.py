@@ -23,7 +23,7 @@ from gguf_harness import (
     gguf_model,
     model_file,
 )
-from gguf_mixture_cases import MIXTURES
+from gguf_mixture_cases import MIXTURES, OTHER_TENSORS
 from model_cases import Case, prompt_of
 from model_harness import Runner, load
 
@@ -58,7 +58,8 @@ def _model(case: Case, tmp_path: Path, type_of: Callable[[str], str], **written:
 @pytest.mark.parametrize("case", MIXTURES, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = _model(case, tmp_path, as_numbers)
-    check_numbers(model)
+    if case.name not in OTHER_TENSORS:
+        check_numbers(model)
     compare(model, backend, 2e-4)
 
 
@@ -74,7 +75,8 @@ def test_experts_are_held_as_the_file_has_them(
         return "Q5_1" if "attn" in name else "Q8_0"
 
     model = _model(case, tmp_path, type_of)
-    check_numbers(model)
+    if case.name not in OTHER_TENSORS:
+        check_numbers(model)
     program = build_program(read_config(resolve_model(str(model.file))))
     tables = {"MXFP4": "e2m1", "Q4_0": "s4"}
     experts = [op for op in program.ops if isinstance(op, Experts)]

@@ -4,6 +4,7 @@ their tensors under the other names, and joined as the other checkpoints have th
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from model_cases import Case, Floats, logits_of, prompt_of, reference_model
 from model_harness import Runner, load
 from safetensors.torch import save_file
-from transformers import GlmConfig, GraniteConfig, LlamaConfig
+from transformers import GlmConfig, GraniteConfig, LlamaConfig, Qwen2MoeConfig
 
 from quire.backends.base import Backend
 from quire.models.alibi import bloom_slopes
@@ -173,3 +174,31 @@ def with_alibi(case: Case) -> Floats:
         return found
     finally:
         rotary.inv_freq.copy_(kept)
+
+
+def test_deepseek_moe(backend: Backend, tmp_path: Path) -> None:
+    """Qwen2-MoE whose gate of the shared expert is one half for every token."""
+    experts = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 22,
+               "shared_expert_intermediate_size": 44, "norm_topk_prob": False,
+               "mlp_only_layers": [0], "qkv_bias": False}  # fmt: skip
+    kept = {key: value for key, value in SHAPE.items() if key != "head_dim"}
+    case = Case("deepseek", Qwen2MoeConfig, {**kept, **experts})
+    model = copy.deepcopy(reference_model(case, torch.float32))
+    state = model.state_dict()
+    for name, tensor in state.items():
+        if "shared_expert_gate" in name:
+            tensor.zero_()
+    with torch.no_grad():
+        truth = model(torch.tensor([prompt_of(case, TOKENS)])).logits[0].numpy()
+    state = {name: tensor.clone() for name, tensor in state.items() if "expert_gate" not in name}
+    for name in state:
+        if name.endswith("shared_expert.down_proj.weight"):
+            state[name] *= 0.5
+    state = renamed(state, ("shared_expert.", "shared_experts."))
+    config = {
+        **{key: value for key, value in kept.items() if value is not None},
+        "architectures": ["DeepseekForCausalLM"], "n_routed_experts": 5, "n_shared_experts": 2,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 22, "first_k_dense_replace": 1,
+        "moe_layer_freq": 1, "norm_topk_prob": False, "scoring_func": "softmax",
+    }  # fmt: skip
+    check(backend, tmp_path, config, state, truth, case)

@@ -89,7 +89,7 @@ def lines(python: Path, path: Path) -> Iterator[str]:
             if one is None:
                 yield f"| {index + 1} | {TOKENS} | - | - | - | - |"
                 continue
-            texts = ", ".join(f"`{tokenizer.decode([token])}`" for token in one.tokens)
+            texts = ", ".join(f"`{tokenizer.decode([token])!r}`" for token in one.tokens)
             yield (
                 f"| {index + 1} | {one.place} | {texts} | {one.gap:+.3f} | {one.rounding:.3f} "
                 f"| {one.ratio:.2f} |"

@@ -23,6 +23,7 @@ _BUILT_IN = {
     "ChatGLMModel": "quire.models.families.glm:CHATGLM",
     "Cohere2ForCausalLM": "quire.models.families.cohere:COHERE2",
     "CohereForCausalLM": "quire.models.families.cohere:COHERE",
+    "DeepseekForCausalLM": "quire.models.families.experts.shared_mlps:DEEPSEEK",
     "Ernie4_5ForCausalLM": "quire.models.families.llama:ERNIE",
     "Ernie4_5_MoeForCausalLM": "quire.models.families.experts.shared_mlps:ERNIE_MOE",
     "Ernie4_5_ForCausalLM": "quire.models.families.llama:ERNIE",

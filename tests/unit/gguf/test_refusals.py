@@ -29,7 +29,7 @@ def _said(name: str) -> str:
         ("dream", "it fills in many tokens at once (diffusion)"),
         ("gptj", "llama.cpp neither writes nor reads such files"),
         ("qwen", "the nearest is qwen2, which differs: qwen has q, k and v in one matrix. Those"),
-        ("deepseek", "the nearest is qwen2moe, which differs: deepseek has a shared expert"),
+        ("bailingmoe2", "the nearest is glm4moe, which differs: bailingmoe2 has q, k and v in"),
         ("llama9", "the nearest name is llama, and what differs is not known. Those of apertus"),
         ("zzz", "'zzz' are not read. Those of apertus"),
     ],

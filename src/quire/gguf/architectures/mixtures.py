@@ -41,6 +41,7 @@ _ERNIE_PARTS: Parts = {
     **expert_parts(shared="mlp.shared_experts"),
     "exp_probs_b.bias": (Part("mlp.moe_statics.e_score_correction_bias", is_row=True),),
 }
+_DEEPSEEK_PARTS: Parts = expert_parts(shared="mlp.shared_experts")
 _HUNYUAN_PARTS: Parts = {
     **expert_parts(router="mlp.gate.wg", shared="mlp.shared_mlp"),
     "attn_q_norm": "self_attn.query_layernorm",
@@ -141,6 +142,22 @@ def _ernie(keys: Keys) -> Config:
     }
 
 
+def _deepseek(keys: Keys) -> Config:
+    """DeepSeek's first models and Ling's, in whose files weights may add up to 1."""
+    check_router(keys, SOFTMAX)
+    experts = read_experts(keys)
+    return {
+        "n_routed_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": experts.width,
+        "n_shared_experts": experts.num_shared(keys),
+        "mlp_layer_types": experts.layer_types,
+        "norm_topk_prob": normalises(keys, False),
+        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
+        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+    }
+
+
 def _hunyuan(keys: Keys) -> Config:
     """Files say nothing of the stretch of the rotation's base: it is part of the base there."""
     check_router(keys, SOFTMAX)
@@ -180,6 +197,12 @@ MIXTURES: dict[str, Architecture] = {
     ),
     "ernie4_5-moe": Architecture(
         "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", _ERNIE_PARTS, config=_ernie
+    ),
+    "deepseek": Architecture(
+        "DeepseekForCausalLM", "deepseek", _DEEPSEEK_PARTS, has_paired_rows=True, config=_deepseek
+    ),
+    "bailingmoe": Architecture(
+        "DeepseekForCausalLM", "deepseek", _DEEPSEEK_PARTS, has_paired_rows=True, config=_deepseek
     ),
     "hunyuan-moe": Architecture(
         "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", _HUNYUAN_PARTS, config=_hunyuan

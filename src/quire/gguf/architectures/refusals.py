@@ -32,11 +32,9 @@ REASONS: dict[str, frozenset[str]] = {
 }  # fmt: skip
 """Architectures by the reason."""
 NEAREST = {
-    "bailingmoe": ("qwen2moe", "a shared expert without a gate"),
     "bailingmoe2": ("glm4moe", "q, k and v in one matrix"),
     "codeshell": ("starcoder2", "q, k and v in one matrix"),
     "dbrx": ("llama", "layer norms, and other names of tensors"),
-    "deepseek": ("qwen2moe", "a shared expert without a gate"),
     "grok": ("llama", "soft caps and norms behind each block"),
     "grovemoe": ("qwen3moe", "experts that groups of experts share"),
     "jais": ("gpt2", "ALiBi instead of learned positions, and a gated MLP"),
