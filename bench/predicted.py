@@ -2,12 +2,12 @@
 
     python bench/predicted.py --model DIR [--formats none,int8,...] [--rounds 3] [--json F]
 
-Weights are random (`load_format="dummy"`). Cell by cell the two take turns, as a machine that is
-shared changes its speed within seconds: the expectation is made just before and just after the
-engine is measured, and the mean of both counts. The engine is measured as `quire bench latency`
-does it: the time of a batch with 25 tokens a request, less that of the same batch with one; and of
-prompts of 512 tokens with one. Its KV cache is small and was written everywhere before: memory that
-is new costs more, once. Medians of the rounds and of their ratios, expected to measured.
+Weights are random (`load_format="dummy"`). The memory of a machine that is shared is twice as fast
+in one second as in the next, so the two take turns step by step: a step of the engine, then the
+steps from which `quire explain` expects its time. What counts are the sums of a round, and of the
+rounds the median. The engine's steps are those of requests at temperature 1 that all generate, as
+in `quire bench latency`; prompts of 512 tokens are timed from the call to the first token. The KV
+cache is small and was written everywhere before: memory that is new costs more, once.
 """
 
 from __future__ import annotations
@@ -18,69 +18,88 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire import LLM, EngineArgs, SamplingParams
-from quire.inputs import PromptType
+from quire import EngineArgs, SamplingParams
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.planning.plan import plan_engine
 from quire.planning.speed.expected import STREAMS, ExpectedRates
 from quire.units import ceil_div
 
-_CONTEXT, _NEW, _PROMPT = 256, 25, 512
-_WARM_UP_PROMPTS, _PROMPTS = 6, 2
-_KINDS = (*map(str, STREAMS), "prompt")
+_CONTEXT, _PROMPT = 256, 512
+_STEPS = 16
+"""Of each number of streams, in a round. The context is the expected one in the middle."""
+_PROMPTS, _WARM_UP_PROMPTS = 3, 6
 
 
 class Measured:
     """An engine that runs. To be closed."""
 
     def __init__(self, args: EngineArgs) -> None:
-        self._llm = LLM.from_engine_args(replace(args, num_gpu_blocks_override=_num_blocks(args)))
+        args = replace(args, num_gpu_blocks_override=_num_blocks(args))
+        self._engine = LLMEngine.from_engine_args(args)
         self._rng = random.Random(0)
-        self._high = min(7000, self._llm.llm_engine.model_config.vocab_size)
-        self._batches = {count: self._prompts(count, _CONTEXT - _NEW // 2) for count in STREAMS}
-        for batch in self._batches.values():
-            self._seconds(batch, _NEW)  # from here on the prompts are in the prefix cache
+        self._prompts = [self._prompt(_CONTEXT - _STEPS // 2) for _ in range(max(STREAMS))]
+        self.start(max(STREAMS))  # from here on the prompts are in the prefix cache
+        for _ in range(_STEPS):
+            self.step_seconds()
+        self.end()
         for _ in range(_WARM_UP_PROMPTS):
-            self._seconds(self._prompts(1, _PROMPT), 1)
+            self.prompt_seconds()
 
-    def streams(self, count: int) -> float:
-        """Tokens per second of `count` requests that generate, together."""
-        batch = self._batches[count]
-        few = self._seconds(batch, 1)
-        return count * (_NEW - 1) / (self._seconds(batch, _NEW) - few)
+    def start(self, count: int) -> None:
+        """Begins requests; returns when each has its first token."""
+        params = _params(self._engine.model_config.max_model_len - _CONTEXT)
+        self._ids = [str(number) for number in range(count)]
+        for name, ids in zip(self._ids, self._prompts, strict=False):
+            self._engine.add_request(name, {"prompt_token_ids": ids}, params)
+        started: set[str] = set()
+        while len(started) < count:
+            started |= {output.request_id for output in self._engine.step()}
 
-    def prompt(self) -> float:
-        """Tokens per second of a prompt."""
-        times = [self._seconds(self._prompts(1, _PROMPT), 1) for _ in range(_PROMPTS)]
-        return _PROMPT / statistics.mean(times)
+    def step_seconds(self) -> float:
+        """Of a step in which each of them gets a token."""
+        begin = time.perf_counter()
+        self._engine.step()
+        return time.perf_counter() - begin
+
+    def end(self) -> None:
+        """Ends them."""
+        self._engine.abort_request(self._ids)
+
+    def prompt_seconds(self) -> float:
+        """Of a new prompt, to its first token."""
+        prompt = self._prompt(_PROMPT)
+        begin = time.perf_counter()
+        self._engine.add_request("prompt", {"prompt_token_ids": prompt}, _params(1))
+        while not self._engine.step():
+            pass
+        return time.perf_counter() - begin
 
     def close(self) -> None:
         """Frees its memory."""
-        self._llm.close()
+        self._engine.shutdown()
 
-    def _prompts(self, count: int, length: int) -> Sequence[PromptType]:
-        return [
-            {"prompt_token_ids": [self._rng.randrange(self._high) for _ in range(length)]}
-            for _ in range(count)
-        ]
+    def _prompt(self, length: int) -> list[int]:
+        high = min(7000, self._engine.model_config.vocab_size)
+        return [self._rng.randrange(high) for _ in range(length)]
 
-    def _seconds(self, batch: Sequence[PromptType], tokens: int) -> float:
-        params = SamplingParams(temperature=1, max_tokens=tokens, ignore_eos=True, detokenize=False)
-        begin = time.perf_counter()
-        self._llm.generate(batch, params, use_tqdm=False)
-        return time.perf_counter() - begin
+
+def _params(max_tokens: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=1, max_tokens=max_tokens, ignore_eos=True, detokenize=False
+    )  # fmt: skip
 
 
 def _num_blocks(args: EngineArgs) -> int:
     """The streams fit beside fewer prompts than the engine is warmed up with."""
     kv = plan_engine(args).compiled.kv
-    streams = sum(STREAMS) * ceil_div(_CONTEXT + _NEW, kv.block_size)
+    streams = max(STREAMS) * ceil_div(_CONTEXT + _STEPS, kv.block_size)
     prompts = (_WARM_UP_PROMPTS - 1) * ceil_div(_PROMPT + 1, kv.block_size)
     return (streams + prompts) * len(kv.layout.groups)
 
@@ -96,19 +115,30 @@ def compare(model: str, name: str, rounds: int) -> dict[str, Any]:
         max_num_seqs=64,
         disable_log_stats=True,
     )
-    cells: dict[str, list[tuple[float, float]]] = {kind: [] for kind in _KINDS}
-    with closing(Measured(args)) as measured, closing(ExpectedRates(plan_engine(args))) as expected:
+    cells: dict[str, list[tuple[float, float]]] = {}
+    measured = Measured(args)
+    with closing(measured), closing(ExpectedRates(plan_engine(args), least_s=0.0)) as expected:
         for _ in range(rounds):
             for count in STREAMS:
-                expect, measure = partial(expected.streams, count), partial(measured.streams, count)
-                cells[str(count)].append(_in_turns(expect, measure))
-            cells["prompt"].append(_in_turns(expected.prompt, measured.prompt))
+                expect = partial(expected.streams, count)
+                measured.start(count)
+                pair = _in_turns(expect, measured.step_seconds, count, _STEPS)
+                cells.setdefault(str(count), []).append(pair)
+                measured.end()
+            pair = _in_turns(expected.prompt, measured.prompt_seconds, _PROMPT, _PROMPTS)
+            cells.setdefault("prompt", []).append(pair)
     return {"model": model, "format": name, "rounds": cells}
 
 
-def _in_turns(expect: Callable[[], float], measure: Callable[[], float]) -> tuple[float, float]:
-    before, found, after = expect(), measure(), expect()
-    return (before + after) / 2, found
+def _in_turns(
+    rate: Callable[[], float], seconds: Callable[[], float], num_tokens: int, times: int
+) -> tuple[float, float]:
+    """Tokens per second over all the turns: expected, and measured of `num_tokens` in each."""
+    expected_s = measured_s = 0.0
+    for _ in range(times):
+        measured_s += seconds()
+        expected_s += num_tokens / rate()
+    return times * num_tokens / expected_s, times * num_tokens / measured_s
 
 
 def _line(found: dict[str, Any]) -> str:

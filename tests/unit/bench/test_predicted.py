@@ -10,7 +10,6 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
-from quire.planning.speed import timing
 
 
 @pytest.fixture
@@ -24,7 +23,6 @@ def test_both_sides_of_every_cell(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(timing, "_LEAST_S", 0)
     file = tmp_path / "r.json"
     words = ["--model", str(model), "--formats", "int8", "--rounds", "2", "--json", str(file)]
     monkeypatch.setattr("sys.argv", ["predicted.py", *words])
@@ -34,15 +32,13 @@ def test_both_sides_of_every_cell(
     assert list(found["rounds"]) == ["1", "8", "32", "prompt"]
     for pairs in found["rounds"].values():
         assert len(pairs) == 2
-        assert all(expected > 0 for expected, _ in pairs)
-    assert all(measured > 0 for _, measured in found["rounds"]["prompt"])
+        assert all(expected > 0 and measured > 0 for expected, measured in pairs)
     assert capsys.readouterr().out.startswith("int8 ")
 
 
 def test_the_cache_is_written_everywhere(model: Path) -> None:
     """The prompts of the warm-up need more blocks than the streams leave."""
     args = EngineArgs(str(model), load_format="dummy", block_size=16)
-    streams = (1 + 8 + 32) * 18  # blocks of 16 that 281 tokens take
+    streams = 32 * 17  # blocks of 16 that 272 tokens take
     prompts = predicted._num_blocks(args) - streams
-    assert 0 < prompts < predicted._WARM_UP_PROMPTS * 33
-    assert prompts >= predicted._PROMPTS * 33
+    assert predicted._PROMPTS * 33 <= prompts < predicted._WARM_UP_PROMPTS * 33

@@ -17,7 +17,7 @@ from quire.errors import BackendError
 from quire.models import build_program
 from quire.planning.compile_plan import CompilePlan
 from quire.planning.plan import EnginePlan, plan_engine
-from quire.planning.speed import timing
+from quire.planning.speed import expected, timing
 from quire.planning.speed.expected import STREAMS, expected_speeds
 from quire.planning.speed.timing import Sizes, StepTimer
 from quire.planning.speed.work import work_of_step
@@ -90,7 +90,7 @@ def small_plan(num_layers: int) -> CompilePlan:
 def test_a_layer_counts_as_often_as_there_are_such_layers() -> None:
     """Of ten layers three are run: two of nine that are alike, and the last one."""
     backend: Any = TimedBackend()
-    with StepTimer(small_plan(10), backend, Sizes(4, 30, 64)) as timer:
+    with StepTimer(small_plan(10), backend, Sizes(4, 30, 64), 0.0) as timer:
         seconds = timer.decode_seconds(4)
         timer.prompt_seconds()
     [model] = backend.models
@@ -140,7 +140,7 @@ def test_more_tokens_read_more_experts() -> None:
 
 
 def test_every_format_has_a_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "_LEAST_S", 0)
+    monkeypatch.setattr(expected, "_LEAST_S", 0.0)
     path = write_tiny_checkpoint(tmp_path)
     (path / "model.safetensors").unlink()
     args = EngineArgs(str(path), backend="cpu", quantization="int8")
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     from quire.config.memory import AvailableMemory
     from quire.planning import facts
 
-    monkeypatch.setattr(timing, "_LEAST_S", 0)
+    monkeypatch.setattr(expected, "_LEAST_S", 0.0)
     path = write_tiny_checkpoint(tmp_path, hidden_size=1024, vocab_size=32768, head_dim=64)
     (path / "model.safetensors").unlink()
     args = EngineArgs(

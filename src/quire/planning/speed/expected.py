@@ -21,6 +21,8 @@ from quire.planning.speed.work import Work, work_of_step
 STREAMS = (1, 8, 32)
 _CONTEXT = 256
 _PROMPT = 512
+_LEAST_S = 0.2
+"""Steps of one size are repeated for so long."""
 _STEP_S = 0.0001
 _REQUEST_S = 0.000005
 """What the engine takes of a step beside the model, in Python: each step, and for each request in
@@ -107,10 +109,11 @@ def _shipped_name(plan: EnginePlan) -> str | None:
 class ExpectedRates:
     """Of the plan of one format: times steps when asked. To be closed."""
 
-    def __init__(self, plan: EnginePlan) -> None:
-        """Raises BackendError where the backend does not time steps."""
+    def __init__(self, plan: EnginePlan, least_s: float) -> None:
+        """Steps of one size are repeated for `least_s`. Raises BackendError where the backend does
+        not time steps."""
         self._prompt = _sizes(plan).prompt
-        self._timer = StepTimer(plan.compiled, plan.facts.backend, _sizes(plan))
+        self._timer = StepTimer(plan.compiled, plan.facts.backend, _sizes(plan), least_s)
 
     def streams(self, count: int) -> float:
         """Tokens per second of `count` requests that generate, together."""
@@ -128,7 +131,7 @@ class ExpectedRates:
 def speed_of(name: str, plan: EnginePlan) -> Speed:
     """Of the plan of one format. Raises BackendError where the backend does not time steps."""
     backend, compiled, sizes = plan.facts.backend, plan.compiled, _sizes(plan)
-    with closing(ExpectedRates(plan)) as rates:
+    with closing(ExpectedRates(plan, _LEAST_S)) as rates:
         streams = {count: rates.streams(count) for count in STREAMS}
         prompt = rates.prompt()
     return Speed(

@@ -24,8 +24,6 @@ from quire.units import MiB
 _READ_BYTES = 160 * MiB
 """Of weights that one token reads, in a step that is timed: what the next step reads again must
 have left the caches."""
-_LEAST_S = 0.2
-"""Steps of one size are repeated for so long."""
 _LEAST_STEPS = 3
 _FILL_BLOCKS = 64
 """KV blocks that are written at once."""
@@ -44,9 +42,11 @@ class Sizes:
 class StepTimer:
     """A model that stands in for the whole one. To be closed."""
 
-    def __init__(self, plan: CompilePlan, backend: Backend, sizes: Sizes) -> None:
-        """Raises BackendError where the backend does not time steps."""
+    def __init__(self, plan: CompilePlan, backend: Backend, sizes: Sizes, least_s: float) -> None:
+        """Steps of one size are repeated for `least_s`. Raises BackendError where the backend does
+        not time steps."""
         self._sizes = sizes
+        self._least_s = least_s
         self._few = _few_layers(plan, backend)
         program = self._few.program
         longest = max(sizes.context + 1, sizes.prompt)
@@ -92,7 +92,7 @@ class StepTimer:
         begin = time.perf_counter()
         self._model.step(batch)  # takes memory and fills caches
         first = time.perf_counter() - begin
-        num_steps = max(_LEAST_STEPS, math.ceil(_LEAST_S / first))
+        num_steps = max(_LEAST_STEPS, math.ceil(self._least_s / first))
         begin = time.perf_counter()
         times = self._model.op_seconds(batch, num_steps)
         beside = (time.perf_counter() - begin) / num_steps - sum(one for _, one in times)
