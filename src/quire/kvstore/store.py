@@ -21,7 +21,8 @@ from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
 
 MAX_QUEUED_BYTES = 64 << 20
-NUM_READ_THREADS = 2
+NUM_READ_THREADS = 4
+"""More than cores: some wait for a disk while others copy."""
 _MOST_FAR_KEYS = 1 << 16
 _FAR_KEYS_LIVE_S = 60.0
 """How long an answer of a far tier is believed."""

@@ -93,7 +93,7 @@ class PrefixLoads:
         job = LoadJob(
             request.request_id,
             [one.chunk for one in found],
-            [self._copy_in(one, reservation) for one in found],
+            [self._copies(one, reservation) for one in found],
             time.monotonic() + patience_s,
         )
         load = PrefixLoad(
@@ -186,10 +186,13 @@ class PrefixLoads:
             return None
         return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)
 
-    def _copy_in(self, one: ChunkPlaces, reservation: Reservation) -> CopyIn:
-        ids = [reservation.block_ids[key] for _, key in one.places]
-        places = [place for place, _ in one.places]
-        return partial(_copy_blocks, self._write_blocks, ids, places, one.chunk.num_blocks)
+    def _copies(self, one: ChunkPlaces, reservation: Reservation) -> list[CopyIn]:
+        """Of each block of a chunk that the pool lacks."""
+        write, num_blocks = self._write_blocks, one.chunk.num_blocks
+        return [
+            partial(_copy_block, write, reservation.block_ids[key], place, num_blocks)
+            for place, key in one.places
+        ]
 
     def _find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
         """What has to be loaded for the longest prefix that the store completes, in order of
@@ -254,18 +257,9 @@ class PrefixLoads:
         return self._store.has(self._chunk(request, keys, end, group).key)
 
 
-def _copy_blocks(
-    write: WriteBlocks,
-    block_ids: Sequence[int],
-    places: Sequence[int],
-    num_blocks: int,
-    data: memoryview,
+def _copy_block(
+    write: WriteBlocks, block_id: int, place: int, num_blocks: int, data: memoryview
 ) -> bool:
-    """Of a chunk of so many blocks, those at `places`."""
-    if len(places) == num_blocks:
-        return write(block_ids, data)
+    """The block at a place of a chunk of so many."""
     size = len(data) // num_blocks
-    return all(
-        write([block_id], data[place * size : (place + 1) * size])
-        for block_id, place in zip(block_ids, places, strict=True)
-    )
+    return write([block_id], data[place * size : (place + 1) * size])
