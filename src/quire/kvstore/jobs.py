@@ -111,6 +111,8 @@ class LookupJob:
     found: set[ChunkKey] = field(default_factory=set)
     num_seen: int = 0
     """How many were found when it was last looked at."""
+    num_loaded: int = 0
+    """How many the block pool had, or were found when the last part of them was loaded."""
 
     @property
     def is_complete(self) -> bool:

@@ -60,6 +60,8 @@ class PrefixLoad:
     """Chunks of which nothing was heard yet."""
     written: list[BlockKey]
     """What is in the pool already."""
+    awaited: LookupJob | None = None
+    """What the request waits for after this: the rest is still being stored."""
 
 
 class PrefixLoads:
@@ -74,10 +76,13 @@ class PrefixLoads:
         """One that needs every chunk of a prefix, if there is one."""
         self.lookups: dict[str, LookupJob] = {}
         """What far tiers are asked, by request."""
+        self.begun: dict[str, LookupJob] = {}
+        """Of requests that load a part of what they wait for, and are about to do so."""
 
     def plan(self, request: Request, prefix: CachedPrefix) -> PrefixLoad | None:
         """Reserves blocks for what the store has behind a cached prefix. None: nothing, or not
         enough to be worth it. The caller has checked that the request can start now."""
+        awaited = self.begun.pop(request.request_id, None)
         found = self._find(request, prefix)
         if not found:
             return None
@@ -104,6 +109,7 @@ class PrefixLoads:
             num_promised=max(0, num_needed - (num_free - pool.num_free)),
             num_left=len(found),
             written=[],
+            awaited=awaited,
         )
         self._store.load(job)
         self._store.touch([one.key for one in job.chunks])
@@ -120,6 +126,7 @@ class PrefixLoads:
         job = self._lookup(request)
         if awaited:
             job.awaited = awaited
+            job.num_loaded = self._num_cached_chunks(request)
             job.deadline = time.monotonic() + self._seconds_to_compute(job)
         self.lookups[request.request_id] = job
         self._store.look_up(job)
@@ -148,6 +155,12 @@ class PrefixLoads:
             return frozenset()
         groups = range(len(kv.layout.groups))
         return frozenset(self._chunk(request, keys, last, group).key for group in groups)
+
+    def _num_cached_chunks(self, request: Request) -> int:
+        """Chunks of a prompt that the block pool has."""
+        kv = self._kv
+        num_entries = kv.get_computed_blocks(request.blocks, request.token_ids).num_entries
+        return num_entries // self._store.chunk_blocks * len(kv.layout.groups)
 
     def _seconds_to_compute(self, job: LookupJob) -> float:
         """What is missing of a prompt."""
