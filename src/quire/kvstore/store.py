@@ -114,7 +114,8 @@ class KVStore:
         for tier in self._tiers:
             if not tier.tier.is_local or tier.contains([chunks[0].key])[0]:
                 num_bytes = sum(self.shape_of(chunk).num_bytes for chunk in chunks)
-                if tier.costs.seconds(num_bytes) <= compute_s:
+                num_threads = min(len(chunks), NUM_READ_THREADS)
+                if tier.costs.seconds(num_bytes) <= compute_s * num_threads:
                     return True
                 tier.costs.left_alone()
                 return False
