@@ -226,3 +226,52 @@ def test_a_tier_that_was_slow_is_tried_again() -> None:
     for _ in range(200):
         costs.left_alone()
     assert costs.seconds(1000) < before / 1000
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("num_early", [3, 12, 25])
+def test_what_is_there_is_loaded_while_the_rest_is_awaited(num_early: int, is_local: bool) -> None:
+    """A prompt of 40 chunks that another engine stores, some of them late."""
+    whole, tier = DictTier(), DictTier(is_local=is_local)
+    prompt = tokens_of("prompt", 321)
+    with simulation([whole]) as first:
+        first.add("a", prompt, 4)
+        first.run()
+        flush(first)
+    tier.chunks = dict([*whole.chunks.items()][:num_early])
+    with simulation([tier]) as second:
+        assert second.store is not None
+        second.store.compute.observe(16, 16.0)
+        second.add("b", prompt, 4, awaited_kv="")
+        num_loaded = num_early if num_early >= 8 else 0
+        for _ in range(100):
+            second.step()
+            loaded = second.store.counts.as_dict().get("hit_tokens", {})
+            if sum(loaded.values()) == num_loaded * 8 and second.scheduler.states.looking:
+                break
+        assert second.scheduler.states.looking
+        assert sum(loaded.values()) == num_loaded * 8
+        tier.chunks = {**whole.chunks}
+        second.run()
+        assert second.num_hit_tokens == 320
+        assert sum(second.store.counts.as_dict()["hit_tokens"].values()) == 320
+
+
+def test_a_request_that_ends_while_it_waits_leaves_nothing() -> None:
+    tier, whole = DictTier(), DictTier()
+    prompt = tokens_of("prompt", 321)
+    with simulation([whole]) as first:
+        first.add("a", prompt, 4)
+        first.run()
+        flush(first)
+    tier.chunks = dict([*whole.chunks.items()][:20])
+    for num_steps in range(12):
+        with simulation([tier]) as second:
+            assert second.store is not None
+            second.store.compute.observe(16, 16.0)
+            second.add("b", prompt, 4, awaited_kv="")
+            for _ in range(num_steps):
+                second.step()
+            second.abort("b")
+            second.run()
+            assert second.scheduler.kv.pool.num_held == 0

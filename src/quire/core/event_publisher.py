@@ -65,7 +65,6 @@ class EventPublisher:
         self._num_subscribed_bytes = 0
         self._pub: zmq.Socket[bytes] | None = None
         """None: nobody may subscribe until `_opens_at`."""
-        self._endpoint = config.endpoint
         self._opens_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._replay: zmq.Socket[bytes] | None = None
@@ -123,7 +122,7 @@ class EventPublisher:
 
     def _open(self) -> None:
         """Lets others subscribe. Raises ConfigError."""
-        self._pub = self._socket(zmq.XPUB, self._endpoint, self._config.hwm)
+        self._pub = self._socket(zmq.XPUB, self._config.endpoint, self._config.hwm)
         self._num_subscribed_bytes = 0
 
     def _socket(self, kind: int, endpoint: str, hwm: int) -> zmq.Socket[bytes]:
@@ -172,12 +171,14 @@ class EventPublisher:
         poller.register(self._woken, zmq.POLLIN)
         for one in self._sockets:
             poller.register(one, zmq.POLLIN)
-        left_s = None if self._pub is not None else max(0.0, self._opens_at - time.monotonic())
-        for socket, _ in poller.poll(None if left_s is None else left_s * 1000):
-            if socket is self._pub:
-                self._take_subscriptions(socket)
-            elif socket is self._replay:
-                self._send_again(socket)
+        wait_ms = None
+        if self._pub is None:
+            wait_ms = 1 + int(1000 * max(0.0, self._opens_at - time.monotonic()))
+        for socket, _ in poller.poll(wait_ms):
+            if self._pub is not None and socket is self._pub:
+                self._take_subscriptions(self._pub)
+            elif self._replay is not None and socket is self._replay:
+                self._send_again(self._replay)
             else:
                 os.read(self._woken, 4096)
                 self._send_queued()
@@ -194,7 +195,6 @@ class EventPublisher:
             if frame[:1] in (b"\0", b"\1"):
                 size = len(frame) + _BYTES_OF_A_TOPIC
                 self._num_subscribed_bytes += size if frame[0] else -size
-        self._endpoint = pub.last_endpoint.rstrip(b"\0").decode() or self._endpoint
         self._sockets.remove(pub)
         pub.close(linger=0)
         self._pub = None

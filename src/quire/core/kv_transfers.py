@@ -27,6 +27,8 @@ logger = get_logger(__name__)
 
 _LOOK_AGAIN_S = 0.02
 """Between two looks for what another engine is about to store."""
+_FEWEST_CHUNKS = 8
+"""What another engine has stored is loaded while it stores the rest, in parts of so many."""
 _WAIT_S = 0.01
 """How long a turn waits for the store where nothing else can be done."""
 _STATS_S = 1.0
@@ -145,10 +147,26 @@ class KVTransfers:
             self._store.counts.add("hit_tokens", loaded.tier, num_tokens)
 
     def _end(self, load: PrefixLoad) -> None:
-        self._scheduler.states.end_load(load)
+        """All of it was heard of. Where it was a part of what the request waits for, it waits on,
+        unless something was missing."""
+        loads, states, job = self._scheduler.loads, self._scheduler.states, load.awaited
+        is_whole = not load.job.is_cancelled
+        states.end_load(load)
+        if loads is not None and job is not None and is_whole and time.monotonic() < job.deadline:
+            states.look_on(load.request)
+            loads.lookups[job.request_id] = job
+            loads.look_again(job)
 
     def _take_lookup(self, job: LookupJob) -> None:
+        """A request that waits for another engine loads meanwhile what is there."""
+        loads = self._scheduler.loads
+        num_found = len(job.found)
         if job.is_complete:
+            self._end_lookup(job)
+        elif loads is not None and num_found >= job.num_loaded + _FEWEST_CHUNKS:
+            job.num_loaded = num_found
+            if loads.lookups.get(job.request_id) is job:
+                loads.begun[job.request_id] = job
             self._end_lookup(job)
         else:
             self._again.append((time.monotonic() + _LOOK_AGAIN_S, job))
@@ -174,8 +192,11 @@ class KVTransfers:
         for load in [*self._scheduler.states.loading.values()]:
             if now > load.job.deadline:
                 self._store.counts.add("load_abandoned", "deadline")
-                self._end(load)
+                self._scheduler.states.end_load(load)
         if loads is not None:
             for job in [*loads.lookups.values()]:
                 if now > job.deadline:
                     self._end_lookup(job)
+            for job in [*loads.begun.values()]:  # of requests that load nothing, or have ended
+                if now > job.deadline:
+                    del loads.begun[job.request_id]

@@ -24,7 +24,7 @@ class _Mean:
 
 
 class ReadCosts:
-    """Seconds that a tier takes for each byte, of late."""
+    """Seconds that a tier takes a thread for each byte, of late, with what other threads read."""
 
     def __init__(self) -> None:
         self._per_byte_s = _Mean(1 / _FIRST_BYTES_PER_S)

@@ -29,7 +29,8 @@ class PoolChunk:
 
 
 CopyIn = Callable[[memoryview], bool]
-"""Copies the K/V of a chunk into blocks of the pool, on any thread. False: that failed."""
+"""Copies a piece of the K/V of a chunk, which it is given whole, into blocks of the pool, on any
+thread. False: that failed."""
 
 
 class LoadJob:
@@ -43,10 +44,11 @@ class LoadJob:
         self,
         request_id: str,
         chunks: Sequence[StoredChunk],
-        copies: Sequence[CopyIn],
+        copies: Sequence[Sequence[CopyIn]],
         deadline: float,
     ) -> None:
-        """`copies`: of each chunk. `deadline`: `time.monotonic()` from which nobody waits."""
+        """`copies`: the pieces of each chunk. `deadline`: `time.monotonic()` from which nobody
+        waits."""
         self.request_id = request_id
         self.chunks = chunks
         self.deadline = deadline
@@ -56,21 +58,26 @@ class LoadJob:
         self._changed = threading.Condition()
         self._num_copying = 0
 
-    def copy(self, index: int, data: memoryview) -> bool:
-        """Copies a chunk into its blocks. False: that failed, or the job is closed. Any thread."""
+    def num_pieces(self, index: int) -> int:
+        """Of a chunk."""
+        return len(self._copies[index])
+
+    def copy(self, index: int, piece: int, data: memoryview) -> bool:
+        """Copies a piece of a chunk into its blocks. False: that failed, or the job is closed. Any
+        thread."""
         with self._changed:
             if self.is_cancelled:
                 return False
             self._num_copying += 1
         try:
-            return self._copies[index](data)
+            return self._copies[index][piece](data)
         finally:
             with self._changed:
                 self._num_copying -= 1
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is copied any more when this returns: it waits for chunks that are being copied,
+        """Nothing is copied any more when this returns: it waits for pieces that are being copied,
         which takes some milliseconds. Idempotent."""
         with self._changed:
             self.is_cancelled = True
@@ -104,6 +111,8 @@ class LookupJob:
     found: set[ChunkKey] = field(default_factory=set)
     num_seen: int = 0
     """How many were found when it was last looked at."""
+    num_loaded: int = 0
+    """How many the block pool had, or were found when the last part of them was loaded."""
 
     @property
     def is_complete(self) -> bool:

@@ -21,7 +21,8 @@ from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
 
 MAX_QUEUED_BYTES = 64 << 20
-NUM_READ_THREADS = 2
+NUM_READ_THREADS = 4
+"""More than cores: some wait for a disk while others copy."""
 _MOST_FAR_KEYS = 1 << 16
 _FAR_KEYS_LIVE_S = 60.0
 """How long an answer of a far tier is believed."""
@@ -113,7 +114,8 @@ class KVStore:
         for tier in self._tiers:
             if not tier.tier.is_local or tier.contains([chunks[0].key])[0]:
                 num_bytes = sum(self.shape_of(chunk).num_bytes for chunk in chunks)
-                if tier.costs.seconds(num_bytes) <= compute_s:
+                num_threads = min(len(chunks), NUM_READ_THREADS)
+                if tier.costs.seconds(num_bytes) <= compute_s * num_threads:
                     return True
                 tier.costs.left_alone()
                 return False

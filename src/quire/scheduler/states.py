@@ -87,6 +87,13 @@ class RequestStates:
         request.status = RequestStatus.WAITING
         self.waiting.push(request)
 
+    def look_on(self, request: Request) -> None:
+        """A request whose load has ended waits for more of its prefix, and loads that too."""
+        self.waiting.remove(request)
+        request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+        request.may_load = True
+        self.looking[request.request_id] = request
+
     def end_lookup(self, request_id: str) -> None:
         """A request for which far tiers were asked may start; unknown ids mean nothing."""
         request = self.by_id.get(request_id)

@@ -22,11 +22,11 @@ WAIT_S = 30.0
 
 def test_a_closed_job_copies_nothing() -> None:
     copied: list[int] = []
-    job = LoadJob("a", [StoredChunk(KEY, 2)], [lambda data: not copied.append(len(data))], 0.0)  # type: ignore[func-returns-value]
-    assert job.copy(0, memoryview(b"abc"))
+    job = LoadJob("a", [StoredChunk(KEY, 2)], [[lambda data: not copied.append(len(data))]], 0.0)  # type: ignore[func-returns-value]
+    assert job.copy(0, 0, memoryview(b"abc"))
     job.close()
     job.close()
-    assert not job.copy(0, memoryview(b"abc"))
+    assert not job.copy(0, 0, memoryview(b"abc"))
     assert copied == [3]
 
 
@@ -40,8 +40,8 @@ def test_closing_waits_for_what_is_being_copied() -> None:
         order.append("copied")
         return True
 
-    job = LoadJob("a", [StoredChunk(KEY, 2)], [copy], 0.0)
-    reader = threading.Thread(target=job.copy, args=(0, memoryview(b"")))
+    job = LoadJob("a", [StoredChunk(KEY, 2)], [[copy]], 0.0)
+    reader = threading.Thread(target=job.copy, args=(0, 0, memoryview(b"")))
     reader.start()
     assert begun.wait(WAIT_S)
     closer = threading.Thread(target=lambda: (job.close(), order.append("closed")))
@@ -54,24 +54,41 @@ def test_closing_waits_for_what_is_being_copied() -> None:
     assert order == ["copied", "closed"]
 
 
+def can_go(pace: ReadPace, seconds: float = 0.02, *, is_alone: bool = False) -> bool:
+    with pace.turn(time.monotonic() + seconds, is_alone=is_alone) as may_go:
+        return may_go
+
+
+def work(seconds: float) -> None:
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
 def test_the_pace() -> None:
-    pace, soon = ReadPace(), time.monotonic() + 0.02
-    assert pace.wait(soon), "at first there is no bound"
-    pace.grant(0.1)
-    assert pace.wait(soon)
-    pace.take(0.25)
-    pace.grant(0.1)
-    assert not pace.wait(time.monotonic() + 0.02), "too much was taken"
-    pace.grant(0.1)
-    assert pace.wait(time.monotonic() + WAIT_S)
-    pace.grant(0.1)
-    pace.take(0.15)
-    assert not pace.wait(time.monotonic() + 0.02), "what is left is not saved up"
-    waits = threading.Thread(target=pace.wait, args=(time.monotonic() + WAIT_S,))
+    pace = ReadPace()
+    assert can_go(pace), "at first there is no bound"
+    pace.grant(0.01)
+    with pace.turn(time.monotonic() + WAIT_S, is_alone=True) as may_go:
+        assert may_go
+        assert can_go(pace)
+        assert not can_go(pace, is_alone=True), "one at a time"
+        work(0.03)
+    pace.grant(0.01)
+    assert not can_go(pace), "too much was taken"
+    pace.grant(1.0)
+    assert can_go(pace, WAIT_S, is_alone=True)
+    pace.grant(0.01)
+    with pace.turn(time.monotonic() + WAIT_S, is_alone=True):
+        work(0.02)
+    assert not can_go(pace), "what was left is not saved up"
+    waits = threading.Thread(target=can_go, args=(pace, WAIT_S))
     waits.start()
     pace.grant(None)
     waits.join(WAIT_S)
     assert not waits.is_alive()
+    with pace.turn(time.monotonic() + WAIT_S, is_alone=True):
+        assert can_go(pace, is_alone=True), "there is no bound"
 
 
 class _IntoTier(DictTier):
@@ -99,7 +116,7 @@ def test_what_comes_from_afar_is_kept_near() -> None:
         copied[number] = bytes(data)
         return True
 
-    copies = [partial(copy, number) for number in range(20)]
+    copies = [[partial(copy, number)] for number in range(20)]
     job = LoadJob("a", [StoredChunk(key, 2) for key in keys], copies, time.monotonic() + WAIT_S)
     store.load(job)
     for _ in keys:
@@ -118,7 +135,7 @@ def test_a_lookup_does_not_wait_for_loads() -> None:
     store = KVStore(SHAPE, [tier])
     store.pace_loads(0.0)
     chunks = [StoredChunk(KEY, 2)] * 8
-    copies = [lambda data: len(data) == SHAPE.num_bytes] * 8
+    copies = [[lambda data: len(data) == SHAPE.num_bytes]] * 8
     load = LoadJob("a", chunks, copies, time.monotonic() + WAIT_S)
     store.load(load)
     store.look_up(LookupJob("b", [[KEY]], [[], []], time.monotonic() + WAIT_S))

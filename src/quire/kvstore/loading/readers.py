@@ -102,26 +102,33 @@ class Readers:
     def _read(self, load: LoadJob, index: int) -> None:
         """Tells of a chunk in any case: one that cannot be had is a miss."""
         is_copied, tier = False, ""
-        if self.pace.wait(load.deadline) and not load.is_cancelled:
-            began_s = time.thread_time()
-            try:
-                is_copied, tier = self._find_and_copy(load, index)
-            except Exception:
-                logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
-            self.pace.take(time.thread_time() - began_s)
+        try:
+            is_copied, tier = self._find_and_copy(load, index)
+        except Exception:
+            logger.exception("KV store: chunk %s was not read", load.chunks[index].key.name)
         if is_copied:
             self._counts.add("loaded_chunks", tier)
         self.news.put(LoadedChunk(load, index, is_copied, tier))
 
     def _find_and_copy(self, load: LoadJob, index: int) -> tuple[bool, str]:
         """Whether a chunk is in its blocks now, and where it was."""
-        began = time.perf_counter()
-        data, tier = self._find(load.chunks[index])
-        if data is None or not load.copy(index, data):
+        with self.pace.turn(load.deadline, is_alone=False) as may_go:
+            if not may_go or load.is_cancelled:
+                return False, ""
+            began = time.perf_counter()
+            data, tier = self._find(load.chunks[index])
+            seconds = time.perf_counter() - began
+        if data is None:
             return False, ""
+        for piece in range(load.num_pieces(index)):
+            with self.pace.turn(load.deadline, is_alone=True) as may_go:
+                began = time.perf_counter()
+                if not may_go or not load.copy(index, piece, data):
+                    return False, ""
+                seconds += time.perf_counter() - began
         if tier is None:
             return True, "queue"
-        tier.loaded(len(data), time.perf_counter() - began)
+        tier.loaded(len(data), seconds)
         return True, tier.name
 
     def _buffer(self, num_bytes: int) -> memoryview:

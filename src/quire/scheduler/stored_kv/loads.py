@@ -60,6 +60,8 @@ class PrefixLoad:
     """Chunks of which nothing was heard yet."""
     written: list[BlockKey]
     """What is in the pool already."""
+    awaited: LookupJob | None = None
+    """What the request waits for after this: the rest is still being stored."""
 
 
 class PrefixLoads:
@@ -74,10 +76,13 @@ class PrefixLoads:
         """One that needs every chunk of a prefix, if there is one."""
         self.lookups: dict[str, LookupJob] = {}
         """What far tiers are asked, by request."""
+        self.begun: dict[str, LookupJob] = {}
+        """Of requests that load a part of what they wait for, and are about to do so."""
 
     def plan(self, request: Request, prefix: CachedPrefix) -> PrefixLoad | None:
         """Reserves blocks for what the store has behind a cached prefix. None: nothing, or not
         enough to be worth it. The caller has checked that the request can start now."""
+        awaited = self.begun.pop(request.request_id, None)
         found = self._find(request, prefix)
         if not found:
             return None
@@ -93,7 +98,7 @@ class PrefixLoads:
         job = LoadJob(
             request.request_id,
             [one.chunk for one in found],
-            [self._copy_in(one, reservation) for one in found],
+            [self._copies(one, reservation) for one in found],
             time.monotonic() + patience_s,
         )
         load = PrefixLoad(
@@ -104,6 +109,7 @@ class PrefixLoads:
             num_promised=max(0, num_needed - (num_free - pool.num_free)),
             num_left=len(found),
             written=[],
+            awaited=awaited,
         )
         self._store.load(job)
         self._store.touch([one.key for one in job.chunks])
@@ -120,6 +126,7 @@ class PrefixLoads:
         job = self._lookup(request)
         if awaited:
             job.awaited = awaited
+            job.num_loaded = self._num_cached_chunks(request)
             job.deadline = time.monotonic() + self._seconds_to_compute(job)
         self.lookups[request.request_id] = job
         self._store.look_up(job)
@@ -148,6 +155,12 @@ class PrefixLoads:
             return frozenset()
         groups = range(len(kv.layout.groups))
         return frozenset(self._chunk(request, keys, last, group).key for group in groups)
+
+    def _num_cached_chunks(self, request: Request) -> int:
+        """Chunks of a prompt that the block pool has."""
+        kv = self._kv
+        num_entries = kv.get_computed_blocks(request.blocks, request.token_ids).num_entries
+        return num_entries // self._store.chunk_blocks * len(kv.layout.groups)
 
     def _seconds_to_compute(self, job: LookupJob) -> float:
         """What is missing of a prompt."""
@@ -186,10 +199,13 @@ class PrefixLoads:
             return None
         return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)
 
-    def _copy_in(self, one: ChunkPlaces, reservation: Reservation) -> CopyIn:
-        ids = [reservation.block_ids[key] for _, key in one.places]
-        places = [place for place, _ in one.places]
-        return partial(_copy_blocks, self._write_blocks, ids, places, one.chunk.num_blocks)
+    def _copies(self, one: ChunkPlaces, reservation: Reservation) -> list[CopyIn]:
+        """Of each block of a chunk that the pool lacks."""
+        write, num_blocks = self._write_blocks, one.chunk.num_blocks
+        return [
+            partial(_copy_block, write, reservation.block_ids[key], place, num_blocks)
+            for place, key in one.places
+        ]
 
     def _find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
         """What has to be loaded for the longest prefix that the store completes, in order of
@@ -254,18 +270,9 @@ class PrefixLoads:
         return self._store.has(self._chunk(request, keys, end, group).key)
 
 
-def _copy_blocks(
-    write: WriteBlocks,
-    block_ids: Sequence[int],
-    places: Sequence[int],
-    num_blocks: int,
-    data: memoryview,
+def _copy_block(
+    write: WriteBlocks, block_id: int, place: int, num_blocks: int, data: memoryview
 ) -> bool:
-    """Of a chunk of so many blocks, those at `places`."""
-    if len(places) == num_blocks:
-        return write(block_ids, data)
+    """The block at a place of a chunk of so many."""
     size = len(data) // num_blocks
-    return all(
-        write([block_id], data[place * size : (place + 1) * size])
-        for block_id, place in zip(block_ids, places, strict=True)
-    )
+    return write([block_id], data[place * size : (place + 1) * size])
