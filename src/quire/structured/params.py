@@ -49,8 +49,11 @@ class StructuredOutputsParams(
     """The regular expression of the white space in JSON."""
     structural_tag: str | None = None
     """JSON that names tags in a free text, and the schemas of what is between them."""
+    backend: str | None = None
+    """A name of vLLM's, without effect: there is one."""
 
     def __post_init__(self) -> None:
+        check_backend(f"{FIELD}.backend", self.backend, RequestError)
         given = {name: value for name in KINDS if (value := getattr(self, name)) is not None}
         if len(given) != 1:
             how = "only use one kind" if given else "use one kind"
@@ -131,13 +134,6 @@ class StructuredOutputsParams(
 class GuidedDecodingParams(StructuredOutputsParams, frozen=True, kw_only=True):
     """The same under its older name, for `SamplingParams(guided_decoding=...)`."""
 
-    backend: str | None = None
-    """A name of vLLM's, without effect: there is one."""
-
-    def __post_init__(self) -> None:
-        check_backend("guided_decoding.backend", self.backend, RequestError)
-        super().__post_init__()
-
 
 def structured_outputs_of(given: object) -> StructuredOutputsParams | None:
     """From an object or, as JSON has it, a dict. Raises RequestError."""
@@ -147,7 +143,8 @@ def structured_outputs_of(given: object) -> StructuredOutputsParams | None:
         return given
     names = StructuredOutputsParams.__struct_fields__
     if isinstance(given, GuidedDecodingParams):
-        return StructuredOutputsParams(**{name: getattr(given, name) for name in names})
+        kept = [name for name in names if name != "backend"]
+        return StructuredOutputsParams(**{name: getattr(given, name) for name in kept})
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise RequestError(
             f"{FIELD} must be StructuredOutputsParams or a dict of its fields, got {quoted(given)}",

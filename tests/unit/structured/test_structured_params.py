@@ -70,6 +70,7 @@ def test_order_of_the_fields_is_that_of_vllm() -> None:
     assert StructuredOutputsParams.__struct_fields__ == (
         "json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace",
         "disable_additional_properties", "whitespace_pattern", "structural_tag",
+        "backend",  # of earlier versions
     )  # fmt: skip
     assert StructuredOutputsParams(None, "a+").regex == "a+"
 
@@ -124,3 +125,9 @@ def test_config_takes_what_works() -> None:
     assert StructuredOutputsConfig.of(None) == StructuredOutputsConfig.of({"backend": None})
     found = StructuredOutputsConfig.of({"backend": "guidance", "disable_any_whitespace": True})
     assert found.disable_any_whitespace
+
+
+def test_the_choice_of_a_backend_is_without_effect() -> None:
+    assert StructuredOutputsParams(regex="a", backend="xgrammar").kind == "regex"
+    with pytest.raises(RequestError, match=r"structured_outputs\.backend='xgramar' is not known"):
+        StructuredOutputsParams(regex="a", backend="xgramar")
