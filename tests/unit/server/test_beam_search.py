@@ -195,7 +195,6 @@ def test_every_sequence_has_the_form_that_is_asked_for(real: tuple[LLM, Harness]
     ({"response_format": {"type": "wrong"}}, "response_format"),
     ({"early_stopping": True}, "early_stopping"), ({"best_of": 2}, "best_of"),
     ({"stream": True}, "stream"), ({"echo": True, "logprobs": 1}, "echo"),
-    ({"watermarking": True}, "watermarking"),
     ({"thinking_token_budget": 5}, "thinking_token_budget"),
     *(({"n": n}, "n") for n in (-1, 0, 11, 128, 129, 2**63, 2**64, 1.5, "x", [2])),
     *(({"max_tokens": n}, "max_tokens") for n in (-1, 0, 513, 2**63, 1.5, "x")),
@@ -228,6 +227,7 @@ def test_numbers_that_are_none(harness: Harness, name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("change", "ignored"), [
     ({"top_p": 0.5, "seed": 1}, "top_p, seed"), ({"top_k": 3, "min_p": 0.1}, "top_k, min_p"),
+    ({"watermarking": True}, "watermarking"), ({"watermarking": False}, None),
     ({"top_p": 1, "top_k": -1, "stop": [], "min_tokens": 0, "n": None, "stop_token_ids": [],
       "length_penalty": None, "best_of": 1, "echo": True, "temperature": 1.5}, None),
 ])  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from quire.config import EngineConfig
 from quire.errors import RequestError, quoted
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.common import GenerationFields, StreamOptions
@@ -44,16 +45,17 @@ WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
 """Accepted fields that change nothing here, with the values that ask for nothing."""
 
 
-def fields_without_effect(request: GenerationFields, policy: str) -> list[str]:
-    """The accepted fields whose values ask for something that this server does not do. `policy` is
-    the scheduler's."""
+def fields_without_effect(request: GenerationFields, config: EngineConfig) -> list[str]:
+    """The accepted fields whose values ask for something that this server does not do."""
     names = [
         name
         for name, neutral in WITHOUT_EFFECT.items()
         if getattr(request, name, None) not in neutral
     ]
-    if request.priority and policy != "priority":
+    if request.priority and config.scheduler.policy != "priority":
         names.append("priority")
+    if request.watermarking and (config.watermark is None or request.use_beam_search):
+        names.append("watermarking")
     return names
 
 

@@ -154,7 +154,7 @@ async def begin(
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
     refuse_with_beams(request)
-    ignored = fields_without_effect(request, context.config.scheduler.policy)
+    ignored = fields_without_effect(request, context.config)
     ignored += fields_without_beams(request)
     if ignored:
         context.ignored_fields.tell(http, ignored)
