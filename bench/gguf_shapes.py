@@ -28,6 +28,7 @@ from quire.weights.dummy import DummyStore
 
 MIXES = {"Q4_0": ("Q4_0", "Q6_K"), "Q8_0": ("Q8_0", "Q8_0"), "Q4_K_M": ("Q4_K", "Q6_K")}
 """The type of most matrices, and that of the head. Q4_K_M has the second in some of the others."""
+_TABLE = "token_embd.weight"
 _EXPERTS = ("gate", "up", "down")
 Array = NDArray[Any]
 
@@ -115,14 +116,15 @@ def _tensors(config: Mapping[str, Any], store: DummyStore) -> Iterator[_Stored]:
 
 def _stored(name: str, parts: list[str], store: DummyStore) -> _Stored:
     first = store.stored(parts[0])
-    kind = gguf.GGMLQuantizationType[first.block_type.name if first.block_type else "F32"]
+    plain = "BF16" if name == _TABLE else "F32"
+    kind = gguf.GGMLQuantizationType[first.block_type.name if first.block_type else plain]
     dims = first.shape if len(parts) == 1 else (len(parts), *first.shape)
     return name, kind, dims, lambda: np.concatenate([_bytes(store.stored(p)) for p in parts])
 
 
 def _bytes(tensor: HostTensor) -> Array:
-    """Norms are ones."""
-    if tensor.block_type is not None:
+    """Norms are ones; routers are float32."""
+    if tensor.block_type is not None or tensor.name == "model.embed_tokens.weight":
         return tensor.data
     if len(tensor.shape) == 1:
         return np.ones(tensor.shape, np.float32).view(np.uint8)

@@ -20,8 +20,8 @@ _BITS = {"int8": 8.125, "int8_w8a8": 8.125, "int4": 4.25, "int4_w4a8": 4.25}
 
 def weight_bytes(checkpoint: Path, options: dict[str, Any]) -> int:
     """Bytes that one token's computation must read: the weights, without an untied embedding and
-    without experts that it does not take. Where no file has them, they count as bfloat16. Of a
-    GGUF file whose model Quire cannot read: all of it."""
+    without experts that it does not take. Where no file has them, they count as bfloat16. All
+    numbers of a file count alike. Of a GGUF file whose model Quire cannot read: all of it."""
     directory = checkpoint
     files = [f for p in ("*.safetensors", "openvino_model.bin") for f in checkpoint.glob(p)]
     if checkpoint.is_file():
