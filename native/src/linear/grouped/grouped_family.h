@@ -19,9 +19,6 @@
 
 namespace quire::gemm {
 
-// x in a tile: its units, then for each row running totals of its numbers, one for every
-// kTotalDepth of K, the scales of its blocks, and the row's scale.
-
 // So far ahead of what is multiplied memory is fetched.
 constexpr int64_t kChunkAhead = 4096;
 
@@ -106,7 +103,8 @@ struct GroupedFamily {
   }
 
  private:
-  // Where the parts of a packed tile lie.
+  // Where the parts of a packed tile lie: the units of x, then for each row running totals of its
+  // numbers, one for every kTotalDepth of K, the scales of its blocks, and the row's scale.
   struct Tile {
     uint32_t* units;
     uint32_t* totals;
@@ -142,8 +140,9 @@ struct GroupedFamily {
       for (int64_t g = 0; g < layout.groups; g += most) {
         const int64_t count = std::min(most, layout.groups - g);
         const uint8_t* chunk = strip + layout.chunk_of(g);
-        const int64_t ahead = kChunkAhead + (chunk + kChunkAhead < end ? 0 : block.next - end);
-        fetch_bytes(chunk + ahead, layout.codes_at);
+        const bool is_last = chunk + layout.codes_at + kChunkAhead >= end;
+        const int64_t ahead = kChunkAhead + (is_last ? block.next - end : 0);
+        fetch_bytes(chunk + kChunkAhead, layout.codes_at);
         widen(layout, strip, g, count, numbers);
         for (int64_t tile = 0; tile < block.tiles; ++tile) {
           multiply_tile<Codes>(block, layout, numbers, ahead, s, tile, g, count);
