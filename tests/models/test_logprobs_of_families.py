@@ -24,8 +24,8 @@ OTHER_NAMES = {
 }  # fmt: skip
 NOT_IN_TRANSFORMERS = {
     "BaiChuanForCausalLM", "BaichuanForCausalLM", "ChatGLMForConditionalGeneration",
-    "ChatGLMModel", "ExaoneForCausalLM", "InternLM2ForCausalLM", "InternLM3ForCausalLM",
-    "MiniCPMForCausalLM",
+    "ChatGLMModel", "DeepseekForCausalLM", "ExaoneForCausalLM", "InternLM2ForCausalLM",
+    "InternLM3ForCausalLM", "MiniCPMForCausalLM",
 }  # fmt: skip
 """`test_remote_families.py` has them; InternLM 3 is Llama (`unit/models/test_families.py`)."""
 PROMPT_TOKENS, NEW_TOKENS = 40, 12

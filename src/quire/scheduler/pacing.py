@@ -7,12 +7,12 @@ are known are cut into pieces, which changes no bit of any answer.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from quire.config.records import SchedulerConfig
 from quire.scheduler.forced_rows import ForcedRows
 from quire.scheduler.request import Request
+from quire.scheduler.step_budget import StepBudget
 from quire.scheduler.step_costs import StepCosts
 
 _NOT_BEGUN = 1 << 62
@@ -82,56 +82,3 @@ class StepPacing:
             return _NOT_BEGUN
         self._began_after[request] = self._num_arrived
         return self._num_arrived
-
-
-class StepBudget:
-    """The tokens of one step, handed out piece by piece.
-
-    One token for each request that generates is set aside from the start.
-    """
-
-    def __init__(self, num_tokens: int, max_chunk: int = 0) -> None:
-        """`num_tokens` beside those set aside, at most `max_chunk` (0: no bound) to one prompt."""
-        self.num_spent = 0
-        """On prompts."""
-        self.further_rows: Mapping[Request, int] | None = None
-        """Tokens that requests which generate may have beside those set aside, 0 for the others;
-        None: as many as are left."""
-        self._num_left = num_tokens
-        self._max_chunk = max_chunk or num_tokens
-        self._costs: StepCosts | None = None
-        self._began: list[int] = []
-        self._num_requests = 0
-
-    def __bool__(self) -> bool:
-        return self._num_left > 0
-
-    def delay_for(self, began: list[int], num_others: int, costs: StepCosts) -> None:
-        """Limits prompts for the sake of the requests that generate: `began` tells of each how
-        many had arrived before its reply ran, in any order; `num_others` wait for a first token
-        and could have it."""
-        self._costs = costs
-        self._began = sorted(began)
-        self._num_requests = len(began) + num_others
-
-    def chunk(self, request: Request, count: int) -> int:
-        """How many of its next `count` tokens a request may compute in the step."""
-        if request.is_generating:
-            further = min(count - 1, self._num_left)
-            if self.further_rows is not None:
-                further = min(further, self.further_rows.get(request, 0))
-            return 1 + further
-        count = min(count, self._max_chunk, self._num_left)
-        num_delayed = bisect_right(self._began, request.number)
-        if self._costs is not None and num_delayed:
-            limit = self._costs.limit(num_delayed, self._num_requests - num_delayed)
-            count = min(count, limit - self.num_spent)
-        return count
-
-    def spend(self, request: Request, count: int) -> None:
-        """Takes the tokens that `chunk` gave to a request and that are planned."""
-        if request.is_generating:
-            self._num_left -= count - 1
-        else:
-            self._num_left -= count
-            self.num_spent += count
