@@ -6,8 +6,8 @@ Made and kept by the scheduler; no executor sees it.
 from __future__ import annotations
 
 from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.request import Request
-from quire.scheduler.step_budget import StepBudget
 
 
 class PlanInFlight:

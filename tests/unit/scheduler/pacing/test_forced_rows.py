@@ -11,9 +11,9 @@ from quire.config.records import SchedulerConfig
 from quire.kvcache import SequenceBlocks
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
-from quire.scheduler.pacing import StepPacing
+from quire.scheduler.pacing.step_costs import StepCosts
+from quire.scheduler.pacing.step_pacing import StepPacing
 from quire.scheduler.request import Request
-from quire.scheduler.step_costs import StepCosts
 from quire.structured.params import StructuredOutputsParams
 
 

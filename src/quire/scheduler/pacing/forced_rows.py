@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
+from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
-from quire.scheduler.step_costs import StepCosts
 
 _by_number = attrgetter("number")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
+from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
-from quire.scheduler.step_costs import StepCosts
 
 
 class StepBudget:

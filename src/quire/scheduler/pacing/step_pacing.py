@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.config.records import SchedulerConfig
-from quire.scheduler.forced_rows import ForcedRows
+from quire.scheduler.pacing.forced_rows import ForcedRows
+from quire.scheduler.pacing.step_budget import StepBudget
+from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
-from quire.scheduler.step_budget import StepBudget
-from quire.scheduler.step_costs import StepCosts
 
 _NOT_BEGUN = 1 << 62
 """In place of a number of arrivals, for a reply that does not run yet: later than any."""

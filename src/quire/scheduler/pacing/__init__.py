@@ -1,0 +1,1 @@
+"""How much of a step those have who do not generate one token each."""
