@@ -17,6 +17,7 @@ from quire import env
 from quire.config.records import EngineConfig
 from quire.core.event_publisher import EventPublisher
 from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
+from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
@@ -94,6 +95,7 @@ class EngineCore:
         self._transfers = (
             None if store is None else KVTransfers(self.scheduler, self.executor, store)
         )
+        self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
         self.commands: dict[str, Callable[..., Any]] = {
@@ -224,6 +226,14 @@ class EngineCore:
             self._transfers.observe(plan, self._step_s)
         self._profiler.computed(plan, began_at, self._collected_at)
         return scheduler.update(plan, result)
+
+    def use_idle_time(self) -> bool:
+        """Makes memory of blocks ready for the next requests: some milliseconds of work. False:
+        there is none."""
+        if self._pause.is_sleeping():
+            self._memory_ahead.forget()
+            return False
+        return self._memory_ahead.advance()
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if it cannot ever run."""

@@ -59,6 +59,9 @@ class SteppedCore(Protocol):
     def step(self) -> EngineCoreOutputs:
         """One step: what each request gained, and a snapshot of the statistics."""
 
+    def use_idle_time(self) -> bool:
+        """Some milliseconds of work that saves later steps time. False: there is none."""
+
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
 
@@ -128,7 +131,8 @@ class EngineLoop:
         self.status.last_turn = time.monotonic()
         try:
             if not self._has_work():
-                self._handle(self.inbox.get(timeout=_IDLE_WAIT_S))
+                is_useful = self.inbox.empty() and self._core.use_idle_time()
+                self._handle(self.inbox.get(timeout=0 if is_useful else _IDLE_WAIT_S))
             while not self._is_stopped:
                 self._handle(self.inbox.get_nowait())
         except queue.Empty:

@@ -55,6 +55,11 @@ class BlockPool:
         """Blocks with a reference count above 0."""
         return len(self._ref_counts) - len(self._empty) - len(self._cached)
 
+    @property
+    def num_used(self) -> int:
+        """Blocks that are not fresh: 0 .. `num_used` - 1. The next fresh ones follow in order."""
+        return len(self._ref_counts)
+
     def allocate(self, count: int) -> list[int]:
         """Takes `count` blocks, with a reference count of 1. The caller has checked `num_free`."""
         if count > self.num_free:

@@ -1,0 +1,137 @@
+"""MemoryAhead: the blocks that come next have memory, and nobody waits for it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+
+import pytest
+from fake_core import FakeCore
+
+from quire.config.records import EngineConfig
+from quire.core.commands import Event, Stop
+from quire.core.loop import EngineLoop
+from quire.core.memory_ahead import MemoryAhead
+from quire.kvcache.block_pool import BlockPool
+
+BLOCK_BYTES = 1 << 20
+NUM_BLOCKS = 40
+
+
+class Written:
+    """Takes what is written in place of a worker."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.works = True
+
+    def __call__(self, block_ids: Sequence[int], data: memoryview) -> bool:
+        assert data.nbytes == len(block_ids) * BLOCK_BYTES
+        assert not any(data[:: BLOCK_BYTES // 2])
+        self.ids += block_ids
+        return self.works
+
+
+MakeAhead = Callable[..., MemoryAhead]
+
+
+@pytest.fixture
+def ahead_of(make_config: Callable[..., EngineConfig]) -> MakeAhead:
+    """Of blocks of 16 tokens and 1 MiB."""
+
+    def make(pool: BlockPool, written: Written, max_model_len: int = 160) -> MemoryAhead:
+        config = make_config(max_model_len=max_model_len, block_bytes=BLOCK_BYTES)
+        return MemoryAhead(config, pool, written)
+
+    return make
+
+
+def test_the_next_blocks_of_a_request_are_written_to_once(ahead_of: MakeAhead) -> None:
+    pool, written = BlockPool(NUM_BLOCKS), Written()
+    ahead = ahead_of(pool, written)
+    turns = 0
+    while ahead.advance():
+        turns += 1
+    assert written.ids == list(range(10))
+    assert turns == 3  # 4 MiB each
+    blocks = pool.allocate(5)
+    assert blocks == written.ids[:5]
+    while ahead.advance():
+        pass
+    assert written.ids == list(range(15))
+    pool.release(blocks)
+    assert pool.allocate(5) != list(range(15, 20))  # used ones come first, and need no memory
+    assert not ahead.advance()
+
+
+def test_blocks_that_were_handed_out_are_never_written_to(ahead_of: MakeAhead) -> None:
+    pool, written = BlockPool(NUM_BLOCKS), Written()
+    ahead = ahead_of(pool, written)
+    assert ahead.advance()
+    pool.allocate(20)
+    while ahead.advance():
+        pass
+    assert written.ids == [*range(4), *range(20, 30)]
+
+
+@pytest.mark.parametrize("max_model_len", [16 * NUM_BLOCKS, 16 * NUM_BLOCKS * 100])
+def test_no_block_is_behind_the_end_of_the_pool(ahead_of: MakeAhead, max_model_len: int) -> None:
+    pool, written = BlockPool(NUM_BLOCKS), Written()
+    ahead = ahead_of(pool, written, max_model_len)
+    pool.allocate(37)
+    while ahead.advance():
+        pass
+    assert written.ids == [37, 38, 39]
+
+
+def test_at_most_256_mib_are_ahead(ahead_of: MakeAhead) -> None:
+    pool, written = BlockPool(1000), Written()
+    ahead = ahead_of(pool, written, max_model_len=16_000)
+    while ahead.advance():
+        pass
+    assert len(written.ids) == 256
+
+
+def test_memory_that_was_given_back_is_taken_again(ahead_of: MakeAhead) -> None:
+    pool, written = BlockPool(NUM_BLOCKS), Written()
+    ahead = ahead_of(pool, written)
+    while ahead.advance():
+        pass
+    ahead.forget()
+    while ahead.advance():
+        pass
+    assert written.ids == [*range(10), *range(10)]
+
+
+def test_a_worker_that_fails_is_not_asked_again_and_again(ahead_of: MakeAhead) -> None:
+    pool, written = BlockPool(NUM_BLOCKS), Written()
+    written.works = False
+    assert not ahead_of(pool, written).advance()
+
+
+class IdleCore(FakeCore):
+    """Has idle work without end. In its third turn somebody asks for something."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.turns = 0
+        self.loop: EngineLoop | None = None
+
+    def use_idle_time(self) -> bool:
+        self.turns += 1
+        if self.turns == 3:
+            assert self.loop is not None
+            self.loop.inbox.put(Stop())
+        assert self.turns < 4, "a command waits, and the loop does something else"
+        return True
+
+
+def test_an_idle_loop_works_ahead_until_a_command_comes(
+    make_config: Callable[..., EngineConfig],
+) -> None:
+    core = IdleCore(make_config())
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    core.loop = EngineLoop(core, events.put)
+    core.loop.run()
+    assert core.loop.failure is None
+    assert core.turns == 3
