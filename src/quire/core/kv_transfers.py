@@ -65,7 +65,7 @@ class BlockWriter:
             blocks = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
             self._executor.call("write_blocks", block_ids, blocks)
         except Exception:
-            logger.exception("K/V of the KV store could not be copied into the pool")
+            logger.exception("blocks of the KV cache could not be written to")
             return False
         return True
 
