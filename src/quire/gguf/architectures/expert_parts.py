@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.dense import LLAMA_PARTS
 from quire.gguf.architectures.expert_tensors import read_experts
+from quire.gguf.architectures.facts import has_tensor
 from quire.gguf.architectures.row import Config, Part, Parts
 from quire.gguf.keys import Keys
 
@@ -68,3 +69,20 @@ def check_router(keys: Keys, wanted: int) -> None:
             f"{keys.path}: {keys.architecture}.expert_gating_func is {found}; models of this "
             f"architecture have {wanted} (1: softmax, 2: sigmoid)"
         )
+
+
+def deepseek_experts(keys: Keys, wanted: int, normalised: bool) -> Config:
+    """Experts by the names that DeepSeek gave them. `wanted`: the router's function. `normalised`:
+    whether weights add up to 1 where the file does not say it."""
+    check_router(keys, wanted)
+    experts = read_experts(keys)
+    return {
+        "n_routed_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": experts.width,
+        "n_shared_experts": experts.num_shared(keys),
+        "mlp_layer_types": experts.layer_types,
+        "norm_topk_prob": normalises(keys, normalised),
+        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
+        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+    }

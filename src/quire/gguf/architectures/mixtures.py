@@ -8,6 +8,7 @@ from quire.gguf.architectures.expert_parts import (
     MIXTRAL_PARTS,
     SOFTMAX,
     check_router,
+    deepseek_experts,
     expert_parts,
     local_experts,
     normalises,
@@ -144,18 +145,7 @@ def _ernie(keys: Keys) -> Config:
 
 def _deepseek(keys: Keys) -> Config:
     """DeepSeek's first models and Ling's, in whose files weights may add up to 1."""
-    check_router(keys, SOFTMAX)
-    experts = read_experts(keys)
-    return {
-        "n_routed_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": experts.width,
-        "n_shared_experts": experts.num_shared(keys),
-        "mlp_layer_types": experts.layer_types,
-        "norm_topk_prob": normalises(keys, False),
-        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
-    }
+    return deepseek_experts(keys, SOFTMAX, normalised=False)
 
 
 def _hunyuan(keys: Keys) -> Config:

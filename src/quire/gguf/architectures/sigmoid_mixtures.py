@@ -7,9 +7,9 @@ from quire.gguf.architectures.expert_parts import (
     MIXTRAL_PARTS,
     SIGMOID,
     check_router,
+    deepseek_experts,
     expert_parts,
     local_experts,
-    normalises,
 )
 from quire.gguf.architectures.expert_tensors import num_layers, read_experts
 from quire.gguf.architectures.facts import has_tensor, layer_types, same_base_in_windows
@@ -48,19 +48,10 @@ _MAVERICK_EXPERTS = 128
 
 def _deepseek(keys: Keys) -> Config:
     """Of the routers that DeepSeek-V3 has."""
-    check_router(keys, SIGMOID)
-    experts = read_experts(keys)
     return {
-        "n_routed_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": experts.width,
-        "n_shared_experts": experts.num_shared(keys),
-        "mlp_layer_types": experts.layer_types,
+        **deepseek_experts(keys, SIGMOID, normalised=True),
         "n_group": keys.whole("{arch}.expert_group_count", 1),
         "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
-        "norm_topk_prob": normalises(keys, True),
-        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
     }
 
 
