@@ -141,10 +141,10 @@ def test_a_grammar_that_takes_too_much_names_the_field_that_has_it(
     client: openai.OpenAI, name: str
 ) -> None:
     asked: dict[str, Any] = {"model": "tiny", "max_tokens": 50, "extra_body": ENDLESS[name]}
-    with pytest.raises(openai.BadRequestError, match="takes too much to follow") as raised:
+    with pytest.raises(openai.BadRequestError, match="takes too much") as raised:
         client.completions.create(prompt="x", **asked)
     assert raised.value.param == name
-    with pytest.raises(openai.APIError, match="takes too much to follow") as streamed:
+    with pytest.raises(openai.APIError, match="takes too much") as streamed:
         list(client.chat.completions.create(messages=MESSAGES, **asked, stream=True))
     assert (streamed.value.code, streamed.value.param) == (400, name)
 

@@ -11,8 +11,7 @@ from quire.config import EngineConfig
 from quire.server.args import ServerArgs
 from quire.server.requests.request_work import WorkLimits
 from quire.structured.compile import MAX_CACHE_BYTES, NUM_THREADS
-from quire.structured.limits import MAX_BYTES, MAX_LEXER_STATES
-from quire.structured.trials.wire import MAX_TRIAL_S
+from quire.structured.limits import MAX_BYTES, MAX_LEXER_STATES, MAX_WORK_S
 from quire.units import format_bytes
 
 _TOLD_S = 2.0
@@ -62,7 +61,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         Bound("(fixed)", format_bytes(MAX_MEMORY_BYTES), "memory of a chat template", "400"),
         *_work_bounds(args, config),
         Bound("(fixed)", format_bytes(max(MAX_BYTES.values())), "a structured output", "400"),
-        Bound("(fixed)", _s(MAX_TRIAL_S), "processor time to compile a grammar", "400"),
+        Bound("(fixed)", _s(MAX_WORK_S), "processor time of a grammar", "400"),
     ]
     if config is not None:
         bounds += _engine_bounds(config)

@@ -11,12 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from time import thread_time
 from typing import Any, TypeVar
 
 import msgspec
 
 from quire.errors import GrammarError
-from quire.structured.limits import parser_limits
+from quire.structured.limits import MAX_TRIAL_S, check_work, parser_limits
 from quire.structured.matcher import GrammarMatcher, Matcher, error_of
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.source import grammar_of, parsed_json
@@ -50,14 +51,18 @@ def _large_stacks() -> Iterator[None]:
 class CompiledGrammar:
     """A grammar that was compiled for a vocabulary. Any thread may use it."""
 
-    __slots__ = ("eos_token_ids", "is_slow", "num_bytes", "start")
+    __slots__ = ("compile_s", "eos_token_ids", "is_slow", "num_bytes", "start")
 
-    def __init__(self, start: Matcher, num_bytes: int, eos: tuple[int, ...]) -> None:
+    def __init__(
+        self, start: Matcher, num_bytes: int, eos: tuple[int, ...], compile_s: float = 0.0
+    ) -> None:
         self.start = start
         """At its begin; requests take copies."""
         self.num_bytes = num_bytes
         """An estimate."""
         self.eos_token_ids = eos
+        self.compile_s = compile_s
+        """Processor time that its compilation took."""
         self.is_slow = False
         """Whether following it has taken long for a request; true for ever then."""
 
@@ -130,6 +135,7 @@ class GrammarCompiler:
         from llguidance import LLMatcher
 
         source, vocabulary = self._load_vocabulary()
+        began_at = thread_time()
         text = grammar_of(spec, vocabulary.added)
         matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=parser_limits())
         if matcher.is_error():
@@ -137,7 +143,9 @@ class GrammarCompiler:
             raise GrammarError(message, parameter="structured_outputs")
         start = self._resting(GrammarMatcher.start(matcher, source.vocab_size), spec, vocabulary)
         num_bytes = _BYTES_PER_GRAMMAR + _BYTES_PER_CHAR * len(text)
-        return CompiledGrammar(start, num_bytes, source.eos_token_ids)
+        compile_s = thread_time() - began_at
+        check_work(MAX_TRIAL_S + compile_s)
+        return CompiledGrammar(start, num_bytes, source.eos_token_ids, compile_s)
 
     def _resting(
         self, matcher: GrammarMatcher, spec: StructuredOutputsParams, vocabulary: Vocabulary

@@ -12,15 +12,12 @@ from time import thread_time
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import GrammarError, IntegrityError
+from quire.errors import IntegrityError
 from quire.reasoning.passage import ReasoningPassage
 from quire.structured.compile import CompiledGrammar
+from quire.structured.limits import FAIR_TOKEN_S, MAX_TRIAL_S, check_work
 from quire.structured.matcher import Matcher, MatcherAfterReasoning, only_token, without
 
-FAIR_TOKEN_S = 5e-3
-"""Processor time that following one token may take for ever; most take a hundredth of it."""
-MAX_EXCESS_S = 1.0
-"""What a request may take beyond that in all; calm tokens give it back."""
 _MOST_FORCED = 32
 """Tokens at once, so that a grammar with one long text does not keep the next step waiting."""
 
@@ -57,7 +54,7 @@ class Follower:
         self._matcher: Matcher | MatcherAfterReasoning | None = None
         self._choice = Choice(None)
         self._excess_s = 0.0
-        """Processor time beyond what its tokens may take."""
+        """Processor time beyond what its tokens may take for ever; calm tokens give it back."""
 
     @property
     def is_slow(self) -> bool:
@@ -65,9 +62,10 @@ class Follower:
         return self._grammar is not None and self._grammar.is_slow
 
     def begin(self, grammar: CompiledGrammar) -> None:
-        """Goes to the begin of its text, or to behind what there is of it. Raises as a matcher's
-        `advance` does."""
+        """Goes to the begin of its text, or to behind what there is of it. Raises as `follow`
+        does."""
         self._grammar = grammar
+        began_at = thread_time()
         matcher = grammar.start.copy()
         self._matcher = matcher
         if self._passage is not None:
@@ -75,6 +73,7 @@ class Follower:
         if self._begun:
             self._matcher.advance(self._begun)
         self._choose()
+        self._charge(thread_time() - began_at, len(self._begun) + 1)
 
     def choice(self) -> Choice:
         """What it may choose next."""
@@ -126,12 +125,9 @@ class Follower:
 
     def _charge(self, seconds: float, num_tokens: int) -> None:
         """Counts the time that tokens took: others have less of the processor meanwhile."""
-        if seconds > FAIR_TOKEN_S * num_tokens and self._grammar is not None:
+        if self._grammar is None:
+            return
+        if seconds > FAIR_TOKEN_S * num_tokens:
             self._grammar.is_slow = True
         self._excess_s = max(0.0, self._excess_s + seconds - FAIR_TOKEN_S * num_tokens)
-        if self._excess_s > MAX_EXCESS_S:
-            raise GrammarError(
-                "the grammar takes too much to follow: more than "
-                f"{FAIR_TOKEN_S * 1e3:g} ms of processor time a token, and {MAX_EXCESS_S:g} s "
-                "beyond that; make it smaller or simpler"
-            )
+        check_work(MAX_TRIAL_S + self._grammar.compile_s + self._excess_s)

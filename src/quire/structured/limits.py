@@ -55,6 +55,15 @@ MAX_MERGED_PATTERNS = 8
 MAX_MULTIPLE = 10_000
 """`multipleOf` without its decimal point, or the least common multiple of several."""
 
+MAX_WORK_S = 1.0
+"""Processor time of one request's grammar: for its trial, for its compilation, and for what its
+tokens take beyond `FAIR_TOKEN_S` each."""
+MAX_TRIAL_S = 0.3
+"""Of that, for the trial; the largest schemas that these limits allow take a third of it. To
+compile for a whole vocabulary takes up to twice as long as the trial."""
+FAIR_TOKEN_S = 5e-3
+"""Processor time that following one token may take for ever; most take a hundredth of it."""
+
 MAX_ITEMS_IN_ROW = 5000
 """Ways to go on that a grammar may have at once; an object has four for each optional property."""
 MAX_LEXER_STATES = 50_000
@@ -68,6 +77,16 @@ def parser_limits() -> Any:
     return LLParserLimits(
         max_items_in_row=MAX_ITEMS_IN_ROW, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
     )
+
+
+def check_work(seconds: float) -> None:
+    """Raises GrammarError for a grammar that has taken too much of the processor."""
+    if seconds > MAX_WORK_S:
+        raise GrammarError(
+            f"the grammar takes too much: more than {MAX_WORK_S:g} s of processor time to compile "
+            f"and to follow, beside {FAIR_TOKEN_S * 1e3:g} ms a token; make it smaller or simpler",
+            parameter=FIELD,
+        )
 
 
 def check_bytes(name: str, text: str) -> None:

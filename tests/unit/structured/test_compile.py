@@ -152,3 +152,15 @@ def test_a_grammar_may_take_more_than_the_cache() -> None:
     assert compiler.submit(choice("a")).result()
     compiler.shutdown()
     compiler.shutdown()
+
+
+def test_a_grammar_that_takes_too_much_to_compile_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([0.0, 0.6, 1.0, 1.8])
+    monkeypatch.setattr(module, "thread_time", lambda: next(now))
+    compiler = GrammarCompiler(source)
+    assert compiler.submit(CHOICE).result(timeout=60).compile_s == 0.6
+    with pytest.raises(GrammarError, match="more than 1 s of processor time") as caught:
+        compiler.submit(choice("maybe")).result(timeout=60)
+    assert caught.value.parameter == "structured_outputs"

@@ -18,12 +18,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from quire.structured.limits import parser_limits
+from quire.structured.limits import MAX_TRIAL_S, parser_limits
 from quire.structured.trials.wire import (
     LENGTH_BYTES,
     MAX_MEMORY_BYTES,
     MAX_STACK_BYTES,
-    MAX_TRIAL_S,
     TrialJob,
     TrialOutcome,
     TrialVocabulary,

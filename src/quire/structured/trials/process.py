@@ -18,7 +18,8 @@ from contextlib import suppress
 import msgspec
 
 from quire.errors import QuireError
-from quire.structured.trials.wire import LENGTH_BYTES, MAX_TRIAL_S, TrialJob, TrialOutcome
+from quire.structured.limits import MAX_TRIAL_S
+from quire.structured.trials.wire import LENGTH_BYTES, TrialJob, TrialOutcome
 from quire.system.child_python import module_command
 
 MAX_PROCESSES = 2

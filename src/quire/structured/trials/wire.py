@@ -6,8 +6,6 @@ import msgspec
 
 from quire.units import GiB, MiB
 
-MAX_TRIAL_S = 1.0
-"""Processor time that compiling a grammar may take."""
 MAX_MEMORY_BYTES = 2 * GiB
 """Of address space."""
 MAX_STACK_BYTES = 16 * MiB
