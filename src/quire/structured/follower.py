@@ -87,10 +87,8 @@ class Follower:
         """Takes in the request's next tokens. Returns those that must follow, because no others are
         allowed: at most `most`, and taken in too. Raises as a matcher's `advance` does, and
         GrammarError for a grammar that takes too much to follow."""
-        matcher, forced = self._begun_matcher(), list[int]()
-        began_at = thread_time()
-        matcher.advance(token_ids)
-        self._choose()
+        forced = list[int]()
+        self._advance(token_ids)
         while self._may_force and len(forced) < min(most, _MOST_FORCED):
             token_id = self._choice.only
             if token_id is None:
@@ -98,10 +96,15 @@ class Follower:
             forced.append(token_id)
             if self._grammar is not None and token_id in self._grammar.eos_token_ids:
                 break
-            matcher.advance([token_id])
-            self._choose()
-        self._charge(thread_time() - began_at, len(token_ids) + len(forced))
+            self._advance([token_id])
         return forced
+
+    def _advance(self, token_ids: list[int]) -> None:
+        """Takes tokens in, and counts the time that they take."""
+        began_at = thread_time()
+        self._begun_matcher().advance(token_ids)
+        self._choose()
+        self._charge(thread_time() - began_at, len(token_ids))
 
     def _begun_matcher(self) -> Matcher | MatcherAfterReasoning:
         if self._matcher is None:
