@@ -1,7 +1,7 @@
-"""Turns the C header into the Python module that cffi loads it from.
+"""Turns the C headers into the Python module that cffi loads it from.
 
 Run by the build (it needs cffi and pycparser there; at run time neither is parsed again):
-    python generate_abi.py quire.h abi.py
+    python generate_abi.py quire.h quire_sampling.h abi.py
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ def declarations(header: str) -> str:
     return "\n".join(kept)
 
 
-def main(header: str, module: str) -> None:
-    """Writes `module` from `header`."""
+def main(header: str, sampling: str, module: str) -> None:
+    """Writes `module` from `header`, which includes `sampling`."""
+    included = f'#include "{Path(sampling).name}"\n'
+    before, after = Path(header).read_text("utf-8").split(included)
     ffi = cffi.FFI()
     ffi.set_source("abi", None)
-    ffi.cdef(declarations(Path(header).read_text(encoding="utf-8")))
+    ffi.cdef(declarations(before + Path(sampling).read_text("utf-8") + after))
     ffi.emit_python_code(module)
     path = Path(module)
     path.write_text(f"# ruff: noqa\n# mypy: ignore-errors\n{path.read_text('utf-8')}", "utf-8")

@@ -7,6 +7,7 @@ test does not say otherwise.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -197,3 +198,25 @@ def test_no_pickle_and_no_eval() -> None:
                 assert node.module != "pickle", path
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in {"eval", "exec"}, path
+
+
+def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
+    """`min_p` stands for each: what gives it from elsewhere (a checkpoint, the command line, the
+    page) and what refuses it by name are beside that."""
+    elsewhere = ("config", "gguf", "cli", "bench", "server/ui", "server/requests/beams", "backends")
+    native = Path(__file__).parents[1] / "native"
+    found = {
+        str(path.relative_to(top))
+        for top in (SRC, native)
+        for path in top.rglob("*")
+        if path.suffix in {".py", ".cpp", ".h"}
+        and not any(path.is_relative_to(SRC / name) for name in elsewhere)
+        and re.search(r"\bmin_p\b", path.read_text("utf-8"))
+    }
+    assert found == {
+        "params.py",
+        "sampling/columns.py",
+        "sampling/reference.py",
+        "server/schema/common.py",
+        "src/sampling/sampler.cpp",
+    }

@@ -1,8 +1,10 @@
-// The C ABI of Quire's CPU backend: the one place where it is written down.
+// The C ABI of Quire's CPU backend: the one place where it is written down,
+// but for the sampling columns, which the build generates from their declaration in Python.
 //
 // Read by the C++ sources and, through cffi, by src/quire/backends/cpu (tools strip the
-// preprocessor lines, so keep declarations plain: no macros in them, no nested includes). A change
-// of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at load as well.
+// preprocessor lines, so keep declarations plain: no macros in them, no nested includes but the
+// one). A change of any struct or signature raises QUIRE_ABI_VERSION; struct sizes are compared at
+// load as well.
 //
 // The calls for a model: pool_create, pack, model_create, add_table/add_vector/add_matrix/add_rope
 // (ids are 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the
@@ -17,7 +19,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 12
+#define QUIRE_ABI_VERSION 13
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -419,26 +421,8 @@ enum quire_logprobs_kind {
   QUIRE_PROCESSED_LOGITS = 3
 };
 
-// SamplingColumns of sampling/columns.py; a null column means the neutral value.
-typedef struct quire_sampling {
-  const float* temperature;
-  const int32_t* top_k;
-  const float* top_p;
-  const float* min_p;
-  const uint64_t* seeds;
-  const uint64_t* counters;
-  const int32_t* chosen;
-  const float* repetition_penalty;
-  const float* frequency_penalty;
-  const float* presence_penalty;
-  const int32_t* num_logprobs;
-  const int32_t* logprobs_kind;  // of quire_logprobs_kind
-  quire_token_lists allowed;
-  quire_token_lists bias;
-  quire_token_lists seen;
-  quire_token_lists reported;
-  quire_token_masks mask;
-} quire_sampling;
+// quire_sampling, generated from SamplingColumns of sampling/columns.py.
+#include "quire_sampling.h"
 
 // StepBatch of backends/base.py.
 typedef struct quire_batch {

@@ -76,19 +76,7 @@ void check_sampling(const quire_batch& batch, const quire_output& output, int32_
   require(s.temperature && s.seeds && s.counters && output.sampled && output.not_finite &&
               output.no_choice,
           "sampling without temperature, seeds, counters or a place for the result");
-  for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
-    require(s.temperature[l] >= 0, "sampling: the temperature is negative or no number");
-    require(!s.top_k || s.top_k[l] >= 0, "sampling: top_k is negative");
-    require(!s.top_p || (s.top_p[l] >= 0 && s.top_p[l] <= 1), "sampling: top_p is not in [0, 1]");
-    require(!s.repetition_penalty || s.repetition_penalty[l] > 0,
-            "sampling: repetition_penalty is not positive");
-    require(!s.min_p || (s.min_p[l] >= 0 && s.min_p[l] <= 1), "sampling: min_p is not in [0, 1]");
-  }
-  if (s.chosen) {
-    for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
-      require(s.chosen[l] >= -1 && s.chosen[l] < vocab_size, "sampling: no such token is chosen");
-    }
-  }
+  for (int32_t l = 0; l < batch.num_logits_rows; ++l) Sampler::check(s, l, vocab_size);
   check_lists("allowed", s.allowed, false, batch.num_logits_rows, vocab_size, vocab_size);
   check_lists("bias", s.bias, true, batch.num_logits_rows, vocab_size, kMostBiases * vocab_size);
   check_lists("reported", s.reported, false, batch.num_logits_rows, vocab_size, vocab_size);

@@ -60,11 +60,8 @@ const float* Sampler::process(const quire_sampling& columns, int64_t l, const fl
     }
     return weights_.data();
   }
-  const bool has_min_p = columns.min_p && columns.min_p[l] > 0.0f;
   std::fill(weights_.begin(), weights_.end(), -kInfinity);
-  for (const Candidate& c : candidates_) {
-    if (!has_min_p || c.weight > 0.0f) weights_[c.id] = c.logit / temperature;
-  }
+  for (const Candidate& c : candidates_) weights_[c.id] = c.logit / temperature;
   return weights_.data();
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
+#include <string>
 
 #include "sampling/logits_row.h"
 #include "sampling/token_mask.h"
@@ -19,6 +21,10 @@ uint64_t splitmix64(uint64_t x) {
 
 double uniform(uint64_t seed, uint64_t counter) {
   return static_cast<double>(splitmix64(seed ^ splitmix64(counter)) >> 11) * 0x1p-53;
+}
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(std::string("sampling: ") + what);
 }
 
 double sum_of(const std::vector<double>& values) {
@@ -46,6 +52,20 @@ int64_t Sampler::most_bytes() const {
                        group_maxima_.capacity() * sizeof group_maxima_[0] +
                        candidates_.capacity() * sizeof candidates_[0];
   return static_cast<int64_t>(bytes) + adjust_space_.most_bytes();
+}
+
+void Sampler::check(const quire_sampling& columns, int64_t l, int32_t vocab_size) {
+  const auto is_share = [l](const float* column) {
+    return !column || (column[l] >= 0 && column[l] <= 1);
+  };
+  require(columns.temperature[l] >= 0, "the temperature is negative or no number");
+  require(!columns.top_k || columns.top_k[l] >= 0, "top_k is negative");
+  require(is_share(columns.top_p), "top_p is not in [0, 1]");
+  require(is_share(columns.min_p), "min_p is not in [0, 1]");
+  require(!columns.repetition_penalty || columns.repetition_penalty[l] > 0,
+          "repetition_penalty is not positive");
+  require(!columns.chosen || (columns.chosen[l] >= -1 && columns.chosen[l] < vocab_size),
+          "no such token is chosen");
 }
 
 void Sampler::work(const quire_sampling& columns, const quire_output& output, int64_t l,
@@ -94,10 +114,10 @@ int32_t Sampler::choose(const quire_sampling& columns, int64_t l, const float* l
     find_best(logits, top_k);
     const float factor = kLog2E / temperature;
     for (Candidate& c : candidates_) {
-      const float weight = gemm::first_lane(exp2_nonpositive(splat((c.logit - top) * factor)));
-      c.weight = weight < min_p ? 0.0f : weight;
-      total += c.weight;
+      c.weight = gemm::first_lane(exp2_nonpositive(splat((c.logit - top) * factor)));
     }
+    keep_min_p(min_p);
+    for (const Candidate& c : candidates_) total += c.weight;
   } else {
     weigh(logits, top, temperature, min_p);
     total = sum_of(block_sums_);
@@ -196,6 +216,13 @@ void Sampler::collect(const float* logits, float least_weight) {
     const float weight = weights_[id];
     if (weight >= least_weight && weight > 0.0f) candidates_.push_back({logits[id], weight, id});
   }
+}
+
+// The best candidate, whose weight is 1, always stays.
+void Sampler::keep_min_p(float least_weight) {
+  const auto is_below = [least_weight](const Candidate& c) { return c.weight < least_weight; };
+  candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), is_below),
+                    candidates_.end());
 }
 
 // Keeps the shortest list of best candidates whose mass reaches p of `total`: a selection by mass,

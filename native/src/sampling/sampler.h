@@ -18,6 +18,9 @@ class Sampler {
 
   int64_t most_bytes() const;
 
+  // Throws std::invalid_argument for a number of row `l` that means nothing.
+  static void check(const quire_sampling& columns, int64_t l, int32_t vocab_size);
+
   // Handles row `l` of the step: whether its logits are finite, and if so the choice and the
   // log-probabilities. The logits are afterwards what they were, but for those that a mask forbids.
   void work(const quire_sampling& columns, const quire_output& output, int64_t l, float* logits);
@@ -43,6 +46,7 @@ class Sampler {
   void weigh(const float* logits, float maximum, float temperature, float min_weight);
   void find_best(const float* logits, int64_t count);
   void collect(const float* logits, float least_weight);
+  void keep_min_p(float least_weight);
   void keep_top_p(double p, double total);
   int32_t pick_from_all(double target) const;
   int32_t pick_from_candidates(double u);

@@ -24,7 +24,7 @@ DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
 MAX_CONFIG_BYTES = 16 * MiB
 """Far larger than any published config.json."""
 
-_SAMPLING_KEYS = (
+MODEL_SAMPLING_KEYS = (
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
@@ -33,6 +33,7 @@ _SAMPLING_KEYS = (
     "top_p",
     "min_p",
 )
+"""What of `SamplingParams` a model's generation_config.json may set."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -136,7 +137,7 @@ def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> Gen
     path = directory / "generation_config.json"
     if has_file(path):
         return GenerationConfig(read_json_object(path), str(path))
-    keys = (*_SAMPLING_KEYS, "max_new_tokens", "eos_token_id")
+    keys = (*MODEL_SAMPLING_KEYS, "max_new_tokens", "eos_token_id")
     values = {key: hf_config[key] for key in keys if hf_config.get(key) is not None}
     return GenerationConfig(values, str(directory / "config.json"))
 
@@ -148,7 +149,7 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
     that is not a number: the ranges are checked by `SamplingParams`.
     """
     found: dict[str, float | int] = {}
-    for key in (*_SAMPLING_KEYS, "max_new_tokens"):
+    for key in (*MODEL_SAMPLING_KEYS, "max_new_tokens"):
         value = config.values.get(key)
         if value is None:
             continue

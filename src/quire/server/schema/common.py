@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.schema.response_format import ConstraintFields
+from quire.server.schema.response_format import ResponseFormat
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -120,6 +120,39 @@ class ErrorResponse(msgspec.Struct, kw_only=True):
     error: ErrorInfo
 
 
+class SamplerFields(msgspec.Struct, kw_only=True):
+    """How a token is chosen: what all endpoints that generate take, by the names that
+    `SamplingParams` has. Null or missing: the model's default, or that of `SamplingParams`."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    seed: Int64 | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+
+class ConstraintFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):
+    """The fields of completions and chats that constrain the reply: three ways to say it."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    """One of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`, which the
+    reply follows, with vLLM's options."""
+    guided_json: dict[str, Any] | str | None = None
+    """Older names of the fields of `structured_outputs`."""
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structural_tag: str | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None
+    """A name of vLLM's, without effect: there is one."""
+
+
 class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True):
     """Request fields that completions and chat share.
 
@@ -130,11 +163,6 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Int64 | None = 1
-    seed: Int64 | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Int64 | None = None
-    min_p: float | None = None
     max_tokens: Int64 | None = None
     min_tokens: Int64 | None = 0
     stop: str | list[str] | None = None
@@ -159,10 +187,6 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
     prompt_logprobs: Int64 | None = None
     """How many of the best tokens' log-probabilities to return for each place of the prompt."""
 
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
     logprob_token_ids: list[TokenId] | None = None

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from quire.errors import RequestError, quoted
-from quire.server.schema.response_format import ConstraintFields, ResponseFormat
+from quire.server.schema.common import ConstraintFields
+from quire.server.schema.response_format import ResponseFormat
 from quire.structured.config import check_backend
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams, structured_outputs_of
 

@@ -1,8 +1,7 @@
-"""The fields with which a request says what its reply has to look like.
+"""OpenAI's `response_format`, with which a request says what its reply has to look like.
 
-There are three ways: OpenAI's `response_format` with the additions of vLLM and llama-server, vLLM's
-`structured_outputs`, and the `guided_...` fields of earlier versions of vLLM. `constraints` says
-what they ask of the engine.
+With the additions of vLLM and llama-server. The other two ways are vLLM's `structured_outputs` and
+the `guided_...` fields of its earlier versions. `constraints` says what they ask of the engine.
 """
 
 from __future__ import annotations
@@ -34,21 +33,3 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     triggers: list[str] | None = None
     format: dict[str, Any] | None = None
     """A structural tag is either `structures` and `triggers`, or a `format`."""
-
-
-class ConstraintFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fields of completions and chats that constrain the reply."""
-
-    response_format: ResponseFormat | None = None
-    structured_outputs: dict[str, Any] | None = None
-    """One of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`, which the
-    reply follows, with vLLM's options."""
-    guided_json: dict[str, Any] | str | None = None
-    """Older names of the fields of `structured_outputs`."""
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    structural_tag: str | None = None
-    guided_whitespace_pattern: str | None = None
-    guided_decoding_backend: str | None = None
-    """A name of vLLM's, without effect: there is one."""

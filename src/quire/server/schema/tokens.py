@@ -15,6 +15,7 @@ from quire.server.schema.common import (
     Int64,
     ReplyPromptLogprobs,
     RequestIdText,
+    SamplerFields,
     StreamOptions,
     TokenId,
     Usage,
@@ -23,20 +24,12 @@ from quire.server.schema.common import (
 OutputMode = Literal["tokens", "text"]
 
 
-class TokenSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
     """The public fields of `SamplingParams`. One that is missing or null has its default there, not
     the model's; without `max_tokens` the reply may fill the context."""
 
     n: Int64 | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    temperature: float | None = None
     watermarking: bool | None = None
-    top_p: float | None = None
-    top_k: Int64 | None = None
-    min_p: float | None = None
-    seed: Int64 | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = None
@@ -58,7 +51,6 @@ class TokenSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     skip_clone: bool | None = None
     stream_interval: Int64 | None = None
     structured_outputs: dict[str, Any] | None = None
-    logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[TokenId] | None = None
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None

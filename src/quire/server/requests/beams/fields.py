@@ -15,6 +15,7 @@ from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.requests.sampling import check_bounds, sampling_params
 from quire.server.schema.chat import ChatRequest
+from quire.server.schema.common import SamplerFields
 from quire.server.schema.completion import CompletionRequest
 
 _REFUSED: dict[str, tuple[object, ...]] = {
@@ -39,6 +40,13 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "top_k": (None, 0, -1),
     "min_p": (None, 0.0),
     "seed": (None,),
+}
+
+
+_REFUSED |= {
+    field.name: (None,)
+    for field in msgspec.structs.fields(SamplerFields)
+    if field.name not in {*_REFUSED, *_WITHOUT_EFFECT, "temperature"}
 }
 
 

@@ -6,21 +6,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from quire.errors import RequestError, quoted
 from quire.server.requests.responses.checks import LOGPROBS
 from quire.server.requests.responses.messages import chat_messages, is_unfinished
 from quire.server.requests.responses.tools import Offered, chosen_tools
 from quire.server.schema.chat import ChatRequest
+from quire.server.schema.common import SamplerFields
 from quire.server.schema.response_format import JsonSchemaFormat, ResponseFormat
 from quire.server.schema.responses.items import Item
 from quire.server.schema.responses.request import ResponsesRequest, TextFormat
 
 _SAME_NAME = (
-    "model", "parallel_tool_calls", "include_reasoning", "temperature", "top_p", "top_k",
-    "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "frequency_penalty",
-    "presence_penalty", "repetition_penalty", "logit_bias", "skip_special_tokens",
-    "include_stop_str_in_output", "watermarking", "structured_outputs", "chat_template_kwargs",
-    "request_id", "priority", "cache_salt", "vllm_xargs",
+    *(field.name for field in msgspec.structs.fields(SamplerFields)),
+    "model", "parallel_tool_calls", "include_reasoning", "stop", "stop_token_ids", "ignore_eos",
+    "skip_special_tokens", "include_stop_str_in_output", "watermarking", "structured_outputs",
+    "chat_template_kwargs", "request_id", "priority", "cache_salt", "vllm_xargs",
 )  # fmt: skip
 """Fields that mean the same in a chat."""
 _NAMES = {

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from quire.config import ModelConfig
+from quire.config.model_files import MODEL_SAMPLING_KEYS
 from quire.errors import RequestError, quoted
 from quire.params import NOT_YET, SamplingParams
 from quire.server.schema.completion import CompletionRequest
@@ -21,9 +22,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "ec_transfer_params": (None, {}),
 }
 """Fields that do not work, with their values without effect."""
-_BY_THE_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-                 "presence_penalty", "frequency_penalty")  # fmt: skip
-"""What a completion without the field would take from the model's defaults."""
 _SET_BY_SERVER = {"output_kind", "skip_clone", "flat_logprobs", "detokenize"}
 _RENAMED = {"extra_args": "vllm_xargs"}
 _COMPLETION_FIELDS = {field.name for field in msgspec.structs.fields(CompletionRequest)}
@@ -40,7 +38,7 @@ def as_completion(request: TokensRequest, model: ModelConfig) -> CompletionReque
         for name, value in msgspec.structs.asdict(asked).items()
         if value is not None
     }
-    for name in _BY_THE_MODEL:
+    for name in MODEL_SAMPLING_KEYS:  # a completion without one would take the model's
         values.setdefault(name, getattr(_DEFAULTS, name))
     if asked.max_tokens is None:
         own = model.default_sampling_params.get("max_tokens")

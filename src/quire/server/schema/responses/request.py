@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.schema.chat import ReasoningEffort
-from quire.server.schema.common import CacheSalt, Int64, TokenId
+from quire.server.schema.common import CacheSalt, Int64, SamplerFields, TokenId
 from quire.server.schema.responses.items import Item
 
 Identifier = Annotated[str, Meta(max_length=512)]
@@ -68,7 +68,7 @@ class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields
     """Accepted: no event is padded here."""
 
 
-class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(SamplerFields, kw_only=True, forbid_unknown_fields=True):
     """What a model is to respond to."""
 
     input: str | list[Item] | None = None
@@ -102,8 +102,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Most tokens to generate, reasoning included; by default all that the context has room for."""
     truncation: str | None = "disabled"
     """`auto`: of a prompt that is too long, the beginning is cut off."""
-    temperature: float | None = None
-    top_p: float | None = None
     top_logprobs: Int64 | None = None
     user: Identifier | None = None
     """For the caller's own books, as `safety_identifier`."""
@@ -118,16 +116,9 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     prompt: Any = None
     context_management: Any = None
 
-    top_k: Int64 | None = None
-    min_p: float | None = None
-    seed: Int64 | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     ignore_eos: bool | None = False
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     skip_special_tokens: bool | None = True
     include_stop_str_in_output: bool | None = False
     watermarking: bool | None = None
