@@ -20,7 +20,7 @@
 namespace quire::gemm {
 
 // So far ahead of what is multiplied memory is fetched.
-constexpr int64_t kChunkAhead = 4096;
+constexpr int64_t kChunkAhead = 8192;
 
 template <class Product_, bool kBlocks = false>
 struct GroupedFamily {
