@@ -15,7 +15,7 @@ namespace quire::gemm {
 
 constexpr int64_t kDirectRows = 6;
 constexpr int64_t kSlabUnits = kSlabDepth / 4;
-constexpr int64_t kBytesAhead = 8 * kSlabBytes;
+constexpr int64_t kBytesAhead = 4 * kSlabBytes;
 
 // Adds the products of one slab and kRows rows of bytes to the integers `sums`, [row][32]. x is
 // [unit of 4 numbers][row].
