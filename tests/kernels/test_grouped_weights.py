@@ -112,6 +112,26 @@ def test_a_product_is_the_definition(
         np.testing.assert_array_equal(native, expected)
 
 
+def test_scales_of_bytes_are_divided_by_any_number(backend: CpuBackend) -> None:
+    """All bytes, and divisors of every size: a scale is the float32 that is nearest to the
+    quotient."""
+    k, n = 2048, 160
+    groups = random_groups(GroupedFormat("e2m1", 16, scale="e4m3"), n, k)
+    scales, divisors = groups.scales, groups.divisors
+    assert divisors is not None
+    scales[:] = np.arange(k // 16, dtype=np.uint8) % 127
+    random = np.random.default_rng(5)
+    divisors[:] = random.uniform(1, 2, n) * np.exp2(random.integers(-20, 60, n))
+    divisors[64:] = random.uniform(1, 2, n - 64) * np.exp2(random.integers(60, 90, n - 64))
+    weights = Weights()
+    program = program_of(one_linear({"w": groups}), k, weights)
+    for lengths in ([1], LENGTHS):
+        tokens = np.concatenate([seq.tokens for seq in make_seqs(lengths)])
+        native = steps(program, GroupedStore(weights, {"w": groups}), backend, lengths)
+        expected = definition(weights.arrays["table"][tokens], groups, is_fused(backend))
+        np.testing.assert_array_equal(native, expected)
+
+
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize(("bits", "blocks"), ACTIVATIONS)
 def test_the_largest_sums_do_not_overflow(

@@ -1,7 +1,8 @@
 // Groups of codes that stand for floats, written out as the lines that dense products read.
 //
 // A line is [32 columns][4 bytes]: a float32 of one K, or bfloat16s of two. What is written is
-// exactly what the codes stand for; scales come later.
+// exactly what the codes stand for; scales come later. `line` makes one of the lines of a step, in
+// as many columns as a register has words. kSideBySide: see float_direct.h.
 #pragma once
 
 #include "linear/grouped/grouped_weights.h"
@@ -11,18 +12,12 @@ namespace quire::gemm {
 // E4M3 as lines of float32.
 struct E4m3Floats {
   static constexpr int kTable = QUIRE_TABLE_E4M3;
-  static constexpr int64_t kLineDepth = 1;
+  static constexpr int kLineDepth = 1;
+  static constexpr int kSideBySide = 1;
   explicit E4m3Floats(int32_t) {}
 
-  QUIRE_INLINE void step(const uint8_t* codes, uint8_t* lines) const {
-    for (int64_t c = 0; c < kLineBytes; c += sizeof(BitVector)) {
-      const auto words = load<BitVector>(codes + c);
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        const int place = kPairedBytes[k];
-        store(lines + k * kLineBytes + c, e4m3_of_words(words << (24 - 8 * place)));
-      }
-    }
+  QUIRE_INLINE Vector line(BitVector words, int k) const {
+    return e4m3_of_words(words << (24 - 8 * kPairedBytes[k]));
   }
 };
 
@@ -30,15 +25,13 @@ struct E4m3Floats {
 // The same as lines of bfloat16.
 struct E4m3Halves {
   static constexpr int kTable = QUIRE_TABLE_E4M3;
-  static constexpr int64_t kLineDepth = 2;
+  static constexpr int kLineDepth = 2;
+  static constexpr int kSideBySide = 1;
   explicit E4m3Halves(int32_t) {}
 
-  QUIRE_INLINE void step(const uint8_t* codes, uint8_t* lines) const {
-    for (int64_t c = 0; c < kLineBytes; c += sizeof(__m512i)) {
-      const __m512i words = _mm512_loadu_si512(codes + c);
-      _mm512_storeu_si512(lines + c, halves(_mm512_slli_epi16(words, 8)));
-      _mm512_storeu_si512(lines + kLineBytes + c, halves(words));
-    }
+  QUIRE_INLINE __m512bh line(BitVector words, int pair) const {
+    const auto codes = (__m512i)words;
+    return (__m512bh)halves(pair == 0 ? _mm512_slli_epi16(codes, 8) : codes);
   }
 
  private:
@@ -66,21 +59,16 @@ struct E4m3Halves {
 // A table of 16 numbers as lines of float32.
 struct TableFloats {
   static constexpr int kTable = QUIRE_TABLE_NF4;
-  static constexpr int64_t kLineDepth = 1;
+  static constexpr int kLineDepth = 1;
+  static constexpr int kSideBySide = 2;
 
   explicit TableFloats(int32_t table) {
     for (int i = 0; i < 16; ++i) numbers_[i] = float_number(table, i);
   }
 
   // Each byte has the codes of K and of K + 4, the first in its lower half.
-  QUIRE_INLINE void step(const uint8_t* codes, uint8_t* lines) const {
-    for (int64_t c = 0; c < kLineBytes; c += sizeof(BitVector)) {
-      const auto words = load<BitVector>(codes + c);
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        store(lines + k * kLineBytes + c, number(words >> (k % 4 * 8 + k / 4 * 4)));
-      }
-    }
+  QUIRE_INLINE Vector line(BitVector words, int k) const {
+    return number(words >> (k % 4 * 8 + k / 4 * 4));
   }
 
  private:
@@ -102,15 +90,26 @@ struct TableFloats {
   float numbers_[16];
 };
 
+template <class Codes>
+constexpr CodeStep kStepOf{kTables[Codes::kTable].bits};
+
+// Lines that a step becomes.
+template <class Codes>
+constexpr int kLinesOf = static_cast<int>(kStepOf<Codes>.depth) / Codes::kLineDepth;
+
 // Writes `depth` of K of a strip as lines.
 template <class Codes>
 QUIRE_INLINE void write_lines(const Codes& codes, const uint8_t* from, int64_t depth,
                               uint8_t* lines) {
-  constexpr CodeStep kStep(kTables[Codes::kTable].bits);
-  for (int64_t k = 0; k < depth; k += kStep.depth) {
-    codes.step(from, lines);
-    from += kStep.lines * kLineBytes;
-    lines += kStep.depth / Codes::kLineDepth * kLineBytes;
+  constexpr int kLines = kLinesOf<Codes>;
+  for (int64_t k = 0; k < depth; k += kStepOf<Codes>.depth) {
+    for (int64_t c = 0; c < kLineBytes; c += sizeof(BitVector)) {
+      const auto words = load<BitVector>(from + c);
+#pragma GCC unroll 8
+      for (int i = 0; i < kLines; ++i) store(lines + i * kLineBytes + c, codes.line(words, i));
+    }
+    from += kLineBytes;
+    lines += kLines * kLineBytes;
   }
 }
 

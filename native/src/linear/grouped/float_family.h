@@ -6,13 +6,14 @@
 // where the tier has such an instruction.
 //
 // A group is written out as dense lines into the first-level cache, and multiplied with all rows by
-// the dense micro-kernel.
+// the dense micro-kernel. Few rows meet the codes as they are (float_direct.h).
 #pragma once
 
 #include <algorithm>
 #include <utility>
 
 #include "linear/grouped/float_codes.h"
+#include "linear/grouped/float_direct.h"
 #include "linear/vector_family.h"
 
 namespace quire::gemm {
@@ -37,15 +38,13 @@ struct FloatFamily {
   static constexpr int64_t kDepth = 128;  // the largest group
   static constexpr int64_t kPlanes = 1;
   static constexpr int64_t kMaxTileRows = Dense::kMaxTileRows;
-  static constexpr int64_t kMostStrips = 2;
   static constexpr int64_t kMostLines = kDepth / Codes::kLineDepth * kLineBytes;
 
   static bool available() { return true; }
   static int64_t tile_bytes(int64_t rows, int64_t k) { return Dense::tile_bytes(rows, k); }
 
-  static int64_t strips_at_once(int64_t rows, int64_t tiles) {
-    return tiles == 1 ? std::min(strips_for_rows(rows), kMostStrips) : 1;
-  }
+  // Each is read on its own.
+  static int64_t strips_at_once(int64_t /*rows*/, int64_t /*tiles*/) { return 1; }
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
                         int64_t k_padded, uint8_t* out) {
@@ -58,57 +57,88 @@ struct FloatFamily {
   static void multiply(const Block& block) {
     const GroupedStrip layout(block.args->weight->format, block.args->weight->k);
     const Codes codes(layout.grouping.table);
-    alignas(64) uint8_t lines[kMostStrips * kMostLines];
-    for (int64_t g = 0; g < layout.groups; ++g) {
-      for (int64_t s = 0; s < block.strips; ++s) {
-        const uint8_t* from = block.weight + s * block.strip_bytes + codes_at(layout, g);
-        write_lines(codes, from, layout.grouping.group, lines + s * kMostLines);
+    for (int64_t s = 0; s < block.strips; ++s) {
+      const Strip strip{block, layout, codes, s, block.weight + s * block.strip_bytes};
+      if (block.tiles == 1 && block.rows <= kDirectFloatRows<Codes>) {
+        multiply_direct(strip);
+      } else {
+        multiply_lines(strip);
       }
-      for (int64_t tile = 0; tile < block.tiles; ++tile)
-        multiply_tile(block, layout, g, tile, lines);
     }
   }
 
  private:
+  struct Strip {
+    const Block& block;
+    const GroupedStrip& layout;
+    const Codes& codes;
+    int64_t number;
+    const uint8_t* data;
+
+    // What this worker reads after it.
+    const uint8_t* next() const {
+      return number + 1 < block.strips ? data + block.strip_bytes : block.next;
+    }
+    void finish(int64_t tile) const {
+      Sums found{};
+      found.data = block.sums_of(number, tile);
+      block.finish(number, tile, found);
+    }
+  };
+
+  static void multiply_direct(const Strip& strip) {
+    const Block& block = strip.block;
+    fetch_destinations(block, 0, block.rows);
+    FloatStrip direct{&strip.layout, strip.data, strip.next(),
+                      reinterpret_cast<const uint32_t*>(block.x), block.sums_of(strip.number, 0)};
+    dispatch_direct(block.rows, strip.codes, direct,
+                    std::make_index_sequence<kDirectFloatRows<Codes>>{});
+    strip.finish(0);
+  }
+
+  static void multiply_lines(const Strip& strip) {
+    alignas(64) uint8_t lines[kMostLines];
+    const GroupedStrip& layout = strip.layout;
+    for (int64_t g = 0; g < layout.groups; ++g) {
+      write_lines(strip.codes, strip.data + codes_at(layout, g), layout.grouping.group, lines);
+      for (int64_t tile = 0; tile < strip.block.tiles; ++tile) multiply_tile(strip, g, tile, lines);
+    }
+  }
+
   static int64_t codes_at(const GroupedStrip& layout, int64_t group) {
     const int64_t within = group % layout.chunk_groups;
     return layout.chunk_of(group) + layout.codes_at +
            layout.step.bytes_of(within * layout.grouping.group);
   }
 
-  static void multiply_tile(const Block& block, const GroupedStrip& layout, int64_t g, int64_t tile,
-                            const uint8_t* lines) {
+  static void multiply_tile(const Strip& strip, int64_t g, int64_t tile, const uint8_t* lines) {
+    const Block& block = strip.block;
+    const GroupedStrip& layout = strip.layout;
     const int64_t rows = block.rows_of(tile);
     const int64_t depth = layout.grouping.group;
     const bool is_last = g + 1 == layout.groups;
     if (is_last) fetch_destinations(block, tile * block.rows, tile * block.rows + rows);
-    alignas(64) float sums[kMostStrips * kMaxTileRows * kStripColumns];
+    alignas(64) float sums[kMaxTileRows * kStripColumns];
     const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
     const int64_t steps = depth / Product::kDepth;
     const int64_t fetched = layout.step.bytes_of(depth);
     const uint8_t* next =
-        is_last ? block.next + layout.codes_at : block.weight + codes_at(layout, g + 1);
+        is_last ? strip.next() + layout.codes_at : strip.data + codes_at(layout, g + 1);
     MicroArgs args{x + g * steps * Product::kUnits * rows,
                    lines,
                    steps,
-                   kMostLines,
+                   0,
                    next + tile * (fetched / block.tiles),
                    ceil_div(fetched, steps * block.tiles),
-                   block.strip_bytes,
+                   0,
                    sums,
-                   kMaxTileRows * kStripColumns,
+                   0,
                    false};
-    dispatch(rows, args, block.strips, std::make_index_sequence<kMaxTileRows>{});
-    for (int64_t s = 0; s < block.strips; ++s) {
-      const uint8_t* chunk = block.weight + s * block.strip_bytes + layout.chunk_of(g);
-      const auto* scales = reinterpret_cast<const float*>(chunk) + layout.index_of(g, 0);
-      float* totals = block.sums_of(s, tile);
-      add_scaled(sums + s * kMaxTileRows * kStripColumns, scales, rows, g == 0, totals);
-      if (!is_last) continue;
-      Sums found{};
-      found.data = totals;
-      block.finish(s, tile, found);
-    }
+    dispatch_lines(rows, args, std::make_index_sequence<kMaxTileRows>{});
+    const uint8_t* chunk = strip.data + layout.chunk_of(g);
+    const auto* scales = reinterpret_cast<const float*>(chunk) + layout.index_of(g, 0);
+    add_scaled(sums, scales, rows, g == 0, block.sums_of(strip.number, tile));
+    if (is_last) strip.finish(tile);
   }
 
   static QUIRE_INLINE void add_scaled(const float* sums, const float* scales, int64_t rows,
@@ -123,10 +153,7 @@ struct FloatFamily {
   }
 
   template <int kRows>
-  static void rows_of(MicroArgs& args, int64_t strips) {
-    if constexpr (kRows <= kWideRows && strips_for_rows(kRows) >= kMostStrips) {
-      if (strips == kMostStrips) return micro_kernel<Product, kRows, 32, kMostStrips>(args);
-    }
+  static void lines_of_rows(MicroArgs& args) {
     if constexpr (kRows <= kWideRows) {
       micro_kernel<Product, kRows, 32, 1>(args);
     } else {
@@ -139,11 +166,19 @@ struct FloatFamily {
   }
 
   template <size_t... kRows>
-  static void dispatch(int64_t rows, MicroArgs& args, int64_t strips,
-                       std::index_sequence<kRows...>) {
-    using Function = void (*)(MicroArgs&, int64_t);
-    static constexpr Function kTable[] = {rows_of<static_cast<int>(kRows) + 1>...};
-    kTable[rows - 1](args, strips);
+  static void dispatch_lines(int64_t rows, MicroArgs& args, std::index_sequence<kRows...>) {
+    using Function = void (*)(MicroArgs&);
+    static constexpr Function kTable[] = {lines_of_rows<static_cast<int>(kRows) + 1>...};
+    kTable[rows - 1](args);
+  }
+
+  template <size_t... kRows>
+  static void dispatch_direct(int64_t rows, const Codes& codes, const FloatStrip& strip,
+                              std::index_sequence<kRows...>) {
+    using Function = void (*)(const Codes&, const FloatStrip&);
+    static constexpr Function kTable[] = {
+        multiply_float_strip<Product, Codes, static_cast<int>(kRows) + 1>...};
+    kTable[rows - 1](codes, strip);
   }
 };
 

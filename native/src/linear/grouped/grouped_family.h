@@ -20,7 +20,7 @@
 namespace quire::gemm {
 
 // So far ahead of what is multiplied memory is fetched.
-constexpr int64_t kChunkAhead = 4096;
+constexpr int64_t kChunkAhead = 8192;
 
 template <class Product_, bool kBlocks = false>
 struct GroupedFamily {
@@ -142,7 +142,7 @@ struct GroupedFamily {
         const uint8_t* chunk = strip + layout.chunk_of(g);
         const bool is_last = chunk + layout.codes_at + kChunkAhead >= end;
         const int64_t ahead = kChunkAhead + (is_last ? block.next - end : 0);
-        fetch_bytes(chunk + kChunkAhead, layout.codes_at);
+        fetch_bytes(chunk + ahead, layout.codes_at);
         widen(layout, strip, g, count, numbers);
         for (int64_t tile = 0; tile < block.tiles; ++tile) {
           multiply_tile<Codes>(block, layout, numbers, ahead, s, tile, g, count);
