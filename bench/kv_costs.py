@@ -10,7 +10,7 @@ with one token of output each, then one with 128.
 
 restart: prompts of --prompt-tokens are computed; another engine on the same directory then has them
 from files, and a second time from its KV cache; a third one, without a cache, computes them in the
-same turns. TTFT of each.
+same turns. TTFT of each, after --rest-ms in which nobody asks anything.
 
 preemption: --running requests that grow from a quarter of --context-tokens to all of it, in a pool
 that has room for all at their beginning and for two fifths at their end, so that they preempt each
@@ -95,6 +95,7 @@ def restart(bench: Bench) -> dict[str, Any]:
                 ask_one(llm, bench.tokens(256), 1)
             for prompt, tokens in zip(prompts, wanted, strict=True):
                 for way, llm in ways.items():
+                    time.sleep(args.rest_ms / 1000)
                     reply, cached, ttft = ask_one(llm, prompt, 8)
                     seconds[way].append(ttft)
                     shares[way].append(cached / len(prompt))
@@ -159,7 +160,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
     numbers = {
         "prompts": 4, "prompt_tokens": 2000, "rounds": 8, "running": 16, "context_tokens": 1000,
-        "repeats": 2,
+        "repeats": 2, "rest_ms": 1000,
     }  # fmt: skip
     parser = arguments(__doc__, numbers)
     parser.add_argument("--measures", default=",".join(MEASURES))

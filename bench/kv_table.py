@@ -28,6 +28,7 @@ ROWS: list[tuple[str, str, str, str, str]] = [
     ("directory", "apart_by_alone", "{:.2f}", "TTFT apart / one server, by files", "1.15"),
     ("redis", "apart_by_alone", "{:.2f}", "TTFT apart / one server, by Redis", "1.15"),
     ("itl", "itl_p99_apart_by_quiet", "{:.2f}", "ITL p99 with long prompts / without, apart", "1"),
+    ("itl", "itl_p99_beside_by_quiet", "{:.2f}", "the same, prompts of an unrelated server", ""),
 ]  # fmt: skip
 
 

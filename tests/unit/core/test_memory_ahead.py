@@ -49,10 +49,12 @@ def ahead_of(make_config: Callable[..., EngineConfig]) -> MakeAhead:
 def test_the_next_blocks_of_a_request_are_written_to_once(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(NUM_BLOCKS), Written()
     ahead = ahead_of(pool, written)
+    assert ahead.is_wanted()
     turns = 0
     while ahead.advance():
         turns += 1
     assert written.ids == list(range(10))
+    assert not ahead.is_wanted()
     assert turns == 3  # 4 MiB each
     blocks = pool.allocate(5)
     assert blocks == written.ids[:5]
