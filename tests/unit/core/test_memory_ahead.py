@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
 from fake_core import FakeCore
 
 from quire.config.records import EngineConfig
-from quire.core.commands import Event, Stop
+from quire.core import loop as loop_module
+from quire.core.commands import AbortRequests, Event, Stop
 from quire.core.loop import EngineLoop
 from quire.core.memory_ahead import MemoryAhead
 from quire.kvcache.block_pool import BlockPool
@@ -137,3 +140,39 @@ def test_an_idle_loop_works_ahead_until_a_command_comes(
     core.loop.run()
     assert core.loop.failure is None
     assert core.turns == 3
+
+
+class RestingCore(FakeCore):
+    """Notes when it works ahead."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.worked_at: list[float] = []
+
+    def use_idle_time(self) -> bool:
+        self.worked_at.append(time.monotonic())
+        return False
+
+
+def test_a_loop_that_had_a_command_rests_before_it_works_ahead(
+    make_config: Callable[..., EngineConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_IDLE_WAIT_S", 0.05)
+    core = RestingCore(make_config())
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    loop = EngineLoop(core, events.put)
+    thread = threading.Thread(target=loop.run)
+    began_at = time.monotonic()
+    thread.start()
+    while not core.worked_at:
+        time.sleep(0.001)
+    for _ in range(20):
+        loop.inbox.put(AbortRequests([]))
+        asked_at = time.monotonic()
+        time.sleep(0.02)
+    time.sleep(0.2)
+    loop.inbox.put(Stop())
+    thread.join()
+    assert core.worked_at[0] >= began_at + 0.05
+    after = [at for at in core.worked_at if at >= asked_at]
+    assert after[0] >= asked_at + 0.045
