@@ -47,7 +47,7 @@ from quire.bench.metrics import Samples, spread
 
 COMPUTES = (
     "--kv-transfer-config", '{"kv_role": "kv_producer"}',
-    "--max-num-batched-tokens", "512",  # the beginning is stored while the rest is computed
+    "--max-num-batched-tokens", "256",  # the beginning is stored while the rest is computed
 )  # fmt: skip
 GENERATES = ("--kv-transfer-config", '{"kv_role": "kv_consumer"}')
 STREAMS, STREAM_LEN, STREAM_OUTPUTS = 4, 64, 256
@@ -268,7 +268,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
-    numbers = {"prompts": 5, "prompt_tokens": 2000, "window_s": 20, "rounds": 2, "rest_ms": 1000}
+    numbers = {"prompts": 5, "prompt_tokens": 2000, "window_s": 20, "rounds": 2, "rest_ms": 2000}
     parser = arguments(__doc__, numbers)
     parser.add_argument("--measures", default="directory,redis,itl")
     args = parser.parse_args(words)

@@ -23,6 +23,8 @@ ROWS: list[tuple[str, str, str, str, str]] = [
     ("restart", "computed_by_disk", "{:.1f}", "TTFT computed / from files after a restart", "8"),
     ("restart", "computed_by_pool", "{:.1f}", "TTFT computed / from the KV cache", "20"),
     ("preemption", "speed_up", "{:.2f}", "preempted requests: tokens/s with swap / without", "1.3"),
+    ("preemption", "speed_up_files", "{:.2f}", "the same, swapped to files", "1.3"),
+    ("preemption", "bound", "{:.2f}", "the same, if swapping took no time", ""),
     ("directory", "cached_second", "{:.1%}", "second server on the same directory finds", ""),
     ("redis", "cached_second", "{:.1%}", "second server on the same Redis finds", ""),
     ("directory", "apart_by_alone", "{:.2f}", "TTFT apart / one server, by files", "1.15"),
