@@ -228,13 +228,20 @@ class EngineCore:
         return scheduler.update(plan, result)
 
     def use_idle_time(self) -> bool:
-        """Makes memory of blocks ready for the next requests: some milliseconds of work. False:
-        there is none."""
-        return not self._pause.is_sleeping() and self._memory_ahead.advance()
+        """Makes memory of blocks and of loads ready for the next requests: some milliseconds of
+        work. False: there is none."""
+        if self._pause.is_sleeping():
+            return False
+        transfers = self._transfers
+        return self._memory_ahead.advance() or (transfers is not None and transfers.prepare())
 
     def has_idle_work(self) -> bool:
         """Whether `use_idle_time` would do anything."""
-        return not self._pause.is_sleeping() and self._memory_ahead.is_wanted()
+        if self._pause.is_sleeping():
+            return False
+        transfers = self._transfers
+        is_prepared = transfers is None or transfers.is_prepared
+        return not is_prepared or self._memory_ahead.is_wanted()
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if it cannot ever run."""

@@ -8,14 +8,21 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
+from dict_tier import DictTier
 from fake_core import FakeCore
 
 from quire.config.records import EngineConfig
 from quire.core import loop as loop_module
 from quire.core.commands import AbortRequests, Event, Stop
+from quire.core.engine_core import EngineCore
+from quire.core.kv_transfers import KVTransfers
 from quire.core.loop import EngineLoop
 from quire.core.memory_ahead import MemoryAhead
 from quire.kvcache.block_pool import BlockPool
+from quire.kvstore.chunks import ChunkShape
+from quire.kvstore.store import KVStore
+
+from .test_engine_core import CountingExecutor
 
 BLOCK_BYTES = 1 << 20
 NUM_BLOCKS = 40
@@ -176,3 +183,20 @@ def test_a_loop_that_had_a_command_rests_before_it_works_ahead(
     assert core.worked_at[0] >= began_at + 0.05
     after = [at for at in core.worked_at if at >= asked_at]
     assert after[0] >= asked_at + 0.045
+
+
+def test_an_idle_core_has_the_store_take_its_memory_once(
+    make_config: Callable[..., EngineConfig],
+) -> None:
+    config = make_config(max_model_len=16, max_num_seqs=1)
+    core = EngineCore(config, CountingExecutor())
+    store = KVStore(ChunkShape(2, 1000), [DictTier()])
+    prepared: list[KVStore] = []
+    store.prepare = lambda: prepared.append(store)  # type: ignore[method-assign]
+    core._transfers = KVTransfers(core.scheduler, core.executor, store)
+    assert core.has_idle_work()
+    while core.use_idle_time():
+        pass
+    assert not core.has_idle_work()
+    assert prepared == [store]
+    core.shutdown()
