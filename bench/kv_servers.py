@@ -14,8 +14,8 @@ through both (`apart`), and while a server that has nothing to do with it comput
 the other core (`beside`), which shows what two cores of one machine cost each other; and of one
 server on both cores that computes and generates, with the same prompts (`one`).
 
-Servers that wait are stopped. Before a prompt of which the TTFT counts, those that take part have
---rest-ms in which nobody asks anything. Wants a quiet machine.
+Servers that wait are stopped. Before anything is measured, those that take part have --rest-ms in
+which nobody asks anything. Wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
     found: dict[str, list[float]] = {}
 
     def note(name: str, used: Sequence[Server], send_long: Any) -> None:
-        with running(*used):
+        with running(*used, rest_s=args.rest_ms / 1000):
             spreads, ttfts = asyncio.run(window(used[0], prompts, args.window_s, send_long))
         for key in ("median_itl_ms", "p99_itl_ms"):
             found.setdefault(f"{name}_{key}", []).append(spreads[key])
