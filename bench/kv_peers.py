@@ -29,6 +29,8 @@ from helpers.command_line import named_values
 from helpers.kv_engines import BLOCK, Bench, arguments, measure_all
 from helpers.peer_process import Peer, PeerError, PeerSpec
 
+VLLM_BLOCK = 32
+"""Its attention on a CPU takes no other blocks than multiples of so many tokens."""
 CHILD = Path(__file__).parent / "helpers" / "kv_peer_child.py"
 
 
@@ -48,9 +50,10 @@ def options_of(name: str, args: argparse.Namespace, pool_tokens: int, path: str)
     longest = args.rounds * args.round_tokens + BLOCK
     if name.startswith("llamacpp"):
         return {"n_ctx": pool_tokens, "cache_bytes": args.host_bytes}
+    block = VLLM_BLOCK if name.startswith("vllm") else BLOCK
     options: dict[str, Any] = {
         "max_model_len": longest, "enable_prefix_caching": True, "skip_tokenizer_init": True,
-        "num_gpu_blocks_override": pool_tokens // BLOCK, "block_size": BLOCK,
+        "num_gpu_blocks_override": pool_tokens // block, "block_size": block,
     }  # fmt: skip
     if name.startswith("quire"):
         options |= {"kv_store_path": path, "kv_store_size": args.host_bytes}
@@ -58,7 +61,7 @@ def options_of(name: str, args: argparse.Namespace, pool_tokens: int, path: str)
         options["kv_transfer_config"] = {
             "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
             "kv_connector_extra_config": {
-                "cpu_bytes_to_use": args.host_bytes, "block_size": BLOCK,
+                "cpu_bytes_to_use": args.host_bytes, "block_size": block,
             },
         }  # fmt: skip
     return options

@@ -9,10 +9,13 @@ prompts go to a server that computes them and to one that goes on with them (`ap
 with one server alone: TTFT of both by TTFT of one.
 
 ITL: one processor core for the server that computes prompts, another one for the server that
-generates. `itl_*`: ITL of streams on the latter, alone and while long prompts go through both; and
-of one server on both cores that computes and generates, with the same prompts.
+generates. `itl_*`: ITL of streams on the latter, alone (`generating`), while long prompts go
+through both (`apart`), and while a server that has nothing to do with it computes such prompts on
+the other core (`beside`), which shows what two cores of one machine cost each other; and of one
+server on both cores that computes and generates, with the same prompts (`one`).
 
-Servers that wait are stopped. Wants a quiet machine.
+Servers that wait are stopped. Before anything is measured, those that take part have --rest-ms in
+which nobody asks anything. Wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +47,7 @@ from quire.bench.metrics import Samples, spread
 
 COMPUTES = (
     "--kv-transfer-config", '{"kv_role": "kv_producer"}',
-    "--max-num-batched-tokens", "512",  # the beginning is stored while the rest is computed
+    "--max-num-batched-tokens", "256",  # the beginning is stored while the rest is computed
 )  # fmt: skip
 GENERATES = ("--kv-transfer-config", '{"kv_role": "kv_consumer"}')
 STREAMS, STREAM_LEN, STREAM_OUTPUTS = 4, 64, 256
@@ -111,10 +115,11 @@ async def ask_apart(computes: Server, generates: Server, request: SampleRequest)
 
 
 @contextmanager
-def running(*servers: Server) -> Iterator[None]:
-    """Lets these go on meanwhile."""
+def running(*servers: Server, rest_s: float = 0.0) -> Iterator[None]:
+    """Lets these go on meanwhile, after a rest."""
     for server in servers:
         server.resume()
+    time.sleep(rest_s)
     try:
         yield
     finally:
@@ -122,8 +127,11 @@ def running(*servers: Server) -> Iterator[None]:
             server.pause()
 
 
-def shared(servers: Servers, prompts: Prompts, count: int, place: Sequence[str]) -> dict[str, Any]:
+def shared(
+    servers: Servers, prompts: Prompts, args: argparse.Namespace, place: Sequence[str]
+) -> dict[str, Any]:
     """What a second server finds, and what it costs to have a prompt computed elsewhere."""
+    rest_s = args.rest_ms / 1000
     computes = servers.start(*place, *COMPUTES)
     generates = servers.start(*place, *GENERATES)
     alone = servers.start("--no-kv-store")
@@ -138,20 +146,20 @@ def shared(servers: Servers, prompts: Prompts, count: int, place: Sequence[str])
         found.setdefault(f"cached_{name}", []).append(result.cached_tokens / result.prompt_len)
 
     texts = []
-    for _ in range(count):
+    for _ in range(args.prompts):
         request = prompts.new()
-        with running(alone):
+        with running(alone, rest_s=rest_s):
             texts.append(asyncio.run(ask(alone, request)))
             note("alone", texts[-1])
-        with running(computes, generates):
+        with running(computes, generates, rest_s=rest_s):
             apart = asyncio.run(ask_apart(computes, generates, request))
             note("apart", apart)
             texts[-1].error = "" if apart.text == texts[-1].text else "differs"
         request = prompts.new()
-        with running(computes):
+        with running(computes, rest_s=rest_s):
             note("first", asyncio.run(ask(computes, request)))
             time.sleep(0.5)
-        with running(generates):
+        with running(generates, rest_s=rest_s):
             note("second", asyncio.run(ask(generates, request)))
     for server in everyone:
         server.close()
@@ -198,11 +206,12 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
     place = ("--kv-store-path", path)
     computes = servers.start(*place, *COMPUTES, core=0)
     generates = servers.start(*place, *GENERATES, core=1)
+    beside = servers.start("--no-kv-store", *COMPUTES[-2:], core=0)
     alone = servers.start("--no-kv-store")
     found: dict[str, list[float]] = {}
 
     def note(name: str, used: Sequence[Server], send_long: Any) -> None:
-        with running(*used):
+        with running(*used, rest_s=args.rest_ms / 1000):
             spreads, ttfts = asyncio.run(window(used[0], prompts, args.window_s, send_long))
         for key in ("median_itl_ms", "p99_itl_ms"):
             found.setdefault(f"{name}_{key}", []).append(spreads[key])
@@ -213,12 +222,14 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
     for _ in range(args.rounds):
         note("itl_generating", [generates], None)
         note("itl_apart", [generates, computes], lambda one: ask_apart(computes, generates, one))
+        note("itl_beside", [generates, beside], lambda one: ask(beside, replace(one, output_len=1)))
         note("itl_one", [alone], lambda one: ask(alone, one))
-    for server in (computes, generates, alone):
+    for server in (computes, generates, beside, alone):
         server.close()
     medians: dict[str, Any] = {key: statistics.median(values) for key, values in found.items()}
     quiet = medians["itl_generating_p99_itl_ms"]
-    medians["itl_p99_apart_by_quiet"] = medians["itl_apart_p99_itl_ms"] / quiet
+    for name in ("apart", "beside"):
+        medians[f"itl_p99_{name}_by_quiet"] = medians[f"itl_{name}_p99_itl_ms"] / quiet
     return medians
 
 
@@ -251,13 +262,13 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
         if name == "redis":
             url = stack.enter_context(redis_url(Path(path)))
             place = ["--kv-store-size", "0", "--kv-store-url", url]
-            return shared(servers, prompts, args.prompts, place)
-        return shared(servers, prompts, args.prompts, ["--kv-store-path", store])
+            return shared(servers, prompts, args, place)
+        return shared(servers, prompts, args, ["--kv-store-path", store])
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
-    numbers = {"prompts": 5, "prompt_tokens": 2000, "window_s": 20, "rounds": 2}
+    numbers = {"prompts": 5, "prompt_tokens": 2000, "window_s": 20, "rounds": 2, "rest_ms": 2000}
     parser = arguments(__doc__, numbers)
     parser.add_argument("--measures", default="directory,redis,itl")
     args = parser.parse_args(words)

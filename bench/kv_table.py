@@ -23,11 +23,14 @@ ROWS: list[tuple[str, str, str, str, str]] = [
     ("restart", "computed_by_disk", "{:.1f}", "TTFT computed / from files after a restart", "8"),
     ("restart", "computed_by_pool", "{:.1f}", "TTFT computed / from the KV cache", "20"),
     ("preemption", "speed_up", "{:.2f}", "preempted requests: tokens/s with swap / without", "1.3"),
+    ("preemption", "speed_up_files", "{:.2f}", "the same, swapped to files", "1.3"),
+    ("preemption", "bound", "{:.2f}", "the same, if swapping took no time", ""),
     ("directory", "cached_second", "{:.1%}", "second server on the same directory finds", ""),
     ("redis", "cached_second", "{:.1%}", "second server on the same Redis finds", ""),
     ("directory", "apart_by_alone", "{:.2f}", "TTFT apart / one server, by files", "1.15"),
     ("redis", "apart_by_alone", "{:.2f}", "TTFT apart / one server, by Redis", "1.15"),
     ("itl", "itl_p99_apart_by_quiet", "{:.2f}", "ITL p99 with long prompts / without, apart", "1"),
+    ("itl", "itl_p99_beside_by_quiet", "{:.2f}", "the same, prompts of an unrelated server", ""),
 ]  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class EngineCore:
             None if store is None else KVTransfers(self.scheduler, self.executor, store)
         )
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
-        self._pause = pause = EnginePause(self.scheduler, self.executor)
+        self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
@@ -228,12 +228,20 @@ class EngineCore:
         return scheduler.update(plan, result)
 
     def use_idle_time(self) -> bool:
-        """Makes memory of blocks ready for the next requests: some milliseconds of work. False:
-        there is none."""
+        """Makes memory of blocks and of loads ready for the next requests: some milliseconds of
+        work. False: there is none."""
         if self._pause.is_sleeping():
-            self._memory_ahead.forget()
             return False
-        return self._memory_ahead.advance()
+        transfers = self._transfers
+        return self._memory_ahead.advance() or (transfers is not None and transfers.prepare())
+
+    def has_idle_work(self) -> bool:
+        """Whether `use_idle_time` would do anything."""
+        if self._pause.is_sleeping():
+            return False
+        transfers = self._transfers
+        is_prepared = transfers is None or transfers.is_prepared
+        return not is_prepared or self._memory_ahead.is_wanted()
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queues a request. Raises RequestError if it cannot ever run."""

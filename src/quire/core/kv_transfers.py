@@ -80,6 +80,8 @@ class KVTransfers:
         self._next_stats = 0.0
         self._step_s = 0.0
         """Of the last step."""
+        self.is_prepared = not store.is_read
+        """Whether the store has the memory that a load takes beside blocks."""
         self._again: deque[tuple[float, LookupJob]] = deque()
         """Lookups that are to be repeated, and when; in order."""
 
@@ -87,7 +89,7 @@ class KVTransfers:
         """Lets requests go on whose prefixes are there, or did not come in time. `may_wait`: there
         is nothing else to do."""
         states = self._scheduler.states
-        if states.loading:
+        if self._store.is_read:  # a load may begin in this step
             self._store.pace_loads(None if may_wait else _SHARE_OF_A_STEP * self._step_s)
         end = time.monotonic() + _WAIT_S
         while time.monotonic() < end:
@@ -103,6 +105,14 @@ class KVTransfers:
                 break  # a request may start
         self._end_overdue()
         self._look_again()
+
+    def prepare(self) -> bool:
+        """Has the store take the memory for loads. False: it has."""
+        if self.is_prepared:
+            return False
+        self.is_prepared = True
+        self._store.prepare()
+        return True
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """A plan took so long: what is loaded is compared with this."""

@@ -37,7 +37,8 @@ SWITCH_INTERVAL_S = 0.0005
 Python's own 5 ms is many steps of a small model: the loop would wait so long after each step
 whenever the others are busy, and they as long for every look at a loop that never ends."""
 _IDLE_WAIT_S = 0.5
-"""How long an idle loop sleeps before it shows again that it lives."""
+"""How long an idle loop sleeps before it shows again that it lives. After the first time, the core
+may work ahead: what comes right after a request, in other programs too, is not disturbed."""
 
 
 class SteppedCore(Protocol):
@@ -107,6 +108,8 @@ class EngineLoop:
         self._core = core
         self._emit = emit
         self._is_stopped = False
+        self._is_resting = False
+        """Nobody has asked for anything for a while."""
 
     def run(self) -> None:
         """Loops until a `Stop`, or until the core raises; never raises itself."""
@@ -131,8 +134,10 @@ class EngineLoop:
         self.status.last_turn = time.monotonic()
         try:
             if not self._has_work():
-                is_useful = self.inbox.empty() and self._core.use_idle_time()
-                self._handle(self.inbox.get(timeout=0 if is_useful else _IDLE_WAIT_S))
+                may_work = self._is_resting and self.inbox.empty()
+                wait_s = 0 if may_work and self._core.use_idle_time() else _IDLE_WAIT_S
+                self._is_resting = True  # unless a command comes meanwhile
+                self._handle(self.inbox.get(timeout=wait_s))
             while not self._is_stopped:
                 self._handle(self.inbox.get_nowait())
         except queue.Empty:
@@ -142,6 +147,7 @@ class EngineLoop:
         self._emit(Step(self._core.step()))
 
     def _handle(self, command: Command) -> None:
+        self._is_resting = False
         self.status.last_turn = time.monotonic()
         if isinstance(command, AddRequest):
             self._add(command.request)

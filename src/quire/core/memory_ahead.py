@@ -44,15 +44,23 @@ class MemoryAhead:
 
     def advance(self) -> bool:
         """Writes to some blocks. False: there is nothing left to do."""
-        first_fresh = self._pool.num_used
-        first = max(self._end, first_fresh)
-        end = min(first + self._piece, first_fresh + self._num_ahead, self._pool.num_blocks)
-        if first >= end:
+        blocks = self._next_piece()
+        if not blocks:
             return False
-        zeros = memoryview(bytes((end - first) * self._block_bytes))
-        self._end = end
-        return self._write(range(first, end), zeros)
+        zeros = memoryview(bytes(len(blocks) * self._block_bytes))
+        self._end = blocks.stop
+        return self._write(blocks, zeros)
+
+    def is_wanted(self) -> bool:
+        """Whether there is something left to do."""
+        return bool(self._next_piece())
 
     def forget(self) -> None:
         """The memory of the pool was given back to the system."""
         self._end = 0
+
+    def _next_piece(self) -> range:
+        first_fresh = self._pool.num_used
+        first = max(self._end, first_fresh)
+        end = min(first + self._piece, first_fresh + self._num_ahead, self._pool.num_blocks)
+        return range(first, end)

@@ -6,7 +6,7 @@ requests to end, or aborts them, is the front end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from quire.errors import ConfigError, quoted
@@ -30,9 +30,13 @@ class EnginePause:
     Invariant: while memory is given back, nothing is scheduled and no request holds KV blocks.
     """
 
-    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, released: Callable[[], None]
+    ) -> None:
+        """`released`: told when the memory of the KV cache is given back."""
         self._scheduler = scheduler
         self._executor = executor
+        self._released = released
         self._mode: PauseMode | None = None
         self._asleep: set[str] = set()
         """Tags of the memory that is given back."""
@@ -109,6 +113,7 @@ class EnginePause:
             raise ConfigError("requests still hold KV blocks: wait until the pause is complete")
         self._scheduler.leave_pool()
         self._executor.call("release_memory", sorted(tags - self._asleep))
+        self._released()
         self._asleep |= tags
         logger.info("asleep: memory released of %s", _named(self._asleep))
 

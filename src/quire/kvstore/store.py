@@ -125,6 +125,10 @@ class KVStore:
         """Reads chunks and copies them into the pool; each of them is a piece of news."""
         self._readers.load(job)
 
+    def prepare(self) -> None:
+        """Makes the memory ready that chunks are read into."""
+        self._readers.prepare(self.shape.num_bytes)
+
     def pace_loads(self, seconds: float | None) -> None:
         """So much processor time loads may take until they are told again; None: any."""
         self._readers.pace.grant(seconds)

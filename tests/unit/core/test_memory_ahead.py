@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
+from dict_tier import DictTier
 from fake_core import FakeCore
 
 from quire.config.records import EngineConfig
-from quire.core.commands import Event, Stop
+from quire.core import loop as loop_module
+from quire.core.commands import AbortRequests, Event, Stop
+from quire.core.engine_core import EngineCore
+from quire.core.kv_transfers import KVTransfers
 from quire.core.loop import EngineLoop
 from quire.core.memory_ahead import MemoryAhead
 from quire.kvcache.block_pool import BlockPool
+from quire.kvstore.chunks import ChunkShape
+from quire.kvstore.store import KVStore
+
+from .test_engine_core import CountingExecutor
 
 BLOCK_BYTES = 1 << 20
 NUM_BLOCKS = 40
@@ -49,10 +59,12 @@ def ahead_of(make_config: Callable[..., EngineConfig]) -> MakeAhead:
 def test_the_next_blocks_of_a_request_are_written_to_once(ahead_of: MakeAhead) -> None:
     pool, written = BlockPool(NUM_BLOCKS), Written()
     ahead = ahead_of(pool, written)
+    assert ahead.is_wanted()
     turns = 0
     while ahead.advance():
         turns += 1
     assert written.ids == list(range(10))
+    assert not ahead.is_wanted()
     assert turns == 3  # 4 MiB each
     blocks = pool.allocate(5)
     assert blocks == written.ids[:5]
@@ -135,3 +147,56 @@ def test_an_idle_loop_works_ahead_until_a_command_comes(
     core.loop.run()
     assert core.loop.failure is None
     assert core.turns == 3
+
+
+class RestingCore(FakeCore):
+    """Notes when it works ahead."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.worked_at: list[float] = []
+
+    def use_idle_time(self) -> bool:
+        self.worked_at.append(time.monotonic())
+        return False
+
+
+def test_a_loop_that_had_a_command_rests_before_it_works_ahead(
+    make_config: Callable[..., EngineConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_IDLE_WAIT_S", 0.05)
+    core = RestingCore(make_config())
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    loop = EngineLoop(core, events.put)
+    thread = threading.Thread(target=loop.run)
+    began_at = time.monotonic()
+    thread.start()
+    while not core.worked_at:
+        time.sleep(0.001)
+    for _ in range(20):
+        loop.inbox.put(AbortRequests([]))
+        asked_at = time.monotonic()
+        time.sleep(0.02)
+    time.sleep(0.2)
+    loop.inbox.put(Stop())
+    thread.join()
+    assert core.worked_at[0] >= began_at + 0.05
+    after = [at for at in core.worked_at if at >= asked_at]
+    assert after[0] >= asked_at + 0.045
+
+
+def test_an_idle_core_has_the_store_take_its_memory_once(
+    make_config: Callable[..., EngineConfig],
+) -> None:
+    config = make_config(max_model_len=16, max_num_seqs=1)
+    core = EngineCore(config, CountingExecutor())
+    store = KVStore(ChunkShape(2, 1000), [DictTier()])
+    prepared: list[KVStore] = []
+    store.prepare = lambda: prepared.append(store)  # type: ignore[method-assign]
+    core._transfers = KVTransfers(core.scheduler, core.executor, store)
+    assert core.has_idle_work()
+    while core.use_idle_time():
+        pass
+    assert not core.has_idle_work()
+    assert prepared == [store]
+    core.shutdown()

@@ -127,6 +127,31 @@ def test_blocks_of_other_weights_have_other_keys(
     run(core)
 
 
+def test_memory_that_was_given_back_is_made_ready_again(
+    core: EngineCore, executor: SleepyExecutor
+) -> None:
+    def written() -> list[int]:
+        while core.use_idle_time():
+            pass
+        assert not core.has_idle_work()
+        found = [one for name, blocks, *_ in executor.calls if name == "write_blocks"
+                 for one in blocks]  # fmt: skip
+        executor.calls.clear()
+        return found
+
+    assert core.has_idle_work()
+    first = written()
+    assert first
+    core.commands["pause"]("keep")
+    core.commands["sleep"](1)
+    executor.calls.clear()
+    assert not core.has_idle_work()
+    assert not written()
+    core.commands["wake_up"](None)
+    executor.calls.clear()
+    assert written() == first
+
+
 def test_level_0_takes_nothing(core: EngineCore, executor: SleepyExecutor) -> None:
     core.commands["pause"]("abort")
     core.commands["sleep"](0)

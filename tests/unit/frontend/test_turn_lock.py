@@ -108,3 +108,45 @@ def test_a_child_forked_in_the_middle_of_anothers_turn_is_told(times: int) -> No
     assert _in_a_child(enter) == 2
     may_leave.set()
     holding.join()
+
+
+def test_a_child_forked_while_another_thread_is_aside_goes_on() -> None:
+    lock, is_in, may_leave = TurnLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.aside():
+            is_in.set()
+            may_leave.wait()
+
+    def enter() -> None:
+        with lock:
+            pass
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    is_in.wait()
+    assert _in_a_child(enter) == 0
+    may_leave.set()
+    holding.join()
+    with lock:
+        pass
+
+
+def test_nobody_has_a_turn_while_another_thread_is_aside() -> None:
+    lock, is_in, may_leave = TurnLock(), threading.Event(), threading.Event()
+    has_left = False
+
+    def hold() -> None:
+        nonlocal has_left
+        with lock.aside():
+            is_in.set()
+            may_leave.wait()
+            has_left = True
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    is_in.wait()
+    threading.Timer(0.05, may_leave.set).start()
+    with lock:
+        assert has_left
+    holding.join()

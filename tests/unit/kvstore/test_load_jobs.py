@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 
+import pytest
 from dict_tier import DictTier
 
-from quire.kvstore.chunk_file import encode
+from quire.kvstore.chunk_file import HEADER_BYTES, encode
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.jobs import LoadedChunk, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.loading import readers as readers_module
 from quire.kvstore.loading.pace import ReadPace
-from quire.kvstore.store import KVStore
+from quire.kvstore.store import NUM_READ_THREADS, KVStore
 from quire.kvstore.tiers.base import Buffer
 
 SHAPE = ChunkShape(2, 1000)
@@ -54,8 +57,8 @@ def test_closing_waits_for_what_is_being_copied() -> None:
     assert order == ["copied", "closed"]
 
 
-def can_go(pace: ReadPace, seconds: float = 0.02, *, is_alone: bool = False) -> bool:
-    with pace.turn(time.monotonic() + seconds, is_alone=is_alone) as may_go:
+def can_go(pace: ReadPace, seconds: float = 0.02, kind: str = "copy") -> bool:
+    with pace.turn(time.monotonic() + seconds, kind) as may_go:
         return may_go
 
 
@@ -65,30 +68,49 @@ def work(seconds: float) -> None:
         pass
 
 
+def turn_of(pace: ReadPace, seconds: float, kind: str) -> None:
+    with pace.turn(time.monotonic() + WAIT_S, kind) as may_go:
+        assert may_go
+        work(seconds)
+
+
 def test_the_pace() -> None:
     pace = ReadPace()
     assert can_go(pace), "at first there is no bound"
     pace.grant(0.01)
-    with pace.turn(time.monotonic() + WAIT_S, is_alone=True) as may_go:
-        assert may_go
-        assert can_go(pace)
-        assert not can_go(pace, is_alone=True), "one at a time"
-        work(0.03)
+    turn_of(pace, 0.03, "read")
     pace.grant(0.01)
     assert not can_go(pace), "too much was taken"
     pace.grant(1.0)
-    assert can_go(pace, WAIT_S, is_alone=True)
+    assert can_go(pace, WAIT_S)
     pace.grant(0.01)
-    with pace.turn(time.monotonic() + WAIT_S, is_alone=True):
-        work(0.02)
+    turn_of(pace, 0.02, "read")
     assert not can_go(pace), "what was left is not saved up"
     waits = threading.Thread(target=can_go, args=(pace, WAIT_S))
     waits.start()
     pace.grant(None)
     waits.join(WAIT_S)
     assert not waits.is_alive()
-    with pace.turn(time.monotonic() + WAIT_S, is_alone=True):
-        assert can_go(pace, is_alone=True), "there is no bound"
+    with pace.turn(time.monotonic() + WAIT_S, "read"):
+        assert can_go(pace), "there is no bound"
+
+
+def test_turns_at_the_same_time_have_room_in_the_budget() -> None:
+    """Also those that wait and have used nothing yet."""
+    pace = ReadPace()
+    pace.grant(0.05)
+    with pace.turn(time.monotonic() + WAIT_S, "read"):
+        assert not can_go(pace), "nobody knows what the first one takes"
+        work(0.02)
+    assert can_go(pace), "it did not take all"
+    pace.grant(0.05)
+    with ExitStack() as turns:
+        for number in range(3):
+            may_go = turns.enter_context(pace.turn(time.monotonic() + WAIT_S, "read"))
+            assert may_go, f"{number} x 20 ms of 50 are taken"
+        assert not can_go(pace)
+    pace.grant(0.01)
+    assert can_go(pace), "those have used nothing"
 
 
 class _IntoTier(DictTier):
@@ -148,4 +170,29 @@ def test_a_lookup_does_not_wait_for_loads() -> None:
         loaded = store.take_news(WAIT_S)
         assert isinstance(loaded, LoadedChunk)
         assert loaded.is_copied
+    store.close()
+
+
+def test_memory_for_a_load_is_taken_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the first load takes no more."""
+    taken: list[int] = []
+
+    def page_memory(num_bytes: int) -> memoryview:
+        taken.append(num_bytes)
+        memory = memoryview(bytearray(b"x" * num_bytes))
+        memories.append(memory)
+        return memory
+
+    memories: list[memoryview] = []
+    monkeypatch.setattr(readers_module, "page_memory", page_memory)
+    tier = DictTier(is_local=False)
+    tier.write(KEY, encode(KEY, SHAPE, bytes(SHAPE.num_bytes)))
+    store = KVStore(SHAPE, [tier])
+    store.prepare()
+    end = time.monotonic() + WAIT_S
+    while not memories or any(bytes(memories[-1])):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert 1 <= len(taken) <= NUM_READ_THREADS
+    assert {*taken} == {HEADER_BYTES + SHAPE.num_bytes}
     store.close()

@@ -22,6 +22,7 @@ from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import make_tracer
 from quire.frontend.offline.engine_control import EngineControl
+from quire.frontend.offline.idle_time import IdleTime
 from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor
@@ -76,6 +77,8 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self._is_shut_down = False
         self._untaken: list[RequestOutput] = []
         """Of a step that Ctrl+C kept from returning."""
+        self._idle_time = IdleTime(self.engine_core, self._lock)
+        self._idle_time.begin()
 
     @classmethod
     def from_engine_args(
@@ -245,6 +248,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """Frees the model, after the step under way. Idempotent."""
         with deferred_interrupt(), self._lock:
             self._is_shut_down = True
+            self._idle_time.end()
             self.engine_core.shutdown()
             self._user_tokenizer.close()
             if self._tracer is not None:
@@ -286,4 +290,6 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         done = self.output_processor.process_outputs(outputs)
         if done.aborts:
             self.engine_core.abort_requests(done.aborts)
+        if not self.engine_core.has_unfinished_requests():
+            self._idle_time.begin()
         return done.request_outputs

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from quire.errors import EngineDeadError
@@ -50,6 +52,17 @@ class TurnLock:
         self._depth -= 1
         if not self._depth:
             self._owner = None
+            self._inside.release()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A turn that may be cut off at any place: a child that is forked meanwhile can go on. Not
+        reentrant."""
+        with self._door:
+            self._inside.acquire()
+        try:
+            yield
+        finally:
             self._inside.release()
 
     def _adopt(self, me: int) -> None:

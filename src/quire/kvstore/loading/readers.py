@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from quire.kvstore.chunk_file import HEADER_BYTES
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.counts import StoreCounts
@@ -53,6 +55,7 @@ class Readers:
         """`buffer`: of a thread, memory for a chunk with its header. To get memory from the system
         takes longer than to read a chunk into it."""
         self._is_closing = False
+        self._num_loading = num_threads
         self._threads = [self._start(f"kv-store-read-{i}", self._loads) for i in range(num_threads)]
         self._threads.append(self._start("kv-store-ask", self._asks))
 
@@ -64,6 +67,11 @@ class Readers:
     def look_up(self, job: LookupJob) -> None:
         """Asks the far tiers, all of them for what is awaited; the job itself is the news."""
         self._asks.put(partial(self._look_up, job))
+
+    def prepare(self, num_bytes: int) -> None:
+        """Has the threads take memory for chunks of so many bytes before the first load."""
+        for _ in range(self._num_loading):
+            self._loads.put(partial(self._touch_buffer, num_bytes))
 
     def connect(self) -> None:
         """Asks far tiers for something, so that no request waits for their connections."""
@@ -112,7 +120,7 @@ class Readers:
 
     def _find_and_copy(self, load: LoadJob, index: int) -> tuple[bool, str]:
         """Whether a chunk is in its blocks now, and where it was."""
-        with self.pace.turn(load.deadline, is_alone=False) as may_go:
+        with self.pace.turn(load.deadline, "read") as may_go:
             if not may_go or load.is_cancelled:
                 return False, ""
             began = time.perf_counter()
@@ -121,7 +129,7 @@ class Readers:
         if data is None:
             return False, ""
         for piece in range(load.num_pieces(index)):
-            with self.pace.turn(load.deadline, is_alone=True) as may_go:
+            with self.pace.turn(load.deadline, "copy") as may_go:
                 began = time.perf_counter()
                 if not may_go or not load.copy(index, piece, data):
                     return False, ""
@@ -137,6 +145,10 @@ class Readers:
         if buffer is None or len(buffer) < num_bytes:
             buffer = self._local.buffer = page_memory(num_bytes)
         return buffer
+
+    def _touch_buffer(self, num_bytes: int) -> None:
+        """The system gives memory when it is written to."""
+        np.frombuffer(self._buffer(HEADER_BYTES + num_bytes), np.uint8).fill(0)
 
     def _connect(self) -> None:
         for tier in self._tiers:
