@@ -243,22 +243,19 @@ class Attend {
     // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
     const int begin = groups.first / 2 * 2 * kGroup;
     const int end = (groups.last + 1) / 2 * 2 * kGroup;
-    // Counted, as a division for each row is slow beside the work of a row over an int8 cache.
-    int64_t row_token = token(r0);
-    int head = query_head(r0);
-    const int heads_end = (context_.head + 1) * group_;
+    ScoreRow score_rows[kMaxTileRows];
+    place_rows(place, r0, rows, score_rows);
     for (int r = 0; r < rows; ++r) {
-      float* scores = space_.scores + r * kScoreStride;
-      const int64_t row_position = step_.batch.positions[row_token];
-      const RowState state = softmax_row<typename Kernel::Weights>(
-          rule_, scales, head, row_position - place.chunk * kChunk,
-          visible(row_position, place.chunk), begin, end, scores, weights + r * kWeightStride);
-      if (++head == heads_end) {
-        head -= group_;
-        ++row_token;
-      }
-      out.maximum[r] = state.maximum;
-      out.sum[r] = state.sum;
+      find_largest(rule_, scales, score_rows[r], space_.scores + r * kScoreStride);
+      out.maximum[r] = score_rows[r].maximum;
+    }
+    using Weights = typename Kernel::Weights;
+    for (int r = 0; r < rows; ++r) {
+      out.sum[r] = weigh<Weights>(rule_, scales, score_rows[r], begin, end,
+                                  space_.scores + r * kScoreStride, weights + r * kWeightStride);
+    }
+    for (int r = 0; r < rows; ++r) {
+      Weights::settle(space_.scores + r * kScoreStride, begin, end, weights + r * kWeightStride);
     }
     if (view.fresh) {
       if constexpr (Kernel::kScaleUnit == 0) hide_tail(place, space_.tail, view);
@@ -270,6 +267,22 @@ class Attend {
       // One row is enough: each has multiplied the same V.
       if (bad.any() || !BadValues::all_finite(out.values, dim_)) {
         hide_bad_values(place, r0, r1, groups, view, bad, out.values);
+      }
+    }
+  }
+
+  // Rows r0 .. r0 + count - 1, before their scores are known.
+  void place_rows(const ChunkPlace& place, int r0, int count, ScoreRow* rows) const {
+    // Counted, as a division for each row is slow beside the work of a row over an int8 cache.
+    int64_t row_token = token(r0);
+    int head = query_head(r0);
+    const int heads_end = (context_.head + 1) * group_;
+    for (int r = 0; r < count; ++r) {
+      const int64_t row_position = step_.batch.positions[row_token];
+      rows[r] = {head, row_position - place.chunk * kChunk, visible(row_position, place.chunk), 0};
+      if (++head == heads_end) {
+        head -= group_;
+        ++row_token;
       }
     }
   }

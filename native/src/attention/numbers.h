@@ -26,7 +26,7 @@ QUIRE_INLINE void store_vectors(uint16_t* out, const F32x16 (&v)[2]) {
 #endif
 }
 
-// The weights of a row of a chunk, as they become known: what softmax_row() writes to.
+// The weights of a row of a chunk, as they become known: what weigh() writes to.
 template <class Elem_>
 class PlainWeights {
  public:
@@ -47,6 +47,8 @@ class PlainWeights {
   void clear(int from, int to) { std::fill(out_ + from, out_ + to, Elem{0}); }
   // All of [begin, end) are there.
   void finish(int /*begin*/, int /*end*/) {}
+  // What is left to do when those of all rows of a tile are.
+  static void settle(const float* /*scores*/, int /*begin*/, int /*end*/, Elem* /*out*/) {}
 
  private:
   Elem* const out_;

@@ -30,6 +30,10 @@ struct ScoreRule {
   float scale;
   float softcap;        // 0: none
   const float* slopes;  // per query head, or null
+
+  bool bends() const { return softcap > 0 || slopes != nullptr; }
+  // What a product is multiplied by, or a score that was bent, to be an exponent of 2.
+  float factor() const;
 };
 
 // What the numbers of a token are multiplied by, for every place of the chunk; null: nothing.
@@ -39,6 +43,8 @@ struct TokenScales {
 };
 
 constexpr float kLog2E = 1.44269504088896341f;
+
+inline float ScoreRule::factor() const { return bends() ? kLog2E : scale * kLog2E; }
 
 // The places of a chunk that a row sees, both ends included.
 struct Visible {
@@ -55,6 +61,16 @@ struct Visible {
     const I32x16 seen = (place >= low) & (place <= high);
     return gemm::select(seen, load_f32(values + i), splat(outside));
   }
+};
+
+// All places of a chunk.
+struct WholeChunk {
+  static constexpr int low = 0;
+  static constexpr int high = kChunk - 1;
+
+  static constexpr int first_step(int) { return 0; }
+  static constexpr int behind_steps(int) { return kChunk; }
+  static QUIRE_INLINE F32x16 at(const float* values, int i, float) { return load_f32(values + i); }
 };
 
 // What the row at `place` sees of a chunk, if the first that it sees at all is `first`; both are
@@ -87,36 +103,46 @@ inline void bend_scores(const ScoreRule& rule, int head, int64_t place, Visible 
   }
 }
 
-struct RowState {
-  float maximum;
-  float sum;
+// What turns a row's scores of a chunk into weights. All rows of a tile pass each of three stages
+// before the next: within a stage they do not wait for each other, as the stages of a row do.
+struct ScoreRow {
+  int head;
+  int64_t place;  // of the row, relative to the chunk's first
+  Visible seen;
+  float maximum;  // times log2 e
+
+  bool sees_nothing() const { return seen.low > seen.high; }
+  bool sees_all() const { return seen.low == WholeChunk::low && seen.high == WholeChunk::high; }
 };
 
-// Turns one row's scores of a chunk into weights 2^(score - maximum), times V's scales. `place` is
-// the row's position relative to the chunk's first. Weights in [begin, end) that are not `seen`
-// become 0; both are multiples of kPair. A score that is a NaN gives a weight and a sum of NaN.
-template <class Weights>
-RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head, int64_t place,
-                     Visible seen, int begin, int end, float* scores, typename Weights::Elem* out) {
-  Weights weights(scores, out);
-  if (seen.low > seen.high) {
-    weights.clear(begin, end);
-    weights.finish(begin, end);
-    return {-std::numeric_limits<float>::infinity(), 0.0f};
-  }
-  if (scales.keys) multiply(scales.keys, seen, scores);
-  float factor = rule.scale * kLog2E;
-  if (rule.softcap > 0 || rule.slopes) {
-    bend_scores(rule, head, place, seen, scores);
-    factor = kLog2E;
-  }
+template <class Seen>
+QUIRE_INLINE float largest_of(const float* scores, Seen seen) {
   constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
   F32x16 largest[2] = {splat(kOutOfSight), splat(kOutOfSight)};
-  for (int i = seen.first_step(kPair); i < seen.behind_steps(kPair); i += kPair) {
+  const int behind = seen.behind_steps(kPair);
+  for (int i = seen.first_step(kPair); i < behind; i += kPair) {
     largest[0] = gemm::maximum(largest[0], seen.at(scores, i, kOutOfSight));
     largest[1] = gemm::maximum(largest[1], seen.at(scores, i + kLanes, kOutOfSight));
   }
-  const float maximum = max_lanes(gemm::maximum(largest[0], largest[1])) * factor;
+  return max_lanes(gemm::maximum(largest[0], largest[1]));
+}
+
+// First: finds the row's largest score.
+inline void find_largest(const ScoreRule& rule, const TokenScales& scales, ScoreRow& row,
+                         float* scores) {
+  row.maximum = -std::numeric_limits<float>::infinity();
+  if (row.sees_nothing()) return;
+  if (scales.keys) multiply(scales.keys, row.seen, scores);
+  if (rule.bends()) bend_scores(rule, row.head, row.place, row.seen, scores);
+  const float largest =
+      row.sees_all() ? largest_of(scores, WholeChunk{}) : largest_of(scores, row.seen);
+  row.maximum = largest * rule.factor();
+}
+
+template <class Weights, class Seen>
+QUIRE_INLINE float weigh_seen(float factor, float maximum, const float* value_scales, Seen seen,
+                              int begin, int end, const float* scores, Weights& weights) {
+  constexpr float kOutOfSight = -std::numeric_limits<float>::infinity();
   const F32x16 scale = splat(factor);
   const F32x16 shift = splat(-maximum);
   constexpr int kStep = Weights::kStep;
@@ -130,14 +156,35 @@ RowState softmax_row(const ScoreRule& rule, const TokenScales& scales, int head,
       const int at = i + v * kLanes;
       weight[v] = Weights::power(fma(seen.at(scores, at, kOutOfSight), scale, shift));
       sum[v % 2] += weight[v];
-      if (scales.values) weight[v] = weight[v] * seen.at(scales.values, at, 0.0f);
+      if (value_scales) weight[v] = weight[v] * seen.at(value_scales, at, 0.0f);
     }
     weights.put(i, weight);
   }
   weights.clear(begin, first);
   weights.clear(behind, end);
   weights.finish(begin, end);
-  return {maximum, sum_lanes(sum[0] + sum[1])};
+  return sum_lanes(sum[0] + sum[1]);
+}
+
+// Second: makes weights 2^(score - maximum), times V's scales, and returns their sum without these.
+// Weights in [begin, end) that are not seen become 0; both are multiples of kPair. A score that is
+// a NaN gives a weight and a sum of NaN. Third comes Weights::settle().
+template <class Weights>
+float weigh(const ScoreRule& rule, const TokenScales& scales, const ScoreRow& row, int begin,
+            int end, float* scores, typename Weights::Elem* out) {
+  Weights weights(scores, out);
+  if (row.sees_nothing()) {
+    weights.clear(begin, end);
+    weights.finish(begin, end);
+    return 0.0f;
+  }
+  // Most of what long prompts see, without a look at every place.
+  if (row.sees_all()) {
+    return weigh_seen(rule.factor(), row.maximum, scales.values, WholeChunk{}, 0, kChunk, scores,
+                      weights);
+  }
+  return weigh_seen(rule.factor(), row.maximum, scales.values, row.seen, begin, end, scores,
+                    weights);
 }
 
 // Adds one chunk's results to what came before it: rows r0 .. r0 + rows - 1 of `states` and

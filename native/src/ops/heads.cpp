@@ -49,6 +49,7 @@ class HeadsOp {
     const int64_t first = int64_t{head} * op_.head_dim;
     for (int32_t i = 0; i < run.count; ++i) {
       const int64_t token = run.first + i;
+      fetch_next(part, token, first);
       Head x(tile_.rows[i], op_.head_dim);
       x.read(step_.row(part.x, token), part.x.dtype, first);
       if (part.norm_after == 0) norm(x, part, head);
@@ -63,6 +64,18 @@ class HeadsOp {
       }
     }
     if (part.target != QUIRE_TO_VIEW) to_cache(run, part, head);
+  }
+
+  // The head beside this one is worked on when all tokens of the run have passed: the hardware
+  // prefetcher does not follow rows so far apart.
+  void fetch_next(const quire_heads_part& part, int64_t token, int64_t first) const {
+    const int64_t next = first + op_.head_dim;
+    const auto fetch = [&](const quire_view& view, auto fetch_piece) {
+      const int64_t size = view.dtype == QUIRE_F32 ? 4 : 2;
+      fetch_piece(step_.row(view, token) + next * size, op_.head_dim * size);
+    };
+    fetch(part.x, fetch_lines);
+    if (part.target == QUIRE_TO_VIEW) fetch(part.out, fetch_lines_to_write);
   }
 
   template <class Head>

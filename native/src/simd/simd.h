@@ -183,8 +183,16 @@ QUIRE_INLINE void store_bytes(void* out, const I32x16 (&v)[4], int8_t flip = 0) 
 
 // The same of whole numbers from 0 to 255, unsigned.
 QUIRE_INLINE void store_unsigned_bytes(void* out, const I32x16 (&v)[4]) {
+#if defined(__AVX512F__)
+  const __m512i words[2] = {_mm512_packus_epi32((__m512i)v[0], (__m512i)v[1]),
+                            _mm512_packus_epi32((__m512i)v[2], (__m512i)v[3])};
+  const __m512i bytes = _mm512_packus_epi16(words[0], words[1]);
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, bytes));
+#else
   const I32x16 lowered[4] = {v[0] - 128, v[1] - 128, v[2] - 128, v[3] - 128};
   store_bytes(out, lowered, -128);
+#endif
 }
 
 typedef float F32x8 __attribute__((vector_size(32)));
@@ -232,6 +240,27 @@ class Extent {
   QUIRE_INLINE float top() const { return reduce_lanes(largest_, Larger{}); }
   // NaN if a NaN or an infinity was among them, otherwise 0.
   QUIRE_INLINE float bad() const { return top() * 0.0f; }
+
+  // The tops of four.
+  static QUIRE_INLINE F32x4 tops(const Extent (&e)[4]) {
+#if defined(__AVX512F__)
+    // Halves of two registers side by side, then quarters of all four.
+    const auto halves = [](F32x16 a, F32x16 b) {
+      const __m512i low = _mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0x44);
+      return _mm512_max_epi32(low, _mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0xee));
+    };
+    const __m512i ab = halves(e[0].largest_, e[1].largest_);
+    const __m512i cd = halves(e[2].largest_, e[3].largest_);
+    __m512i all =
+        _mm512_max_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
+    all = _mm512_max_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_BADC));
+    all = _mm512_max_epi32(all, _mm512_shuffle_epi32(all, _MM_PERM_CDAB));
+    const __m512i firsts = _mm512_set_epi32(12, 8, 4, 0, 12, 8, 4, 0, 12, 8, 4, 0, 12, 8, 4, 0);
+    return (F32x4)_mm512_castsi512_si128(_mm512_permutexvar_epi32(firsts, all));
+#else
+    return F32x4{e[0].top(), e[1].top(), e[2].top(), e[3].top()};
+#endif
+  }
 
  private:
   // Bits of numbers without a sign have the order of the numbers, with NaN above infinity.

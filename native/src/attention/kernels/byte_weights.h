@@ -16,44 +16,63 @@ struct ByteElem {
 
 inline uint8_t* room_of(ByteElem* row) { return reinterpret_cast<uint8_t*>(row); }
 
-// One plane: a scale for every kSpan places, which are written while they are in registers.
+// One plane: a scale for every kSpan places. Those of a chunk are found at once, so that the
+// weights stay where the scores were until then.
 class SpanWeights {
  public:
   using Elem = ByteElem;
   static constexpr int kSpan = 4 * kLanes;
   static constexpr int kStep = kSpan;
+  static constexpr int kSpans = kChunk / kSpan;
 
   struct Facts {
-    float scale[kChunk / kSpan];
+    float scale[kSpans];
   };
 
-  SpanWeights(float* /*scores*/, Elem* out) : plane_(room_of(out)) {}
+  SpanWeights(float* scores, Elem* out) : numbers_(scores), plane_(room_of(out)) {}
 
   static QUIRE_INLINE F32x16 power(F32x16 x) { return exp2_for_bf16(x); }
 
   QUIRE_INLINE void put(int i, const F32x16 (&weights)[kStep / kLanes]) {
-    gemm::Extent extent;
-    for (const F32x16& v : weights) extent.add(v);
-    const ByteScale scale(extent, 255);
-    const I32x16 whole[] = {scale.integers(weights[0]), scale.integers(weights[1]),
-                            scale.integers(weights[2]), scale.integers(weights[3])};
-    gemm::store_unsigned_bytes(plane_ + i, whole);
-    set_scale(i / kSpan, scale.unit);
-  }
-  void clear(int from, int to) {
-    for (int i = from; i < to; i += kPair) {
-      std::memset(plane_ + i, 0, kPair);
-      set_scale(i / kSpan, 0.0f);
+    gemm::Extent& extent = extents_[i / kSpan];
+#pragma GCC unroll 4
+    for (int v = 0; v < kStep / kLanes; ++v) {
+      extent.add(weights[v]);
+      gemm::store(numbers_ + i + v * kLanes, weights[v]);
     }
   }
-  void finish(int /*begin*/, int /*end*/) {}
-
- private:
-  void set_scale(int span, float scale) {
-    std::memcpy(plane_ + kWeightStride + span * sizeof scale, &scale, sizeof scale);
+  void clear(int from, int to) {
+    if (from < to) std::fill(numbers_ + from, numbers_ + to, 0.0f);
   }
 
+  void finish(int /*begin*/, int /*end*/) {
+    static_assert(kSpans == 4);
+    const ByteScales scales(extents_, 255);
+    std::memcpy(plane_ + kWeightStride, &scales.unit, sizeof scales.unit);
+    std::memcpy(plane_ + kInverses, &scales.inverse, sizeof scales.inverse);
+  }
+
+  // Of a span in which nothing is seen whatever was there becomes zeros, as its scale is 0.
+  static QUIRE_INLINE void settle(const float* numbers, int begin, int end, Elem* out) {
+    uint8_t* plane = room_of(out);
+    for (int i = begin / kSpan * kSpan; i < end; i += kSpan) {
+      float inverse;
+      std::memcpy(&inverse, plane + kInverses + i / kSpan * sizeof inverse, sizeof inverse);
+      I32x16 whole[kSpan / kLanes];
+#pragma GCC unroll 4
+      for (int v = 0; v < kSpan / kLanes; ++v) {
+        whole[v] = gemm::nearest(load_f32(numbers + i + v * kLanes) * inverse);
+      }
+      gemm::store_unsigned_bytes(plane + i, whole);
+    }
+  }
+
+ private:
+  static constexpr int64_t kInverses = kWeightStride + sizeof(Facts);
+
+  float* const numbers_;
   uint8_t* const plane_;
+  gemm::Extent extents_[kSpans];
 };
 
 // Two planes: one scale, so the weights stay where the scores were until the largest is known.
@@ -87,6 +106,7 @@ class ChunkWeights {
     }
     std::memcpy(plane + 2 * kWeightStride, &scale.unit, sizeof scale.unit);
   }
+  static void settle(const float* /*scores*/, int /*begin*/, int /*end*/, Elem* /*out*/) {}
 
  private:
   float* const numbers_;
