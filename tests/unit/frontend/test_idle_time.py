@@ -69,6 +69,16 @@ def test_all_of_the_work_is_done_and_then_the_thread_ends() -> None:
         assert core.was_alone
 
 
+def at_work() -> tuple[TurnLock, Core, IdleTime]:
+    """With more to do than any test waits for."""
+    lock = TurnLock()
+    core = Core(lock, 1_000_000)
+    idle = IdleTime(core, lock)
+    idle.begin()
+    assert core.worked.wait(WAIT_S)
+    return lock, core, idle
+
+
 def test_where_there_is_no_work_there_is_no_thread() -> None:
     lock = TurnLock()
     IdleTime(Core(lock, 0), lock).begin()
@@ -76,11 +86,7 @@ def test_where_there_is_no_work_there_is_no_thread() -> None:
 
 
 def test_a_call_waits_for_one_piece_and_the_rest_for_its_end() -> None:
-    lock = TurnLock()
-    core = Core(lock, 1_000_000)
-    idle = IdleTime(core, lock)
-    idle.begin()
-    assert core.worked.wait(WAIT_S)
+    lock, core, idle = at_work()
     with lock:
         core.is_busy = True
         num_left = core.num_left
@@ -109,11 +115,7 @@ def test_who_calls_again_at_once_is_not_disturbed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_done_after_the_end() -> None:
-    lock = TurnLock()
-    core = Core(lock, 1_000_000)
-    idle = IdleTime(core, lock)
-    idle.begin()
-    assert core.worked.wait(WAIT_S)
+    lock, core, idle = at_work()
     with lock:
         idle.end()
         num_left = core.num_left

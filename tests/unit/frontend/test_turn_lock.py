@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 
@@ -61,6 +62,25 @@ def test_who_lets_go_cannot_overtake_who_waits() -> None:
     assert turns <= 1
 
 
+@contextmanager
+def _held_by_another_thread(turn: AbstractContextManager[object]) -> Iterator[None]:
+    is_in, may_leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turn:
+            is_in.set()
+            may_leave.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    is_in.wait()
+    try:
+        yield
+    finally:
+        may_leave.set()
+        holding.join()
+
+
 def _in_a_child(work: object) -> int:
     pid = os.fork()
     if not pid:
@@ -88,12 +108,7 @@ def test_a_child_has_a_lock_of_its_own() -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_child_forked_in_the_middle_of_anothers_turn_is_told(times: int) -> None:
-    lock, is_in, may_leave = TurnLock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            is_in.set()
-            may_leave.wait()
+    lock = TurnLock()
 
     def enter() -> None:
         for _ in range(times - 1):
@@ -102,32 +117,19 @@ def test_a_child_forked_in_the_middle_of_anothers_turn_is_told(times: int) -> No
         with lock:
             pass
 
-    holding = threading.Thread(target=hold)
-    holding.start()
-    is_in.wait()
-    assert _in_a_child(enter) == 2
-    may_leave.set()
-    holding.join()
+    with _held_by_another_thread(lock):
+        assert _in_a_child(enter) == 2
 
 
 def test_a_child_forked_while_another_thread_is_aside_goes_on() -> None:
-    lock, is_in, may_leave = TurnLock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock.aside():
-            is_in.set()
-            may_leave.wait()
+    lock = TurnLock()
 
     def enter() -> None:
         with lock:
             pass
 
-    holding = threading.Thread(target=hold)
-    holding.start()
-    is_in.wait()
-    assert _in_a_child(enter) == 0
-    may_leave.set()
-    holding.join()
+    with _held_by_another_thread(lock.aside()):
+        assert _in_a_child(enter) == 0
     with lock:
         pass
 
