@@ -121,8 +121,9 @@ class ErrorResponse(msgspec.Struct, kw_only=True):
 
 
 class SamplerFields(msgspec.Struct, kw_only=True):
-    """How a token is chosen: what all endpoints that generate take, by the names that
-    `SamplingParams` has. Null or missing: the model's default, or that of `SamplingParams`."""
+    """How a token is chosen: what completions, chats, responses and tokens-in requests take, by the
+    names that `SamplingParams` has. Null or missing: the model's default, or that of
+    `SamplingParams`."""
 
     temperature: float | None = None
     top_p: float | None = None

@@ -42,7 +42,7 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "seed": (None,),
 }
 
-
+# A field of the sampler that is named in neither is refused where it is given.
 _REFUSED |= {
     field.name: (None,)
     for field in msgspec.structs.fields(SamplerFields)
