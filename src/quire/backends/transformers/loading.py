@@ -13,7 +13,7 @@ import torch
 from quire.config.records import Dtype
 from quire.errors import CheckpointError, reason
 from quire.log import get_logger
-from quire.models.transformers.modules import find, quiet
+from quire.models.transformers.modules import cache_name, find, quiet
 from quire.program import Module, Program
 from quire.weights import HostTensor, WeightStore, warn_not_finite
 
@@ -31,6 +31,7 @@ class Caller(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
         self.module = module
         self.head = module.get_output_embeddings()
         taken = inspect.signature(module.forward).parameters
+        self._cache_name = cache_name(module)
         self._takes_positions = "position_ids" in taken
         self._cuts_logits = "logits_to_keep" in taken
 
@@ -40,7 +41,8 @@ class Caller(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
         given: dict[str, Any] = {"position_ids": positions} if self._takes_positions else {}
         if self._cuts_logits and not wants_logits:
             given["logits_to_keep"] = 1
-        return self.module(input_ids=ids, past_key_values=cache, use_cache=True, **given).logits
+        given[self._cache_name] = cache
+        return self.module(input_ids=ids, use_cache=True, **given).logits
 
 
 def load(op: Module, program: Program, store: WeightStore, dtype: Dtype) -> Caller:

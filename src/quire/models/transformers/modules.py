@@ -110,6 +110,12 @@ def build(found: Found) -> Any:
     return module.eval()
 
 
+def cache_name(module: Any) -> str:
+    """The argument of a module that takes a `Cache`: `cache` since transformers 5.24, which warns
+    of the name before it."""
+    return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """No warnings, messages or progress bars of transformers."""

@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from quire.errors import QuireError, UnsupportedModelError, reason
 from quire.models.base import HfConfig, ModelFacts
 from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, MAX_POSITIONS, ConfigReader
-from quire.models.transformers.modules import Found, build, find, quiet
+from quire.models.transformers.modules import Found, build, cache_name, find, quiet
 from quire.program import Attention, Module, ModuleSource, Param, Program, Tensor, Value
 
 MAX_ROWS = 16
@@ -110,7 +110,7 @@ def _probe(found: Found, module: Any) -> tuple[tuple[Attention, ...], int]:
     ids = torch.zeros((1, MAX_ROWS), dtype=torch.long, device="meta")
     try:
         with quiet(), torch.inference_mode():
-            out = module(input_ids=ids, past_key_values=cache, use_cache=True)
+            out = module(input_ids=ids, use_cache=True, **{cache_name(module): cache})
         width = int(out.logits.shape[-1])
     except QuireError:
         raise

@@ -156,12 +156,20 @@ def test_a_child_forked_between_two_steps_of_another_thread(
 ) -> None:
     """The parent's calls are not the child's; in the middle of a step it says so at once."""
     slowly = Slowly(llm, monkeypatch)
+    turn = llm._loop._engine._lock
     other = in_thread(lambda: llm.generate("b", greedy(30), use_tqdm=False))
     assert slowly.steps_begun.acquire(timeout=WAIT_S)
+
+    def end_step_once_the_other_waits() -> None:
+        until(turn._door.locked)
+        slowly.may_step.release()
+
     codes = []
     for is_in_step in (True, False):
         if not is_in_step:
-            llm._loop._engine._lock.__enter__()
+            ends = in_thread(end_step_once_the_other_waits)
+            turn.__enter__()
+            ends.result(WAIT_S)
         pid = os.fork()
         if not pid:
             code = 1
@@ -173,8 +181,7 @@ def test_a_child_forked_between_two_steps_of_another_thread(
             finally:
                 os._exit(code)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        slowly.may_step.release()
-    llm._loop._engine._lock.__exit__(None, None, None)
+    turn.__exit__(None, None, None)
     slowly.let_go()
     assert codes == [20, 11]
     assert [len(found) for found in tokens(other.result(WAIT_S))] == [30]
