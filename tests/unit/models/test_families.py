@@ -22,8 +22,8 @@ SIZES = {
     "num_key_value_heads",
 }  # fmt: skip
 CLASSES = {
-    model.__name__: config_class
-    for config_class, model in transformers.AutoModelForCausalLM._model_mapping.items()
+    model.__name__: model.config_class  # others may name the same model, with other defaults
+    for model in transformers.AutoModelForCausalLM._model_mapping.values()
     if model.__name__ in ModelRegistry.get_supported_archs()
 }
 # The default is a model of Mamba layers alone.
