@@ -14,9 +14,9 @@ same turns. TTFT of each, after --rest-ms in which nobody asks anything.
 
 preemption: --running requests that grow from a quarter of --context-tokens to all of it, in a pool
 that has room for all at their beginning and for two fifths at their end, so that they preempt each
-other; with swap, to memory and to files, and without, by turns. Outputs have to be equal. `bound`
-is what swap could give if it took no time: tokens are computed again in `computed_again_s`, at the
-speed of a prompt.
+other; with swap, to memory and to files, and without, in turns of a second. Outputs have to be
+equal. `bound` is what swap could give if it took no time: tokens are computed again in
+`computed_again_s`, at the speed of a prompt.
 
 Wants a quiet machine.
 """
@@ -28,10 +28,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from helpers.kv_engines import Bench, arguments, ask_all, ask_one, flush, llm_command, measure_all
+from helpers.kv_turns import TakesTurns
 
 from quire.llm import LLM
 
@@ -113,76 +115,41 @@ def restart(bench: Bench) -> dict[str, Any]:
 
 
 def preemption(bench: Bench) -> dict[str, Any]:
-    """The same requests with swap and without, by turns."""
+    """The same requests with swap and without, in turns."""
     running, context = bench.args.running, bench.args.context_tokens
     prompts = [bench.tokens(context // 4) for _ in range(running)]
-    num_outputs = context - context // 4
-    num_tokens = running * (context - 1)
-    pool_tokens = running * context * 2 // 5
+    num_outputs, pool_tokens = context - context // 4, running * context * 2 // 5
     modes: dict[str, dict[str, Any]] = {
         "memory": {"kv_store": True, "kv_store_size": 0, "kv_store_memory": 4 << 30},
         "files": {},
         "recompute": {},
     }
-    found: dict[str, Any] = {mode: [] for mode in modes}
-    outputs = {}
-    prompt_s = 0.0
-    for _ in range(bench.args.repeats):
+    with tempfile.TemporaryDirectory(dir=bench.args.directory) as path, ExitStack() as stack:
+        engines: dict[str, TakesTurns] = {}
+        prompt_s = 0.0
         for mode, options in modes.items():
-            with (
-                tempfile.TemporaryDirectory(dir=bench.args.directory) as path,
-                bench.engine(
-                    pool_tokens, Path(path) if mode == "files" else None, **options
-                ) as llm,
-            ):
-                prompt_s = ask_one(llm, bench.tokens(context), 1)[2]
-                computed = _counted_tokens(llm)
-                begin = time.perf_counter()
-                outputs[mode] = ask_all(llm, prompts, num_outputs)
-                seconds = time.perf_counter() - begin
-                stats = {} if mode == "recompute" else llm_command(llm, "kv_store_usage")["counts"]
-                found[mode].append({
-                    "tokens_per_s": running * num_outputs / seconds,
-                    "seconds": seconds,
-                    "preemptions": _preemptions(llm),
-                    "computed_again": sum(computed) - num_tokens,
-                    "loaded_tokens": sum(stats.get("hit_tokens", {}).values()),
-                    "dropped_chunks": sum(stats.get("store_dropped", {}).values()),
-                })  # fmt: skip
-    best = {mode: max(one["tokens_per_s"] for one in runs) for mode, runs in found.items()}
-    slow = max(found["recompute"], key=lambda one: one["tokens_per_s"])
+            store = Path(path) if mode == "files" else None
+            llm = stack.enter_context(bench.engine(pool_tokens, store, **options))
+            prompt_s = ask_one(llm, bench.tokens(context), 1)[2]
+            engines[mode] = TakesTurns(llm, prompts, num_outputs)
+        unfinished = list(engines.values())
+        while unfinished:
+            unfinished = [one for one in unfinished if one.take()]
+        found = {mode: one.found() for mode, one in engines.items()}
+        for mode in ("memory", "files"):
+            found[mode] |= engines[mode].stored()
+    slow = found["recompute"]
     again_s = slow["computed_again"] * prompt_s / context
     return {
-        **{mode: runs[-1] for mode, runs in found.items()},
-        "speed_up": best["memory"] / best["recompute"],
-        "speed_up_files": best["files"] / best["recompute"],
+        **found,
+        "speed_up": slow["seconds"] / found["memory"]["seconds"],
+        "speed_up_files": slow["seconds"] / found["files"]["seconds"],
         "computed_again_s": again_s,
         "bound": slow["seconds"] / (slow["seconds"] - again_s),
-        "outputs_are_equal": outputs["memory"] == outputs["files"] == outputs["recompute"],
+        "outputs_are_equal": all(
+            one.outputs == engines["recompute"].outputs for one in engines.values()
+        ),
     }
-
-
-def _counted_tokens(llm: LLM) -> list[int]:
-    """The tokens of each step from now on."""
-    counted: list[int] = []
-    executor = llm.llm_engine.engine_core.executor
-    submit = executor.submit
-
-    def counting(plan: Any) -> None:
-        counted.append(plan.total_num_scheduled_tokens)
-        submit(plan)
-
-    executor.submit = counting  # type: ignore[method-assign]
-    return counted
-
-
-def _preemptions(llm: LLM) -> int:
-    """Since the start."""
-    return sum(
-        int(getattr(one, "value", 0))
-        for one in llm.get_metrics()
-        if one.name.startswith("vllm:num_preemptions")
-    )
 
 
 MEASURES = {"no-reuse": no_reuse, "restart": restart, "preemption": preemption}
@@ -192,7 +159,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
     numbers = {
         "prompts": 4, "prompt_tokens": 2000, "rounds": 8, "running": 16, "context_tokens": 1000,
-        "repeats": 2, "rest_ms": 1000,
+        "rest_ms": 1000,
     }  # fmt: skip
     parser = arguments(__doc__, numbers)
     parser.add_argument("--measures", default=",".join(MEASURES))
