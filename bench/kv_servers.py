@@ -2,6 +2,7 @@
 another one goes on with.
 
     python bench/kv_servers.py --model DIR [--prompts 5 --prompt-tokens 2000] [--window-s 20]
+                               [--pool-blocks 512 | 0]
 
 On one directory, and on one Redis (`redis-server` has to be installed): a prompt is asked of one
 server and then of another; `second_*` is what that found and its TTFT by that of the first. Then
@@ -12,8 +13,12 @@ ITL: one processor core for the server that computes prompts, another one for th
 generates. `itl_*`: ITL of streams on the latter, alone (`generating`), while long prompts go
 through both (`apart`), and while a server that has nothing to do with it computes such prompts on
 the other core (`beside`), which shows what two cores of one machine cost each other; and of one
-server on both cores that computes and generates, with the same prompts (`one`). Of all rounds
-together: median, p99, and the share of ITL that is longer than p99 of `generating`, 0.01 there.
+server on both cores that computes and generates, with the same prompts (`one`). A long prompt is
+answered with one token: with more of them each step reads its K/V, wherever that was computed. Of
+all rounds together: median, p99, and the share of ITL that is longer than p99 of `generating`, 0.01
+there. The server that generates has --pool-blocks KV blocks, and a round before those that count
+has written to all of them: a server that has run for a while takes no new memory of the system.
+--pool-blocks 0: as many as there is room for, and no such round.
 
 Servers that wait are stopped. Before anything is measured, those that take part have --rest-ms in
 which nobody asks anything. Wants a quiet machine.
@@ -34,7 +39,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +201,7 @@ async def window(
     long_ttfts = []
     while send_long is not None and time.perf_counter() < end - 4:
         await asyncio.sleep(1)
-        long_ttfts.append((await send_long(prompts.new())).ttft)
+        long_ttfts.append((await send_long(prompts.new(output_len=1))).ttft)
     return Samples.of(await streams).itl, long_ttfts
 
 
@@ -205,7 +209,8 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
     """ITL of streams with long prompts and without, apart and on one server."""
     place = ("--kv-store-path", path)
     computes = servers.start(*place, *COMPUTES, core=0)
-    generates = servers.start(*place, *GENERATES, core=1)
+    pool = ("--num-gpu-blocks-override", str(args.pool_blocks)) if args.pool_blocks else ()
+    generates = servers.start(*place, *GENERATES, *pool, core=1)
     beside = servers.start("--no-kv-store", *COMPUTES[-2:], core=0)
     alone = servers.start("--no-kv-store")
     found: dict[str, tuple[list[float], list[float]]] = {}
@@ -217,10 +222,16 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
         all_gaps += gaps
         all_ttfts += ttfts
 
-    for _ in range(args.rounds):
+    def note_two() -> None:
         note("generating", [generates], None)
         note("apart", [generates, computes], lambda one: ask_apart(computes, generates, one))
-        note("beside", [generates, beside], lambda one: ask(beside, replace(one, output_len=1)))
+
+    if args.pool_blocks:
+        note_two()
+        found.clear()
+    for _ in range(args.rounds):
+        note_two()
+        note("beside", [generates, beside], lambda one: ask(beside, one))
         note("one", [alone], lambda one: ask(alone, one))
     for server in (computes, generates, beside, alone):
         server.close()
@@ -280,7 +291,14 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
-    numbers = {"prompts": 5, "prompt_tokens": 2000, "window_s": 20, "rounds": 2, "rest_ms": 2000}
+    numbers = {
+        "prompts": 5,
+        "prompt_tokens": 2000,
+        "window_s": 20,
+        "rounds": 2,
+        "rest_ms": 2000,
+        "pool_blocks": 512,
+    }
     parser = arguments(__doc__, numbers)
     parser.add_argument("--measures", default="directory,redis,itl")
     args = parser.parse_args(words)

@@ -182,12 +182,14 @@ class KVCacheManager:
         blocks.clear()
         self._sequences.pop(id(blocks), None)
 
-    def forget(self, blocks: SequenceBlocks) -> None:
-        """Removes the keys of these blocks from the prefix cache, because their K/V may be invalid.
-        The request keeps its blocks."""
+    def forget(self, blocks: SequenceBlocks, tail: Tail | None = None) -> None:
+        """Removes the keys of these blocks, and of a tail, from the prefix cache, because their K/V
+        may be invalid. The request keeps its blocks."""
         for group in range(len(self.layout.groups)):
             for key in blocks.keys:
                 self.pool.forget((group, key))
+            if tail is not None:
+                self.pool.forget(tail.key(group))
 
     def keys_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_entries: int

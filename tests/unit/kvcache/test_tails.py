@@ -78,6 +78,14 @@ def test_a_tail_is_of_no_use_without_the_blocks_before_it() -> None:
     kv.check_integrity()
 
 
+def test_a_tail_that_may_be_invalid_is_forgotten() -> None:
+    kv, tokens = manager(None, 6), list(range(3))
+    blocks = load(kv, tokens)
+    kv.forget(blocks, kv.tail_of(blocks, tokens, 3))
+    assert find(kv, blocks, tokens) == kv.no_prefix()
+    kv.check_integrity()
+
+
 def test_a_tail_of_which_a_group_lacks_its_block_is_none() -> None:
     kv, tokens = manager(None, 6), list(range(7))
     blocks = load(kv, tokens)
