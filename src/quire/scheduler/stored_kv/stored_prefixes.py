@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from quire.config.kv_groups import KVGroupSpec
 from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Tail
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
-from quire.kvstore.store import KVStore
-from quire.scheduler.request import Request
+
+if TYPE_CHECKING:
+    from quire.kvstore.store import KVStore
+    from quire.scheduler.request import Request
 
 
 @dataclass(frozen=True, slots=True)
