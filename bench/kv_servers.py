@@ -2,6 +2,7 @@
 another one goes on with.
 
     python bench/kv_servers.py --model DIR [--prompts 5 --prompt-tokens 2000] [--window-s 20]
+                               [--pool-blocks 512 | 0]
 
 On one directory, and on one Redis (`redis-server` has to be installed): a prompt is asked of one
 server and then of another; `second_*` is what that found and its TTFT by that of the first. Then
@@ -12,7 +13,12 @@ ITL: one processor core for the server that computes prompts, another one for th
 generates. `itl_*`: ITL of streams on the latter, alone (`generating`), while long prompts go
 through both (`apart`), and while a server that has nothing to do with it computes such prompts on
 the other core (`beside`), which shows what two cores of one machine cost each other; and of one
-server on both cores that computes and generates, with the same prompts (`one`).
+server on both cores that computes and generates, with the same prompts (`one`). A long prompt is
+answered with one token: with more of them each step reads its K/V, wherever that was computed. Of
+all rounds together: median, p99, and the share of ITL that is longer than p99 of `generating`, 0.01
+there. The server that generates has --pool-blocks KV blocks, and a round before those that count
+has written to all of them: a server that has run for a while takes no new memory of the system.
+--pool-blocks 0: as many as there is room for, and no such round.
 
 Servers that wait are stopped. Before anything is measured, those that take part have --rest-ms in
 which nobody asks anything. Wants a quiet machine.
@@ -33,7 +39,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,48 +194,66 @@ async def window(
     prompts: Prompts,
     seconds: float,
     send_long: Callable[[SampleRequest], Awaitable[RequestResult]] | None,
-) -> tuple[dict[str, float], list[float]]:
+) -> tuple[list[float], list[float]]:
     """ITL of streams on a server, and TTFT of long prompts, one after the other."""
     end = time.perf_counter() + seconds
     streams = asyncio.create_task(_streams(server, prompts, end))
     long_ttfts = []
     while send_long is not None and time.perf_counter() < end - 4:
         await asyncio.sleep(1)
-        long_ttfts.append((await send_long(prompts.new())).ttft)
-    samples = Samples.of(await streams)
-    return spread("itl", samples.itl, [99]), long_ttfts
+        long_ttfts.append((await send_long(prompts.new(output_len=1))).ttft)
+    return Samples.of(await streams).itl, long_ttfts
 
 
 def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str) -> dict[str, Any]:
     """ITL of streams with long prompts and without, apart and on one server."""
     place = ("--kv-store-path", path)
     computes = servers.start(*place, *COMPUTES, core=0)
-    generates = servers.start(*place, *GENERATES, core=1)
+    pool = ("--num-gpu-blocks-override", str(args.pool_blocks)) if args.pool_blocks else ()
+    generates = servers.start(*place, *GENERATES, *pool, core=1)
     beside = servers.start("--no-kv-store", *COMPUTES[-2:], core=0)
     alone = servers.start("--no-kv-store")
-    found: dict[str, list[float]] = {}
+    found: dict[str, tuple[list[float], list[float]]] = {}
 
     def note(name: str, used: Sequence[Server], send_long: Any) -> None:
         with running(*used, rest_s=args.rest_ms / 1000):
-            spreads, ttfts = asyncio.run(window(used[0], prompts, args.window_s, send_long))
-        for key in ("median_itl_ms", "p99_itl_ms"):
-            found.setdefault(f"{name}_{key}", []).append(spreads[key])
-        found.setdefault(f"{name}_long_prompts", []).append(len(ttfts))
-        if ttfts:
-            found.setdefault(f"{name}_ttft_s", []).append(statistics.median(ttfts))
+            gaps, ttfts = asyncio.run(window(used[0], prompts, args.window_s, send_long))
+        all_gaps, all_ttfts = found.setdefault(name, ([], []))
+        all_gaps += gaps
+        all_ttfts += ttfts
 
+    def note_two() -> None:
+        note("generating", [generates], None)
+        note("apart", [generates, computes], lambda one: ask_apart(computes, generates, one))
+
+    if args.pool_blocks:
+        note_two()
+        found.clear()
     for _ in range(args.rounds):
-        note("itl_generating", [generates], None)
-        note("itl_apart", [generates, computes], lambda one: ask_apart(computes, generates, one))
-        note("itl_beside", [generates, beside], lambda one: ask(beside, replace(one, output_len=1)))
-        note("itl_one", [alone], lambda one: ask(alone, one))
+        note_two()
+        note("beside", [generates, beside], lambda one: ask(beside, one))
+        note("one", [alone], lambda one: ask(alone, one))
     for server in (computes, generates, beside, alone):
         server.close()
-    medians: dict[str, Any] = {key: statistics.median(values) for key, values in found.items()}
-    quiet = medians["itl_generating_p99_itl_ms"]
+    return _spreads(found)
+
+
+def _spreads(found: dict[str, tuple[list[float], list[float]]]) -> dict[str, Any]:
+    """Of ITL, and of TTFT of long prompts, by name; p99 by that of `generating`."""
+    result: dict[str, Any] = {}
+    quiet = spread("itl", found["generating"][0], [99])["p99_itl_ms"]
+    for name, (gaps, ttfts) in found.items():
+        spreads = spread("itl", gaps, [99])
+        result[f"itl_{name}_median_itl_ms"] = spreads["median_itl_ms"]
+        result[f"itl_{name}_p99_itl_ms"] = spreads["p99_itl_ms"]
+        above = sum(1 for gap in gaps if 1000 * gap > quiet)
+        result[f"itl_{name}_share_above_quiet_p99"] = above / len(gaps)
+        result[f"itl_{name}_long_prompts"] = len(ttfts)
+        if ttfts:
+            result[f"itl_{name}_ttft_s"] = statistics.median(ttfts)
     for name in ("apart", "beside"):
-        medians[f"itl_p99_{name}_by_quiet"] = medians[f"itl_{name}_p99_itl_ms"] / quiet
-    return medians
+        result[f"itl_p99_{name}_by_quiet"] = result[f"itl_{name}_p99_itl_ms"] / quiet
+    return result
 
 
 @contextmanager
@@ -268,7 +291,14 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints a table; the exit code is 1 if outputs differ."""
-    numbers = {"prompts": 5, "prompt_tokens": 2000, "window_s": 20, "rounds": 2, "rest_ms": 2000}
+    numbers = {
+        "prompts": 5,
+        "prompt_tokens": 2000,
+        "window_s": 20,
+        "rounds": 2,
+        "rest_ms": 2000,
+        "pool_blocks": 512,
+    }
     parser = arguments(__doc__, numbers)
     parser.add_argument("--measures", default="directory,redis,itl")
     args = parser.parse_args(words)

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 13
+#define QUIRE_ABI_VERSION 14
 
 // Tokens that lie together in the KV cache: a block holds whole groups of them.
 #define QUIRE_KV_GROUP 16
@@ -533,6 +533,9 @@ int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch, int3
 int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids, uint8_t* data);
 int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                            const uint8_t* data);
+// Makes zeros of what a copy of a block of a layer group holds behind its first tokens.
+int32_t quire_clear_behind(const quire_model* model, int32_t layer_group, int32_t num_tokens,
+                           uint8_t* block);
 int64_t quire_block_bytes(const quire_model* model);
 // Gives the memory of all blocks back to the system; they hold zeros afterwards.
 void quire_discard_kv(quire_model* model);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "attention/kv_clear.h"
 #include "quire.h"
 #include "runtime/cpu_tiers.h"
 #include "runtime/mapping_guard.h"
@@ -187,6 +188,20 @@ QUIRE_API int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int
     each_block(model->model, ids, num_ids, [&](uint8_t* block, int64_t at, int64_t bytes) {
       std::memcpy(block, data + at, bytes);
     });
+    return 0;
+  });
+}
+
+QUIRE_API int32_t quire_clear_behind(const quire_model* model, int32_t layer_group,
+                                     int32_t num_tokens, uint8_t* block) {
+  return guarded(-1, [&] {
+    const quire::KvCache& cache = model->model.kv;
+    if (layer_group < 0 || layer_group >= cache.num_layer_groups() || num_tokens < 0 ||
+        num_tokens > cache.block_size) {
+      throw std::invalid_argument(std::to_string(num_tokens) + " tokens of layer group " +
+                                  std::to_string(layer_group) + " are no part of a block");
+    }
+    quire::clear_behind(cache, layer_group, num_tokens, block);
     return 0;
   });
 }

@@ -183,6 +183,15 @@ class FakeExecutor:
         out[:] = b"".join(_PLACE.pack(*place) for place in places)  # type: ignore[misc]
         return True
 
+    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> bool:
+        """On a thread of the store's, between any two lines of the rest."""
+        places = self.memory[block_id][:num_tokens]
+        assert None not in places, "a tail is stored that was not computed"
+        assert {place[0] for place in places if place} == {group}
+        places += [(-1, -1)] * (self.block_size - num_tokens)
+        out[:] = b"".join(_PLACE.pack(*place) for place in places)  # type: ignore[misc]
+        return True
+
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> bool:
         """On a thread of the store's, between any two lines of the rest."""
         for busy in list(self._busy):

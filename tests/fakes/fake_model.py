@@ -67,7 +67,7 @@ class Simulation:
         if tiers:
             shape = ChunkShape(chunk_blocks, self.executor.block_bytes)
             self.store = KVStore(shape, tiers)
-            saves = ChunkSaves(kv, self.store, self.executor.read_blocks)
+            saves = ChunkSaves(kv, self.store, self.executor)
             loads = PrefixLoads(kv, self.store, self.executor.write_blocks)
         self.scheduler = Scheduler(
             config, kv, self.max_model_len, self._follow_grammar, saves, loads
@@ -81,6 +81,8 @@ class Simulation:
         self.wanted: dict[str, list[int]] = {}
         self.got: dict[str, list[int]] = {}
         self.finished: dict[str, str] = {}
+        self.kv_names: dict[str, str | None] = {}
+        """Of requests that have ended, what another engine is told."""
         self.prompts: dict[str, list[int]] = {}
         self.salts: dict[str, str | None] = {}
         self.compiling: set[str] = set()
@@ -203,6 +205,7 @@ class Simulation:
         self.got[request_id] += output.new_token_ids
         if output.finish_reason is not None:
             self.finished[request_id] = output.finish_reason
+            self.kv_names[request_id] = output.kv_name
         if output.error == "broken":
             self.broken.add(request_id)
         elif output.finish_reason == "error":

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import Floats, Seq, Weights, batch_of, compile_on, logits_of, make_seqs, program_of
+from harness import (
+    BLOCK_SIZE,
+    Floats,
+    Seq,
+    Weights,
+    batch_of,
+    compile_on,
+    logits_of,
+    make_seqs,
+    program_of,
+)
 from test_attention import DIM, Shape
 
 from quire.backends.base import CompiledModel, Dtype
@@ -121,5 +131,23 @@ def test_after_blocks_were_copied_elsewhere(model: CompiledModel, expected: byte
     moved = elsewhere[: len(seq.blocks)]
     model.write_blocks(moved, model.read_blocks(seq.blocks))
     seq.blocks = moved
+    rest = logits_of(model.step(batch_of([(seq, 300)])))
+    assert np.concatenate((first, rest)).tobytes() == expected
+
+
+def test_after_blocks_were_copied_whose_last_one_is_not_full(
+    model: CompiledModel, expected: bytes
+) -> None:
+    """Of that one the first tokens alone, over what the block held before."""
+    seq = mine()
+    first = logits_of(model.step(batch_of([(seq, 300)])))
+    entry, count = divmod(300, BLOCK_SIZE)
+    data = model.read_blocks(seq.blocks)
+    data[entry + 1 :] = 0xFF
+    before = data[entry].tobytes()
+    model.clear_behind(data[entry], 0, count)
+    assert data[entry].tobytes() != before
+    model.write_blocks(seq.blocks, np.full_like(data, 0xFF))
+    model.write_blocks(seq.blocks, data)
     rest = logits_of(model.step(batch_of([(seq, 300)])))
     assert np.concatenate((first, rest)).tobytes() == expected

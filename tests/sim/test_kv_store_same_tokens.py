@@ -81,3 +81,30 @@ def test_preempted_requests_load_what_they_had(settings: dict[str, Any], tmp_pat
     ) as llm:
         for _ in range(3):
             assert bits(run(llm, PROMPTS)) == wanted
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 47, 48, 49, 79])
+def test_what_another_engine_goes_on_with(
+    settings: dict[str, Any], tmp_path: Path, length: int
+) -> None:
+    """The K/V of a prompt comes from elsewhere, but for that of its last token."""
+    prompt = (SHARED + PROMPTS[-1])[:length]
+
+    def leg(llm: LLM, max_tokens: int, **handed: Any) -> RequestOutput:
+        params = SamplingParams(
+            temperature=1.0, seed=3, max_tokens=max_tokens, ignore_eos=True, logprobs=0,
+            extra_args={"kv_transfer_params": handed} if handed else None,
+        )  # fmt: skip
+        [output] = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
+        return output
+
+    with LLM(**settings, kv_store=False) as llm:
+        wanted = bits([leg(llm, 20)])
+    stored: dict[str, Any] = {"kv_store": True, "kv_store_path": str(tmp_path)}
+    with LLM(**settings, **stored) as llm:
+        handed = leg(llm, 3, do_remote_decode=True).kv_transfer_params
+    assert (handed is None) == (length == 1)
+    with LLM(**settings, **stored) as llm:
+        output = leg(llm, 20, **(handed or {}))
+        assert bits([output]) == wanted
+        assert output.num_cached_tokens == length - 1

@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 from dict_tier import DictTier
-from fake_model import Simulation
+from stored_simulation import WINDOWS, flush, simulation, tokens_of
 
 from quire.kvstore.costs import ReadCosts
-from quire.kvstore.tiers.base import Tier
-
-WINDOWS: list[tuple[int | None, ...]] = [(None,), (10,), (None, 10), (6, None, 18)]
-
-
-@contextmanager
-def simulation(
-    tiers: Sequence[Tier], num_blocks: int = 200, **options: object
-) -> Iterator[Simulation]:
-    simulated = Simulation(num_blocks, tiers=tiers, **options)  # type: ignore[arg-type]
-    assert simulated.store is not None
-    try:
-        yield simulated
-    finally:
-        simulated.store.close()
-
-
-def tokens_of(seed: str, count: int) -> list[int]:
-    return [random.Random(f"{seed} {place}").randrange(900) for place in range(count)]
-
-
-def flush(simulated: Simulation) -> None:
-    assert simulated.store is not None
-    assert simulated.store.flush()
 
 
 @pytest.mark.parametrize("is_local", [True, False])

@@ -176,6 +176,12 @@ class CompiledModel(ABC):
         computes that has none of them. Raises ValueError on a bad shape."""
 
     @abstractmethod
+    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+        """Makes zeros of what `block` [block_bytes], which `read_blocks` gave, holds behind its
+        first `num_tokens` tokens; it is a block of layer group `group`. Any thread. Raises
+        ValueError on a bad shape, BackendError for a group or a number of tokens that is none."""
+
+    @abstractmethod
     def discard_kv(self) -> None:
         """Gives the memory of the KV cache back to the system. What the cache held is lost; it
         takes memory again as it is written."""

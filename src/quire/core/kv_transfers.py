@@ -43,10 +43,18 @@ class BlockReader:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def __call__(self, block_ids: list[int], out: memoryview) -> bool:
+    def read_blocks(self, block_ids: list[int], out: memoryview) -> bool:
         """Their K/V, one after the other. False if the worker fails. Any thread."""
+        return self._read("read_blocks", block_ids, out)
+
+    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> bool:
+        """K/V of the first tokens of a block of a layer group, and zeros. False if the worker
+        fails. Any thread."""
+        return self._read("read_tail", block_id, group, num_tokens, out)
+
+    def _read(self, method: str, *args: object) -> bool:
         try:
-            self._executor.call("read_blocks", block_ids, out)
+            self._executor.call(method, *args)
         except Exception:
             logger.exception("K/V could not be read for the KV store")
             return False
@@ -152,9 +160,8 @@ class KVTransfers:
         load.written += [key for _, key in one.places]
         loads = self._scheduler.loads
         if loads is not None and one.chunk.key.group == loads.leading_group:
-            num_tokens = len(one.places) * self._scheduler.kv.block_size
-            load.request.num_loaded_tokens += num_tokens
-            self._store.counts.add("hit_tokens", loaded.tier, num_tokens)
+            load.request.num_loaded_tokens += one.num_tokens
+            self._store.counts.add("hit_tokens", loaded.tier, one.num_tokens)
 
     def _end(self, load: PrefixLoad) -> None:
         """All of it was heard of. Where it was a part of what the request waits for, it waits on,

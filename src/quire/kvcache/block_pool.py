@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from quire.kvcache.block_events import BlockEvents
 
 BlockKey = tuple[int, bytes]
-"""A group of layers, and the hash of the tokens up to the block's end."""
+"""A group of layers, and the hash of the tokens up to the block's end; ~group for a block that is
+not full (`Tail.key`)."""
 
 
 class BlockPool:

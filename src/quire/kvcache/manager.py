@@ -7,6 +7,7 @@ Knows nothing of priorities, budgets or states.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
@@ -16,6 +17,7 @@ from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
+from quire.kvcache.tail import Tail, tail_of
 
 
 class KVCacheManager:
@@ -75,14 +77,30 @@ class KVCacheManager:
         """An empty prefix."""
         return CachedPrefix(0, [[] for _ in self.layout.groups])
 
-    def get_computed_blocks(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> CachedPrefix:
+    def get_computed_blocks(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], *, with_tail: bool = False
+    ) -> CachedPrefix:
         """The cached blocks of the longest prefix of `token_ids`, without the last token, because
-        its logits must be computed. Adds no references."""
+        its logits must be computed. Adds no references. `with_tail`: and the block of the tokens
+        behind the full blocks, where it was loaded."""
         if not self.enable_caching:
             return self.no_prefix()
         last = (len(token_ids) - 1) // self.block_size
         self._extend_keys(blocks, token_ids, last)
-        return find_prefix(self.pool, self.layout.groups, blocks.keys[:last], self.block_size)
+        prefix = find_prefix(self.pool, self.layout.groups, blocks.keys[:last], self.block_size)
+        tail = self.tail_of(blocks, token_ids, len(token_ids)) if with_tail else None
+        if tail is None or prefix.num_entries < last:
+            return prefix
+        cached = tail.cached(self.pool, len(self.layout.groups))
+        return replace(prefix, tail=cached, num_tail_tokens=tail.num_tokens) if cached else prefix
+
+    def tail_of(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int
+    ) -> Tail | None:
+        """The tail of the first `num_tokens` tokens of a request; None: they have none."""
+        keys = self.keys_of(blocks, token_ids, (num_tokens - 1) // self.block_size)
+        parent = keys[-1] if keys else blocks.root
+        return tail_of(parent, token_ids, num_tokens, self.block_size)
 
     def num_free_after(self, num_tokens: int, prefix: CachedPrefix) -> int:
         """Free blocks if a new request took `prefix` and the most blocks that it needs at once to
@@ -98,12 +116,17 @@ class KVCacheManager:
         return self._num_missing(num_tokens, blocks.first_entries, blocks.tables)
 
     def take_hits(self, blocks: SequenceBlocks, prefix: CachedPrefix) -> None:
-        """Begins empty tables with cached blocks."""
+        """Begins empty tables with cached blocks. Those of a tail are the request's alone from now
+        on: it writes to them."""
         if blocks.num_entries:
             raise IntegrityError("hits can only begin a block table")
         for table, block_ids in zip(blocks.tables, prefix.tables, strict=True):
             self.pool.hold(block_ids)
             table.extend(block_ids)
+        self.pool.hold(prefix.tail)
+        for table, block_id in zip(blocks.tables, prefix.tail, strict=False):  # if there is one
+            self.pool.unregister(block_id)
+            table.append(block_id)
         blocks.first_entries = prefix.first_entries
         blocks.num_registered = prefix.num_entries
         self._sequences[id(blocks)] = blocks
@@ -159,12 +182,14 @@ class KVCacheManager:
         blocks.clear()
         self._sequences.pop(id(blocks), None)
 
-    def forget(self, blocks: SequenceBlocks) -> None:
-        """Removes the keys of these blocks from the prefix cache, because their K/V may be invalid.
-        The request keeps its blocks."""
+    def forget(self, blocks: SequenceBlocks, tail: Tail | None = None) -> None:
+        """Removes the keys of these blocks, and of a tail, from the prefix cache, because their K/V
+        may be invalid. The request keeps its blocks."""
         for group in range(len(self.layout.groups)):
             for key in blocks.keys:
                 self.pool.forget((group, key))
+            if tail is not None:
+                self.pool.forget(tail.key(group))
 
     def keys_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_entries: int

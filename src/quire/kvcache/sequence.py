@@ -6,7 +6,7 @@ Only `KVCacheManager` changes it. The scheduler keeps it with the request and re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class SequenceBlocks:
@@ -75,6 +75,14 @@ class CachedPrefix:
     """Entries of each table, including those that a window does not see."""
     tables: list[list[int]]
     """For each group, the blocks that a token after the prefix sees: those of the last entries."""
+    tail: list[int] = field(default_factory=list)
+    """For each group, the block of the tokens behind these, which is not full; empty: none is
+    cached."""
+    num_tail_tokens: int = 0
+
+    def num_tokens(self, block_size: int) -> int:
+        """Tokens that need not be computed."""
+        return self.num_entries * block_size + self.num_tail_tokens
 
     @property
     def first_entries(self) -> list[int]:

@@ -1,4 +1,5 @@
-"""What is stored: chunks, each the K/V of a run of full blocks of one group of layers."""
+"""What is stored: chunks, each the K/V of a run of full blocks of one group of layers, or of the
+tail of a prompt, which is one block."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class ChunkKey:
     namespace: bytes
     """The root of the request's block hashes: of model, format, adapter and tenant. 32 bytes."""
     digest: bytes
-    """The key of the chunk's last block. 32 bytes."""
+    """The key of the chunk's last block, or of the tail. 32 bytes."""
     group: int
     """The group of layers."""
 

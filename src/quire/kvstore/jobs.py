@@ -102,7 +102,7 @@ class LookupJob:
 
     request_id: str
     wholes: list[list[ChunkKey]]
-    """The whole chunks of a prompt in order of position, each of all groups."""
+    """The whole chunks of a prompt in order of position, or the last ones, each of all groups."""
     tails: list[list[ChunkKey]]
     """What may follow after so many whole chunks: chunks that end before the next one does."""
     deadline: float
@@ -112,7 +112,7 @@ class LookupJob:
     num_seen: int = 0
     """How many were found when it was last looked at."""
     num_loaded: int = 0
-    """How many the block pool had, or were found when the last part of them was loaded."""
+    """How many were found when the last part of them was loaded."""
 
     @property
     def is_complete(self) -> bool:

@@ -153,8 +153,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     scheduled_time: float | None = None
     """Seconds since the epoch when it first ran."""
     kv_name: str | None = None
-    """The key of the last full block of the prompt, in hex digits, where it is stored for another
-    engine."""
+    """The key of the last block of the prompt that another engine needs, in hex digits, where it is
+    stored for one."""
     error: str | None = None
     """Why, when `finish_reason` is `error`."""
     is_unmet: bool = False

@@ -141,6 +141,11 @@ class Request:
         return self.status >= RequestStatus.FINISHED_STOPPED
 
     @property
+    def goes_on(self) -> bool:
+        """Whether another engine computes its prompt, up to the last token but one."""
+        return self.awaited_kv is not None
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return self.num_tokens - self.num_prompt_tokens

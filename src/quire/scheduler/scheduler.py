@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError, RequestError
-from quire.kvcache import KVCacheManager
+from quire.kvcache import KVCacheManager, Tail
 from quire.protocol import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -309,12 +309,18 @@ class Scheduler:
         for request in step.requests:
             error = result.failures.get(request.request_id)
             if error is not None and request.status is RequestStatus.RUNNING:
-                self.kv.forget(request.blocks)
+                self.kv.forget(request.blocks, self._tail(request))
                 if self._saves is not None:
                     self._saves.forget(request)
                 is_unmet = request.request_id in result.unmet
                 outputs.append(self._end_with_error(request, error, is_unmet))
         return outputs
+
+    def _tail(self, request: Request) -> Tail | None:
+        """What another engine may have computed behind the full blocks of a request's prompt."""
+        if not request.goes_on:
+            return None
+        return self.kv.tail_of(request.blocks, request.token_ids, request.num_prompt_tokens)
 
     def _end_with_error(
         self, request: Request, error: str, is_unmet: bool = False

@@ -101,7 +101,9 @@ class StepPlanner:
             if request.skip_reading_cache:
                 prefix = kv.no_prefix()
             else:
-                prefix = kv.get_computed_blocks(request.blocks, request.token_ids)
+                prefix = kv.get_computed_blocks(
+                    request.blocks, request.token_ids, with_tail=request.goes_on
+                )
             if kv.num_free_after(request.num_tokens, prefix) < promised:
                 return
             if self._loads is not None and request.may_load:
@@ -111,7 +113,7 @@ class StepPlanner:
                     promised += load.num_promised
                     num_rows -= 1
                     continue
-            missing = request.num_tokens - prefix.num_entries * kv.block_size
+            missing = request.num_tokens - prefix.num_tokens(kv.block_size)
             count = budget.chunk(request, missing)
             if count <= 0 or (count < missing and not self._config.enable_chunked_prefill):
                 return
@@ -135,7 +137,7 @@ class StepPlanner:
         self, step: PlanInFlight, request: Request, prefix: CachedPrefix, count: int
     ) -> None:
         kv, blocks = self._kv, request.blocks
-        num_cached = prefix.num_entries * kv.block_size
+        num_cached = prefix.num_tokens(kv.block_size)
         kv.take_hits(blocks, prefix)
         if kv.allocate_slots(blocks, request.token_ids, num_cached, num_cached + count) is None:
             raise IntegrityError(f"{request.request_id} was admitted without room")

@@ -111,6 +111,13 @@ class Worker:
         data = np.frombuffer(out, np.uint8)
         self.model.read_blocks(np.array(block_ids, np.int32), data.reshape(len(block_ids), -1))
 
+    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> None:
+        """Copies the first tokens of a KV block of a layer group to memory of a block's size, with
+        zeros behind them. Any thread, also while a step computes the tokens behind. Raises
+        ValueError for another size, BackendError for another group."""
+        self.read_blocks([block_id], out)
+        self.model.clear_behind(np.frombuffer(out, np.uint8), group, num_tokens)
+
     def write_blocks(self, block_ids: Sequence[int], data: NDArray[np.uint8]) -> None:
         """Puts back what `read_blocks` gave, in these blocks. Any thread, also while a step has
         others. Raises ValueError on a bad shape."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -169,6 +170,37 @@ def test_blocks_can_be_moved(backend: Backend, model: CompiledModel) -> None:
     model.write_blocks(np.array([5, 2], np.int32), data)
     rest = logits(model, tokens=TOKENS, blocks=[5, 2], computed=18)
     assert rest.tobytes() == whole[18:].tobytes()
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 2, 3, 6, 13, 15, 16, 18, 31, 32])
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_a_block_without_what_is_behind_its_first_tokens(
+    backend: Backend, kv_dtype: str, num_tokens: int
+) -> None:
+    """Whatever it held before, and whatever was written behind them, it is what a fresh block is
+    with these tokens."""
+    program, tokens = small_program(), TOKENS[:16] * 2
+    spec = replace(SPEC, block_size=32, dtype=kv_dtype)
+    with closing(backend.compile(program, RandomStore(program), spec, OPTIONS)) as model:
+        if num_tokens:
+            logits(model, tokens=tokens[:num_tokens], blocks=[0])
+        fresh = model.read_blocks(np.array([0], np.int32))
+        model.write_blocks(np.array([1], np.int32), np.full_like(fresh, 255))
+        for length in (num_tokens, 32):
+            if length:
+                logits(model, tokens=tokens[:length], blocks=[1])
+            [block] = model.read_blocks(np.array([1], np.int32))
+            model.clear_behind(block, 0, num_tokens)
+            assert block.tobytes() == fresh.tobytes()
+
+
+def test_what_can_not_be_cleared(model: CompiledModel) -> None:
+    [block] = model.read_blocks(np.array([0], np.int32))
+    for group, num_tokens in ((1, 3), (-1, 3), (0, 17), (0, -1)):
+        with pytest.raises(BackendError, match="no part of a block"):
+            model.clear_behind(block, group, num_tokens)
+    with pytest.raises(ValueError, match="blocks are"):
+        model.clear_behind(block[:-1].copy(), 0, 3)
 
 
 def test_a_cache_that_is_discarded_is_empty_and_of_use(model: CompiledModel) -> None:

@@ -126,3 +126,26 @@ def test_loaded_blocks_are_stored_blocks() -> None:
     [event] = follower.stored
     assert event.block_hashes == [low_bits(key) for key in blocks.keys[:2]]
     assert (event.token_ids, event.parent_block_hash) == (tokens[:8], None)
+
+
+def test_nobody_is_told_of_a_tail() -> None:
+    follower = Follower()
+    kv = manager(follower)
+    blocks, tokens = kv.open(), list(range(7))
+    tail = kv.tail_of(blocks, tokens, 7)
+    assert tail is not None
+    keys = [(0, blocks.keys[0]), tail.key(0)]
+    for takes in (True, False):
+        kv.complete(kv.reserve(kv.no_prefix(), keys), keys, blocks, tokens)
+        prefix = kv.get_computed_blocks(blocks, tokens, with_tail=True)
+        assert prefix.num_tokens(SIZE) == 6
+        if takes:
+            kv.take_hits(blocks, prefix)
+            kv.free(blocks, 6)
+        kv.forget(blocks)
+        flush(kv)
+    other = kv.open()
+    # All blocks of the pool, that of the tail too.
+    assert kv.allocate_slots(other, list(range(50, 82)), 0, 32) is not None
+    flush(kv)
+    assert follower.blocks == {(0, low_bits(key)) for key in other.keys}

@@ -53,3 +53,10 @@ def test_a_key_depends_on_parent_tokens_and_extras() -> None:
         hash_block(request_root(ROOT, cache_salt="a"), [1, 2]),
     }
     assert len(keys) == 5
+
+
+def test_fewer_tokens_behind_a_parent_have_another_key() -> None:
+    """So that what ends within a block is never taken for a full one, of this size or another."""
+    tokens = list(range(32))
+    keys = {hash_block(ROOT, tokens[:count]) for count in range(1, 33)}
+    assert len(keys) == 32

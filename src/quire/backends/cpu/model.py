@@ -129,6 +129,13 @@ class CpuModel(CompiledModel):
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
         )
 
+    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+        """One native call. Raises BackendError for a group or a number of tokens that is none."""
+        place = self._ffi.from_buffer("uint8_t[]", check_blocks(block, (self._block_bytes,)))
+        clear = self._library.lib.quire_clear_behind
+        if clear(self._open(), group, num_tokens, place) != 0:
+            raise self._library.error("block not cleared")
+
     def discard_kv(self) -> None:
         """Gives the pages back; they read as zeros afterwards."""
         self._library.lib.quire_discard_kv(self._open())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from quire.backends.base import KVCacheSpec, check_blocks
 from quire.backends.paged.kv_formats import KV_FORMATS, kv_format
 from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.errors import BackendError
 
 Floats = NDArray[np.float32]
 
@@ -96,6 +97,21 @@ class PagedKVCache:
         self._check_ids(block_ids)
         check_blocks(data, (len(block_ids), self.block_bytes))
         self._blocks[block_ids] = data
+
+    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+        """Keeps the first tokens of a block of a group. Raises BackendError for a group or a number
+        of tokens that is none."""
+        check_blocks(block, (self.block_bytes,))
+        size, groups = self.spec.block_size, self.spec.layout.groups
+        if not (0 <= group < len(groups) and 0 <= num_tokens <= size):
+            raise BackendError(f"{num_tokens} tokens of layer group {group} are no part of a block")
+        begin, one = 0, groups[group]
+        for _ in range(self.spec.layout.num_slots):
+            for kind, count in self._format.fields(one.num_kv_heads, one.head_dim):
+                end = begin + 2 * size * count * np.dtype(kind).itemsize
+                block[begin:end].reshape(2, size, -1)[:, num_tokens:] = 0
+                begin = end
+        block[begin:] = 0
 
     def _head_dim(self, layer: int) -> int:
         return self.spec.layout.groups[self.places[layer].group].head_dim

@@ -55,6 +55,10 @@ class PagedModel(CompiledModel):
         """Puts back what `read_blocks` gave."""
         self._open_cache().write_blocks(block_ids, data)
 
+    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+        """As the cache does. Raises BackendError where it cannot."""
+        self._open_cache().clear_behind(block, group, num_tokens)
+
     def discard_kv(self) -> None:
         """Begins an empty cache."""
         spec = self._open_cache().spec

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 
-from quire.config.kv_groups import KVGroupSpec
 from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Reservation
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import CopyIn, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
+from quire.scheduler.stored_kv.stored_prefixes import ChunkPlaces, StoredPrefixes
 
 WriteBlocks = Callable[[Sequence[int], memoryview], bool]
 """Copies K/V to blocks of the pool that no step has, on any thread; False: that failed."""
@@ -32,17 +31,6 @@ _DEADLINE_IF_UNKNOWN_S = 5.0
 """Before anything was computed."""
 _PATIENCE = 1.5
 """A load may take so many times as long as computing would."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkPlaces:
-    """A chunk, and where its blocks go."""
-
-    chunk: StoredChunk
-    end: int
-    """The first entry of the block table behind it."""
-    places: list[tuple[int, BlockKey]]
-    """Of each block that the pool lacks: its index in the chunk, and its key in the pool."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,23 +59,26 @@ class PrefixLoads:
         self._kv = kv
         self._store = store
         self._write_blocks = write_blocks
-        groups = enumerate(kv.layout.groups)
-        self.leading_group = next((index for index, one in groups if one.window is None), 0)
-        """One that needs every chunk of a prefix, if there is one."""
+        self._prefixes = StoredPrefixes(kv, store)
         self.lookups: dict[str, LookupJob] = {}
         """What far tiers are asked, by request."""
         self.begun: dict[str, LookupJob] = {}
         """Of requests that load a part of what they wait for, and are about to do so."""
 
+    @property
+    def leading_group(self) -> int:
+        """One that needs every chunk of a prefix, if there is one."""
+        return self._prefixes.leading_group
+
     def plan(self, request: Request, prefix: CachedPrefix) -> PrefixLoad | None:
         """Reserves blocks for what the store has behind a cached prefix. None: nothing, or not
         enough to be worth it. The caller has checked that the request can start now."""
         awaited = self.begun.pop(request.request_id, None)
-        found = self._find(request, prefix)
+        found = self._prefixes.find(request, prefix)
         if not found:
             return None
         kv, pool = self._kv, self._kv.pool
-        num_tokens = (found[-1].end - prefix.num_entries) * kv.block_size
+        num_tokens = found[-1].end_tokens - prefix.num_tokens(kv.block_size)
         patience_s = self._patience(num_tokens, [one.chunk for one in found])
         if patience_s is None:
             return None
@@ -126,7 +117,6 @@ class PrefixLoads:
         job = self._lookup(request)
         if awaited:
             job.awaited = awaited
-            job.num_loaded = self._num_cached_chunks(request)
             job.deadline = time.monotonic() + self._seconds_to_compute(job)
         self.lookups[request.request_id] = job
         self._store.look_up(job)
@@ -144,23 +134,23 @@ class PrefixLoads:
         """The chunks that another engine stores last of a request's prompt; none if none does, if
         the block pool has it all, or if its K/V has another name than that of this engine."""
         kv = self._kv
-        last = (request.num_tokens - 1) // kv.block_size
-        if request.awaited_kv is None or not last:
+        if not request.goes_on or request.num_tokens == 1:
             return frozenset()
-        keys = kv.keys_of(request.blocks, request.token_ids, last)
-        if request.awaited_kv not in ("", keys[-1].hex()):
+        last = self._prefixes.last_entry(request)
+        awaited = self._prefixes.tail(request)
+        if not awaited:
+            keys = kv.keys_of(request.blocks, request.token_ids, last)
+            groups = range(len(kv.layout.groups))
+            awaited = [self._prefixes.chunk(request, keys, last, group).key for group in groups]
+        if request.awaited_kv not in ("", awaited[0].digest.hex()):
             self._store.counts.add("load_abandoned", "other_kv")
             return frozenset()
-        if kv.get_computed_blocks(request.blocks, request.token_ids).num_entries == last:
-            return frozenset()
-        groups = range(len(kv.layout.groups))
-        return frozenset(self._chunk(request, keys, last, group).key for group in groups)
+        num_cached = self._cached(request).num_tokens(kv.block_size)
+        return frozenset(() if num_cached == request.num_tokens - 1 else awaited)
 
-    def _num_cached_chunks(self, request: Request) -> int:
-        """Chunks of a prompt that the block pool has."""
-        kv = self._kv
-        num_entries = kv.get_computed_blocks(request.blocks, request.token_ids).num_entries
-        return num_entries // self._store.chunk_blocks * len(kv.layout.groups)
+    def _cached(self, request: Request) -> CachedPrefix:
+        """What the block pool has of a prompt that another engine computes."""
+        return self._kv.get_computed_blocks(request.blocks, request.token_ids, with_tail=True)
 
     def _seconds_to_compute(self, job: LookupJob) -> float:
         """What is missing of a prompt."""
@@ -170,19 +160,23 @@ class PrefixLoads:
         return _DEADLINE_IF_UNKNOWN_S if seconds is None else max(_SHORTEST_DEADLINE_S, seconds)
 
     def _lookup(self, request: Request) -> LookupJob:
+        """Asks for the chunks of a prompt. Where another engine stores them, those that the block
+        pool has may never come."""
         kv, size = self._kv, self._store.chunk_blocks
-        last = (request.num_tokens - 1) // kv.block_size
+        last = self._prefixes.last_entry(request)
+        first = self._cached(request).num_entries // size * size if request.goes_on else 0
         keys = kv.keys_of(request.blocks, request.token_ids, last)
-        groups = range(len(kv.layout.groups))
+        groups, chunk = range(len(kv.layout.groups)), self._prefixes.chunk
 
         def ending(ends: Iterable[int]) -> list[ChunkKey]:
-            return [self._chunk(request, keys, end, group).key for end in ends for group in groups]
+            return [chunk(request, keys, end, group).key for end in ends for group in groups]
 
-        wholes = [ending([end]) for end in range(size, last + 1, size)]
+        wholes = [ending([end]) for end in range(first + size, last + 1, size)]
         tails = [
             ending(range(start + 1, min(start + size, last + 1)))
-            for start in range(0, last + 1, size)
+            for start in range(first, last + 1, size)
         ]
+        tails[-1] += self._prefixes.tail(request)
         compute_s = self._store.compute.seconds(request.num_tokens)
         wait_s = _LOOKUP_IF_UNKNOWN_S
         if compute_s is not None:
@@ -206,68 +200,6 @@ class PrefixLoads:
             partial(_copy_block, write, reservation.block_ids[key], place, num_blocks)
             for place, key in one.places
         ]
-
-    def _find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
-        """What has to be loaded for the longest prefix that the store completes, in order of
-        position; nothing if that is no longer than what is cached."""
-        kv, size = self._kv, self._store.chunk_blocks
-        last = (request.num_tokens - 1) // kv.block_size
-        if last <= prefix.num_entries:
-            return []
-        keys = kv.keys_of(request.blocks, request.token_ids, last)
-        for end in self._ends(request, keys, prefix.num_entries, size):
-            found: list[ChunkPlaces] = []
-            for index, group in enumerate(kv.layout.groups):
-                of_group = self._of_group(request, keys, end, index, group)
-                if of_group is None:
-                    break
-                found += of_group
-            else:
-                return sorted(found, key=attrgetter("end"))
-        return []
-
-    def _ends(
-        self, request: Request, keys: Sequence[bytes], num_cached: int, size: int
-    ) -> list[int]:
-        """Where stored prefixes may end, the longest first, as far as one group tells."""
-        group, end = self.leading_group, num_cached // size * size
-        ends = []
-        while end + size <= len(keys) and self._has(request, keys, end + size, group):
-            end += size
-            if end > num_cached:
-                ends.append(end)
-        tails = range(end + 1, min(end + size, len(keys) + 1))
-        ends += [one for one in tails if one > num_cached and self._has(request, keys, one, group)]
-        return ends[::-1]
-
-    def _of_group(
-        self, request: Request, keys: Sequence[bytes], end: int, index: int, group: KVGroupSpec
-    ) -> list[ChunkPlaces] | None:
-        """The chunks that a group needs for a prefix of `end` entries; None: not all are stored."""
-        kv, size = self._kv, self._store.chunk_blocks
-        first = group.first_entry(end * kv.block_size, kv.block_size)
-        found = []
-        for start in range(first // size * size, end, size):
-            stop = min(start + size, end)
-            places = [
-                (entry - start, (index, keys[entry]))
-                for entry in range(max(start, first), stop)
-                if kv.pool.lookup((index, keys[entry])) is None
-            ]
-            if places:
-                chunk = self._chunk(request, keys, stop, index)
-                if not self._store.has(chunk.key):
-                    return None
-                found.append(ChunkPlaces(chunk, stop, places))
-        return found
-
-    def _chunk(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> StoredChunk:
-        """The chunk that ends with entry `end - 1`."""
-        key = ChunkKey(request.blocks.namespace, keys[end - 1], group)
-        return StoredChunk(key, (end - 1) % self._store.chunk_blocks + 1)
-
-    def _has(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> bool:
-        return self._store.has(self._chunk(request, keys, end, group).key)
 
 
 def _copy_block(

@@ -2,30 +2,39 @@
 
 Told by the scheduler of each request that advances, and by the states of each that gives its blocks
 back. The blocks are full, so that no step writes to them until they are reused: the store copies
-them when it comes to it, and is told by the pool before a block is reused.
+them when it comes to it, and is told by the pool before a block is reused. Of a block that is not
+full, steps write only behind the tokens that are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
-from quire.kvcache import KVCacheManager
+from quire.kvcache import KVCacheManager, Tail
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import NEVER_SAVED, Request
 
-ReadBlocks = Callable[[list[int], memoryview], bool]
-"""Copies blocks out of the pool, to memory of their size, on any thread; False: that failed."""
+
+class PoolReader(Protocol):
+    """Copies K/V out of the pool, to memory of its size, on any thread. False: that failed."""
+
+    def read_blocks(self, block_ids: list[int], out: memoryview) -> bool:
+        """These, one after the other."""
+
+    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> bool:
+        """The first tokens of a block of a group, and zeros."""
 
 
 class ChunkSaves:
     """Owned by the scheduler. One thread."""
 
-    def __init__(self, kv: KVCacheManager, store: KVStore, read_blocks: ReadBlocks) -> None:
+    def __init__(self, kv: KVCacheManager, store: KVStore, pool_reader: PoolReader) -> None:
+        self._kv = kv
         self._store = store
-        self._read_blocks = read_blocks
+        self._pool_reader = pool_reader
         self._block_size = kv.block_size
         self._groups = kv.layout.groups
         self._size = store.chunk_blocks
@@ -50,22 +59,30 @@ class ChunkSaves:
         if computed < prompt_end:
             request.save_due = min(request.save_due, prompt_end)
         elif request.save_due - self._tokens < prompt_end:
-            self._save_tail(request, prompt_end)
+            self._save_end(request, prompt_end)
+        if request.hands_off:
+            self._hand_off(request)
 
     def _prompt_end(self, request: Request) -> int:
         """Where the full blocks end that the same prompt could begin with."""
         return (request.num_prompt_tokens - 1) // self._block_size * self._block_size
 
     def name_of_prompt(self, request: Request) -> str | None:
-        """The key of the last block that another engine needs; None: nothing is stored."""
+        """The last key that another engine needs, of a tail or of a block; None: nothing is
+        stored."""
+        if not self._is_used:
+            return None
+        tail = self._tail(request)
         end = self._prompt_end(request) // self._block_size
-        return request.blocks.keys[end - 1].hex() if end and self._is_used else None
+        if tail is not None:
+            return tail.digest.hex()
+        return request.blocks.keys[end - 1].hex() if end else None
 
     def closing(self, request: Request) -> None:
         """The request is about to give its blocks back, and all its full blocks have keys: what is
         left behind its last whole chunk."""
         if self._is_used:
-            self._save_tail(request, request.num_collected_tokens)
+            self._save_end(request, request.num_collected_tokens)
             self._store.touch(self._whole_chunks(request))
 
     def leave_pool(self) -> None:
@@ -74,7 +91,10 @@ class ChunkSaves:
 
     def forget(self, request: Request) -> None:
         """The K/V of a request may be invalid: the store drops its chunks."""
-        self._store.forget(self._whole_chunks(request))
+        chunks = self._whole_chunks(request)
+        if request.hands_off or request.goes_on:
+            chunks += self._tail_chunks(request)
+        self._store.forget(chunks)
 
     def _whole_chunks(self, request: Request) -> list[ChunkKey]:
         """Of all groups, in order of position."""
@@ -83,7 +103,40 @@ class ChunkSaves:
         groups = range(len(blocks.tables))
         return [ChunkKey(blocks.namespace, key, group) for key in keys for group in groups]
 
-    def _save_tail(self, request: Request, num_tokens: int) -> None:
+    def _tail(self, request: Request) -> Tail | None:
+        """What another engine needs behind the full blocks of the prompt."""
+        return self._kv.tail_of(request.blocks, request.token_ids, request.num_prompt_tokens)
+
+    def _tail_chunks(self, request: Request) -> list[ChunkKey]:
+        """Of all groups; nothing if there is no tail."""
+        tail, blocks = self._tail(request), request.blocks
+        if tail is None:
+            return []
+        groups = range(len(blocks.tables))
+        return [ChunkKey(blocks.namespace, tail.digest, group) for group in groups]
+
+    def _hand_off(self, request: Request) -> None:
+        """Stores the end of the prompt for another engine, once it is computed: the full blocks
+        that it needs, also where a whole chunk goes on behind them, and the tail."""
+        end = request.num_prompt_tokens - 1
+        if request.num_collected_tokens < end:
+            request.save_due = min(request.save_due, end)
+            return
+        self._save_end(request, self._prompt_end(request))
+        tail, blocks = self._tail(request), request.blocks
+        if tail is None:
+            return
+        entry = end // self._block_size
+        for key, first, table in zip(
+            self._tail_chunks(request), blocks.first_entries, blocks.tables, strict=True
+        ):
+            chunk = StoredChunk(key, 1)
+            if first <= entry and self._store.wants(chunk):
+                block_id, read = table[entry - first], self._pool_reader.read_tail
+                copy = partial(read, block_id, key.group, tail.num_tokens)
+                self._store.save(chunk, [block_id], copy)
+
+    def _save_end(self, request: Request, num_tokens: int) -> None:
         """The full blocks of the first `num_tokens` that are behind the last whole chunk."""
         end = num_tokens // self._block_size
         self._save(request, end // self._size * self._size, end)
@@ -108,4 +161,4 @@ class ChunkSaves:
     def _copy(self, block_ids: list[int], num_unseen_bytes: int, out: memoryview) -> bool:
         """The K/V of a chunk, with zeros in front. Any thread."""
         out[:num_unseen_bytes] = bytes(num_unseen_bytes)
-        return self._read_blocks(block_ids, out[num_unseen_bytes:])
+        return self._pool_reader.read_blocks(block_ids, out[num_unseen_bytes:])

@@ -1,0 +1,147 @@
+"""`StoredPrefixes`: which chunks of the KV store complete a prefix of a request.
+
+Asked by `PrefixLoads`. Knows names and places of chunks; no time, no costs and no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from quire.config.kv_groups import KVGroupSpec
+from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Tail
+from quire.kvstore.chunks import ChunkKey
+from quire.kvstore.jobs import StoredChunk
+
+if TYPE_CHECKING:
+    from quire.kvstore.store import KVStore
+    from quire.scheduler.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlaces:
+    """A chunk, and where its blocks go."""
+
+    chunk: StoredChunk
+    end: int
+    """The first entry of the block table behind it."""
+    end_tokens: int
+    """Tokens up to its end."""
+    places: list[tuple[int, BlockKey]]
+    """Of each block that the pool lacks: its index in the chunk, and its key in the pool."""
+    num_tokens: int
+    """In those blocks."""
+
+
+class StoredPrefixes:
+    """Owned by `PrefixLoads`. One thread."""
+
+    def __init__(self, kv: KVCacheManager, store: KVStore) -> None:
+        self._kv = kv
+        self._store = store
+        groups = enumerate(kv.layout.groups)
+        self.leading_group = next((index for index, one in groups if one.window is None), 0)
+        """One that needs every chunk of a prefix, if there is one."""
+
+    def find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
+        """What has to be loaded for the longest prefix that the store completes, in order of
+        position; nothing if that is no longer than what is cached."""
+        last = self.last_entry(request)
+        found = self._find_blocks(request, prefix, last)
+        end = found[-1].end if found else prefix.num_entries
+        if end == last and not prefix.tail:
+            found += self._find_tail(request)
+        return found
+
+    def last_entry(self, request: Request) -> int:
+        """How many full blocks a request can begin with."""
+        return (request.num_tokens - 1) // self._kv.block_size
+
+    def chunk(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> StoredChunk:
+        """The chunk that ends with entry `end - 1`."""
+        key = ChunkKey(request.blocks.namespace, keys[end - 1], group)
+        return StoredChunk(key, (end - 1) % self._store.chunk_blocks + 1)
+
+    def tail(self, request: Request) -> list[ChunkKey]:
+        """The chunks of the tail that another engine stores, of all groups; none if no other one
+        does, or if there is no tail."""
+        tail = self._tail(request)
+        groups = range(len(self._kv.layout.groups))
+        namespace = request.blocks.namespace
+        return [] if tail is None else [ChunkKey(namespace, tail.digest, one) for one in groups]
+
+    def _tail(self, request: Request) -> Tail | None:
+        if not request.goes_on:
+            return None
+        return self._kv.tail_of(request.blocks, request.token_ids, request.num_tokens)
+
+    def _find_tail(self, request: Request) -> list[ChunkPlaces]:
+        """The chunks of a tail, each of one block; nothing unless all groups have it."""
+        tail, chunks, end = self._tail(request), self.tail(request), self.last_entry(request) + 1
+        if tail is None or not all(self._store.has(key) for key in chunks):
+            return []
+        return [
+            ChunkPlaces(
+                StoredChunk(key, 1),
+                end,
+                request.num_tokens - 1,
+                [(0, tail.key(key.group))],
+                tail.num_tokens,
+            )
+            for key in chunks
+        ]
+
+    def _find_blocks(self, request: Request, prefix: CachedPrefix, last: int) -> list[ChunkPlaces]:
+        """The same as `find`, for full blocks."""
+        if last <= prefix.num_entries:
+            return []
+        keys = self._kv.keys_of(request.blocks, request.token_ids, last)
+        for end in self._ends(request, keys, prefix.num_entries):
+            found: list[ChunkPlaces] = []
+            for index, group in enumerate(self._kv.layout.groups):
+                of_group = self._of_group(request, keys, end, index, group)
+                if of_group is None:
+                    break
+                found += of_group
+            else:
+                return sorted(found, key=attrgetter("end"))
+        return []
+
+    def _ends(self, request: Request, keys: Sequence[bytes], num_cached: int) -> list[int]:
+        """Where stored prefixes may end, the longest first, as far as one group tells."""
+        size, group = self._store.chunk_blocks, self.leading_group
+        end, ends = num_cached // size * size, []
+        while end + size <= len(keys) and self._has(request, keys, end + size, group):
+            end += size
+            if end > num_cached:
+                ends.append(end)
+        short = range(end + 1, min(end + size, len(keys) + 1))
+        ends += [one for one in short if one > num_cached and self._has(request, keys, one, group)]
+        return ends[::-1]
+
+    def _of_group(
+        self, request: Request, keys: Sequence[bytes], end: int, index: int, group: KVGroupSpec
+    ) -> list[ChunkPlaces] | None:
+        """The chunks that a group needs for a prefix of `end` entries; None: not all are stored."""
+        kv, size = self._kv, self._store.chunk_blocks
+        first = group.first_entry(end * kv.block_size, kv.block_size)
+        found = []
+        for start in range(first // size * size, end, size):
+            stop = min(start + size, end)
+            places = [
+                (entry - start, (index, keys[entry]))
+                for entry in range(max(start, first), stop)
+                if kv.pool.lookup((index, keys[entry])) is None
+            ]
+            if places:
+                chunk = self.chunk(request, keys, stop, index)
+                if not self._store.has(chunk.key):
+                    return None
+                num_tokens = len(places) * kv.block_size
+                found.append(ChunkPlaces(chunk, stop, stop * kv.block_size, places, num_tokens))
+        return found
+
+    def _has(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> bool:
+        return self._store.has(self.chunk(request, keys, end, group).key)
