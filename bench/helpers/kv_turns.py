@@ -34,9 +34,13 @@ class TakesTurns:
         self._num_needed = sum(map(len, prompts)) + self._num_outputs - len(prompts)
 
     def take(self) -> bool:
-        """One turn. False: all requests have ended."""
+        """One turn, which goes on while K/V is loaded: a load has a deadline. False: all requests
+        have ended."""
         engine, begin = self._llm.llm_engine, time.perf_counter()
-        while engine.has_unfinished_requests() and time.perf_counter() < begin + _TURN_S:
+        loading = engine.engine_core.scheduler.states.loading
+        while engine.has_unfinished_requests() and (
+            loading or time.perf_counter() < begin + _TURN_S
+        ):
             for one in engine.step():
                 if one.finished:
                     self.outputs[one.request_id] = list(one.outputs[0].token_ids)
