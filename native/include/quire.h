@@ -533,9 +533,10 @@ int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch, int3
 int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids, uint8_t* data);
 int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                            const uint8_t* data);
-// Makes zeros of what a copy of a block of a layer group holds behind its first tokens.
-int32_t quire_clear_behind(const quire_model* model, int32_t layer_group, int32_t num_tokens,
-                           uint8_t* block);
+// Makes zeros of what a copy of a block of a layer group of so many layers holds beside its first
+// tokens: what is behind them, and slots that these layers do not use.
+int32_t quire_clear_behind(const quire_model* model, int32_t layer_group, int32_t num_layers,
+                           int32_t num_tokens, uint8_t* block);
 int64_t quire_block_bytes(const quire_model* model);
 // Gives the memory of all blocks back to the system; they hold zeros afterwards.
 void quire_discard_kv(quire_model* model);

@@ -176,20 +176,17 @@ class FakeExecutor:
     def block_bytes(self) -> int:
         return _PLACE.size * self.block_size
 
-    def read_blocks(self, block_ids: list[int], out: memoryview) -> bool:
+    def read_blocks(
+        self, block_ids: list[int], group: int, num_tokens: int, out: memoryview
+    ) -> bool:
         """On a thread of the store's, between any two lines of the rest."""
-        places = [place for block in block_ids for place in self.memory[block]]
-        assert None not in places, "a block is stored that was not computed"
-        out[:] = b"".join(_PLACE.pack(*place) for place in places)  # type: ignore[misc]
-        return True
-
-    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> bool:
-        """On a thread of the store's, between any two lines of the rest."""
-        places = self.memory[block_id][:num_tokens]
-        assert None not in places, "a tail is stored that was not computed"
-        assert {place[0] for place in places if place} == {group}
-        places += [(-1, -1)] * (self.block_size - num_tokens)
-        out[:] = b"".join(_PLACE.pack(*place) for place in places)  # type: ignore[misc]
+        content = []
+        for block in block_ids:
+            places = self.memory[block][:num_tokens]
+            assert None not in places, "a block is stored that was not computed"
+            assert {place[0] for place in places if place} == {group}
+            content += [*places, *[(-1, -1)] * (self.block_size - num_tokens)]
+        out[:] = b"".join(_PLACE.pack(*place) for place in content)  # type: ignore[misc]
         return True
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> bool:

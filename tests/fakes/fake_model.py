@@ -67,7 +67,7 @@ class Simulation:
         if tiers:
             shape = ChunkShape(chunk_blocks, self.executor.block_bytes)
             self.store = KVStore(shape, tiers)
-            saves = ChunkSaves(kv, self.store, self.executor)
+            saves = ChunkSaves(kv, self.store, self.executor.read_blocks)
             loads = PrefixLoads(kv, self.store, self.executor.write_blocks)
         self.scheduler = Scheduler(
             config, kv, self.max_model_len, self._follow_grammar, saves, loads

@@ -35,9 +35,10 @@ void clear_scales(const KvLayout& layout, uint8_t* group, int first) {
 
 }  // namespace
 
-void clear_behind(const KvCache& cache, int32_t layer_group, int32_t num_tokens, uint8_t* block) {
+void clear_behind(const KvCache& cache, int32_t layer_group, int32_t num_layers, int32_t num_tokens,
+                  uint8_t* block) {
   const KvLayout& layout = cache.layouts[layer_group];
-  const int64_t num_heads = int64_t{cache.num_slots} * layout.num_kv_heads;
+  const int64_t num_heads = int64_t{num_layers} * layout.num_kv_heads;
   for (int64_t head = 0; head < num_heads; ++head) {
     uint8_t* keys = block + head * layout.head_bytes;
     uint8_t* values = keys + layout.half_bytes;

@@ -177,9 +177,10 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        """Makes zeros of what `block` [block_bytes], which `read_blocks` gave, holds behind its
-        first `num_tokens` tokens; it is a block of layer group `group`. Any thread. Raises
-        ValueError on a bad shape, BackendError for a group or a number of tokens that is none."""
+        """Makes zeros of all that `block` [block_bytes], which `read_blocks` gave, holds beside the
+        first `num_tokens` tokens of layer group `group`: what others left behind them, and in slots
+        that this group does not use. Any thread. Raises ValueError on a bad shape, BackendError for
+        a group or a number of tokens that is none."""
 
     @abstractmethod
     def discard_kv(self) -> None:

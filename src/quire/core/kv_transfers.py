@@ -43,18 +43,11 @@ class BlockReader:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def read_blocks(self, block_ids: list[int], out: memoryview) -> bool:
-        """Their K/V, one after the other. False if the worker fails. Any thread."""
-        return self._read("read_blocks", block_ids, out)
-
-    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> bool:
-        """K/V of the first tokens of a block of a layer group, and zeros. False if the worker
-        fails. Any thread."""
-        return self._read("read_tail", block_id, group, num_tokens, out)
-
-    def _read(self, method: str, *args: object) -> bool:
+    def __call__(self, block_ids: list[int], group: int, num_tokens: int, out: memoryview) -> bool:
+        """K/V of the first tokens of these blocks of a layer group, block after block, and zeros.
+        False if the worker fails. Any thread."""
         try:
-            self._executor.call(method, *args)
+            self._executor.call("read_blocks", block_ids, group, num_tokens, out)
         except Exception:
             logger.exception("K/V could not be read for the KV store")
             return False

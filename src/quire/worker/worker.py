@@ -105,18 +105,17 @@ class Worker:
             ) from None
         return found(*args, **kwargs)
 
-    def read_blocks(self, block_ids: Sequence[int], out: memoryview) -> None:
-        """Copies KV blocks to memory of their size. Any thread, also while a step computes others.
-        Raises ValueError for another size."""
-        data = np.frombuffer(out, np.uint8)
-        self.model.read_blocks(np.array(block_ids, np.int32), data.reshape(len(block_ids), -1))
-
-    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> None:
-        """Copies the first tokens of a KV block of a layer group to memory of a block's size, with
-        zeros behind them. Any thread, also while a step computes the tokens behind. Raises
-        ValueError for another size, BackendError for another group."""
-        self.read_blocks([block_id], out)
-        self.model.clear_behind(np.frombuffer(out, np.uint8), group, num_tokens)
+    def read_blocks(
+        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+    ) -> None:
+        """Copies KV blocks of a layer group to memory of their size: of each its first tokens, and
+        zeros in place of what others left beside them. Any thread, also while a step computes what
+        is behind these tokens. Raises ValueError for another size, BackendError for another
+        group."""
+        data = np.frombuffer(out, np.uint8).reshape(len(block_ids), -1)
+        self.model.read_blocks(np.array(block_ids, np.int32), data)
+        for block in data:
+            self.model.clear_behind(block, group, num_tokens)
 
     def write_blocks(self, block_ids: Sequence[int], data: NDArray[np.uint8]) -> None:
         """Puts back what `read_blocks` gave, in these blocks. Any thread, also while a step has

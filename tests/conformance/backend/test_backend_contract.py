@@ -278,6 +278,23 @@ def test_groups_of_layers_have_tables_of_their_own(backend: Backend, kv_dtype: s
     model.close()
 
 
+@pytest.mark.parametrize("kv_dtype", ["float32", "bfloat16", "int8"])
+def test_what_others_left_beside_a_group_can_be_cleared(backend: Backend, kv_dtype: str) -> None:
+    """A block of the group that leaves a slot empty, after all of the cache was in use."""
+    spec = KVCacheSpec(12, 16, kv_dtype, GROUPED_LAYOUT)
+    tables, ids = [[7], [0], [5]], np.array([7, 0, 5], np.int32)
+    with closing(backend.compile(GROUPED, RandomStore(GROUPED), spec, OPTIONS)) as model:
+        grouped_step(model, tables, 0, 16)
+        fresh = model.read_blocks(ids)
+        model.write_blocks(ids, np.full_like(fresh, 255))
+        grouped_step(model, tables, 0, 16)
+        used = model.read_blocks(ids)
+        assert used[2].tobytes() != fresh[2].tobytes()
+        for group, block in enumerate(used):
+            model.clear_behind(block, group, 16)
+        assert used.tobytes() == fresh.tobytes()
+
+
 def test_a_layout_that_forgets_what_is_seen_is_refused(backend: Backend) -> None:
     first, *others = GROUPED_LAYOUT.groups
     layout = replace(GROUPED_LAYOUT, groups=(replace(first, window=4), *others))

@@ -188,10 +188,8 @@ class CpuBackend(Backend):
         records = encode(ops, storage, kv.layout.places(), self._library, loader)
         if lib.quire_set_ops(model, records, len(records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
-        num_groups = len(kv.layout.groups)
-        return CpuModel(
-            self._library, model, self._pool, places, program.vocab_size, ops, num_groups
-        )
+        groups = kv.layout.groups
+        return CpuModel(self._library, model, self._pool, places, program.vocab_size, ops, groups)
 
 
 def _lower(program: Program) -> _Lowered:

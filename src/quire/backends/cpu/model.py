@@ -19,6 +19,7 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
+from quire.config.kv_groups import KVGroupSpec
 from quire.errors import BackendError
 from quire.program import OpPlace
 
@@ -39,10 +40,10 @@ class CpuModel(CompiledModel):
         weights: object,
         vocab_size: int,
         ops: tuple[NativeOp, ...],
-        num_kv_groups: int,
+        kv_groups: tuple[KVGroupSpec, ...],
     ) -> None:
         """`weights`: whatever keeps alive the memory that the native model reads them from.
-        `num_kv_groups`: block tables of a request."""
+        `kv_groups`: of each, a request has a block table."""
         self._library = library
         self._ffi = library.ffi
         self._model = model
@@ -50,7 +51,7 @@ class CpuModel(CompiledModel):
         """Held so that the threads outlive the model."""
         self._weights: object = weights
         self._vocab_size = vocab_size
-        self._num_kv_groups = num_kv_groups
+        self._kv_groups = kv_groups
         self._ops = ops
         members = self._ffi.typeof("quire_sampling").fields
         self._sampling_types = {
@@ -132,8 +133,10 @@ class CpuModel(CompiledModel):
     def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
         """One native call. Raises BackendError for a group or a number of tokens that is none."""
         place = self._ffi.from_buffer("uint8_t[]", check_blocks(block, (self._block_bytes,)))
+        is_group = 0 <= group < len(self._kv_groups)
+        num_layers = len(self._kv_groups[group].layers) if is_group else 0
         clear = self._library.lib.quire_clear_behind
-        if clear(self._open(), group, num_tokens, place) != 0:
+        if clear(self._open(), group, num_layers, num_tokens, place) != 0:
             raise self._library.error("block not cleared")
 
     def discard_kv(self) -> None:
@@ -231,9 +234,9 @@ class CpuModel(CompiledModel):
         if places is not None and len(places) != len(batch.logits_rows):
             raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")
         shape = batch.block_tables.shape
-        if len(shape) != 3 or shape[1] != self._num_kv_groups:
+        if len(shape) != 3 or shape[1] != len(self._kv_groups):
             raise BackendError(
-                f"block_tables are {list(shape)}, not [{requests}, {self._num_kv_groups}, entries]"
+                f"block_tables are {list(shape)}, not [{requests}, {len(self._kv_groups)}, entries]"
             )
 
     def _sampling(self, columns: SamplingColumns, rows: int, alive: list[Any]) -> Any:

@@ -106,7 +106,7 @@ class PagedKVCache:
         if not (0 <= group < len(groups) and 0 <= num_tokens <= size):
             raise BackendError(f"{num_tokens} tokens of layer group {group} are no part of a block")
         begin, one = 0, groups[group]
-        for _ in range(self.spec.layout.num_slots):
+        for _ in one.layers:
             for kind, count in self._format.fields(one.num_kv_heads, one.head_dim):
                 end = begin + 2 * size * count * np.dtype(kind).itemsize
                 block[begin:end].reshape(2, size, -1)[:, num_tokens:] = 0

@@ -8,8 +8,8 @@ full, steps write only behind the tokens that are stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from quire.kvcache import KVCacheManager, Tail
 from quire.kvstore.chunks import ChunkKey
@@ -17,24 +17,18 @@ from quire.kvstore.jobs import StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import NEVER_SAVED, Request
 
-
-class PoolReader(Protocol):
-    """Copies K/V out of the pool, to memory of its size, on any thread. False: that failed."""
-
-    def read_blocks(self, block_ids: list[int], out: memoryview) -> bool:
-        """These, one after the other."""
-
-    def read_tail(self, block_id: int, group: int, num_tokens: int, out: memoryview) -> bool:
-        """The first tokens of a block of a group, and zeros."""
+ReadBlocks = Callable[[list[int], int, int, memoryview], bool]
+"""Copies blocks of a layer group out of the pool, of each its first tokens and zeros beside them,
+to memory of their size, on any thread; False: that failed."""
 
 
 class ChunkSaves:
     """Owned by the scheduler. One thread."""
 
-    def __init__(self, kv: KVCacheManager, store: KVStore, pool_reader: PoolReader) -> None:
+    def __init__(self, kv: KVCacheManager, store: KVStore, read_blocks: ReadBlocks) -> None:
         self._kv = kv
         self._store = store
-        self._pool_reader = pool_reader
+        self._read_blocks = read_blocks
         self._block_size = kv.block_size
         self._groups = kv.layout.groups
         self._size = store.chunk_blocks
@@ -132,9 +126,9 @@ class ChunkSaves:
         ):
             chunk = StoredChunk(key, 1)
             if first <= entry and self._store.wants(chunk):
-                block_id, read = table[entry - first], self._pool_reader.read_tail
-                copy = partial(read, block_id, key.group, tail.num_tokens)
-                self._store.save(chunk, [block_id], copy)
+                block_ids = [table[entry - first]]
+                copy = partial(self._read_blocks, block_ids, key.group, tail.num_tokens)
+                self._store.save(chunk, block_ids, copy)
 
     def _save_end(self, request: Request, num_tokens: int) -> None:
         """The full blocks of the first `num_tokens` that are behind the last whole chunk."""
@@ -156,9 +150,12 @@ class ChunkSaves:
             if first <= seen and self._store.wants(chunk):
                 block_ids = blocks.tables[group][seen - first : end - first]
                 num_unseen_bytes = (seen - start) * self._store.shape.block_bytes
-                self._store.save(chunk, block_ids, partial(self._copy, block_ids, num_unseen_bytes))
+                copy = partial(self._copy, block_ids, group, num_unseen_bytes)
+                self._store.save(chunk, block_ids, copy)
 
-    def _copy(self, block_ids: list[int], num_unseen_bytes: int, out: memoryview) -> bool:
+    def _copy(
+        self, block_ids: list[int], group: int, num_unseen_bytes: int, out: memoryview
+    ) -> bool:
         """The K/V of a chunk, with zeros in front. Any thread."""
         out[:num_unseen_bytes] = bytes(num_unseen_bytes)
-        return self._pool_reader.read_blocks(block_ids, out[num_unseen_bytes:])
+        return self._read_blocks(block_ids, group, self._block_size, out[num_unseen_bytes:])
