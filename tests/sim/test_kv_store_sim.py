@@ -6,6 +6,7 @@ import random
 
 import pytest
 from dict_tier import DictTier
+from fake_model import POISON
 from stored_simulation import WINDOWS, flush, simulation, tokens_of
 
 from quire.kvstore.costs import ReadCosts
@@ -73,6 +74,20 @@ def test_what_is_stored_is_not_stored_again() -> None:
         if turn == 0:
             num_writes = tier.num_writes
     assert tier.num_writes == num_writes
+
+
+@pytest.mark.parametrize("length", [9, 13, 16, 17, 30])
+def test_nothing_is_kept_of_a_request_that_fails(length: int) -> None:
+    """Chunks that were stored while its prompt was computed, whole ones and the end."""
+    tier = DictTier()
+    prompt = [*tokens_of("prompt", length - 1), POISON]
+    with simulation([tier], budget=4) as simulated:
+        simulated.add("a", prompt, 5)
+        while simulated.scheduler.has_work():
+            simulated.step()
+            flush(simulated)
+        assert tier.num_writes
+    assert not tier.chunks  # once the threads of the store have ended
 
 
 def test_other_tokens_and_other_salts_find_nothing() -> None:

@@ -8,7 +8,7 @@ full, steps write only behind the tokens that are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from quire.kvcache import KVCacheManager, Tail
@@ -84,16 +84,20 @@ class ChunkSaves:
         self._store.leave_pool()
 
     def forget(self, request: Request) -> None:
-        """The K/V of a request may be invalid: the store drops its chunks."""
-        chunks = self._whole_chunks(request)
+        """The K/V of a request may be invalid: the store drops its chunks, of which one may end
+        with any block."""
+        chunks = self._chunks_at(request, request.blocks.keys)
         if request.hands_off or request.goes_on:
             chunks += self._tail_chunks(request)
         self._store.forget(chunks)
 
     def _whole_chunks(self, request: Request) -> list[ChunkKey]:
         """Of all groups, in order of position."""
+        return self._chunks_at(request, request.blocks.keys[self._size - 1 :: self._size])
+
+    def _chunks_at(self, request: Request, keys: Sequence[bytes]) -> list[ChunkKey]:
+        """Those that end with the blocks of these keys, of all groups."""
         blocks = request.blocks
-        keys = blocks.keys[self._size - 1 :: self._size]
         groups = range(len(blocks.tables))
         return [ChunkKey(blocks.namespace, key, group) for key in keys for group in groups]
 
@@ -103,11 +107,8 @@ class ChunkSaves:
 
     def _tail_chunks(self, request: Request) -> list[ChunkKey]:
         """Of all groups; nothing if there is no tail."""
-        tail, blocks = self._tail(request), request.blocks
-        if tail is None:
-            return []
-        groups = range(len(blocks.tables))
-        return [ChunkKey(blocks.namespace, tail.digest, group) for group in groups]
+        tail = self._tail(request)
+        return [] if tail is None else self._chunks_at(request, [tail.digest])
 
     def _hand_off(self, request: Request) -> None:
         """Stores the end of the prompt for another engine, once it is computed: the full blocks
