@@ -16,8 +16,10 @@ namespace quire {
 // What is known of rows after some chunks: the largest score (times log2 e), and the sum of the
 // weights relative to it.
 struct RowStates {
-  alignas(64) float maximum[kItemRows];
-  alignas(64) float sum[kItemRows];
+  // A vector that begins at any row ends within the array.
+  static constexpr int kRoom = kItemRows + kLanes;
+  alignas(64) float maximum[kRoom];
+  alignas(64) float sum[kRoom];
 
   void clear(int rows) {
     std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
@@ -188,8 +190,7 @@ float weigh(const ScoreRule& rule, const TokenScales& scales, const ScoreRow& ro
 }
 
 // Adds one chunk's results to what came before it: rows r0 .. r0 + rows - 1 of `states` and
-// `result` with the first `rows` of `chunk` and `values`. Both arrays of states have room for whole
-// vectors.
+// `result` with the first `rows` of `chunk` and `values`.
 inline void merge_rows(RowStates& states, int r0, int rows, const RowStates& chunk, float* result,
                        const float* values, int64_t dim) {
   for (int r = 0; r < rows; r += kLanes) {
