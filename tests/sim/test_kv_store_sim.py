@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Iterator
 
 import pytest
 from dict_tier import DictTier
@@ -105,10 +107,21 @@ def test_other_tokens_and_other_salts_find_nothing() -> None:
     assert tier.num_reads == 0
 
 
+@pytest.fixture(params=[0.005, 0.2], ids=["writes soon", "writes late"])
+def other_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The thread that writes gets the interpreter soon, or when all is over."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(request.param)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("other_threads")
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_preempted_request_loads_what_it_had(windows: tuple[int | None, ...], depth: int) -> None:
-    """Six requests in a pool for two of them."""
+    """Six requests in a pool for two of them. What still waits in the pool to be written is there
+    as well."""
     tier = DictTier()
     with simulation([tier], 40, windows=windows, depth=depth, max_model_len=80) as simulated:
         for number in range(6):

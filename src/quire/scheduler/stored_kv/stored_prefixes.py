@@ -110,10 +110,16 @@ class StoredPrefixes:
         return []
 
     def _ends(self, request: Request, keys: Sequence[bytes], num_cached: int) -> list[int]:
-        """Where stored prefixes may end, the longest first, as far as one group tells."""
-        size, group = self._store.chunk_blocks, self.leading_group
+        """Where stored prefixes may end, the longest first, as far as one group tells. What the
+        pool has counts as well: it may still wait there to be stored."""
+        size, group, pool = self._store.chunk_blocks, self.leading_group, self._kv.pool
+
+        def is_there(start: int) -> bool:
+            in_pool = (pool.lookup((group, key)) is not None for key in keys[start : start + size])
+            return self._has(request, keys, start + size, group) or all(in_pool)
+
         end, ends = num_cached // size * size, []
-        while end + size <= len(keys) and self._has(request, keys, end + size, group):
+        while end + size <= len(keys) and is_there(end):
             end += size
             if end > num_cached:
                 ends.append(end)
