@@ -51,6 +51,9 @@ class EngineCoreClient(ABC):
     loop's death raise EngineDeadError with the cause.
     """
 
+    is_other_process: bool = False
+    """Whether the loop runs in another process, so that only plain values reach it."""
+
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: LoopMailbox | None = None

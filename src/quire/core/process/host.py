@@ -52,6 +52,8 @@ class ProcessHost(EngineCoreClient):
     commands socket belongs to whoever holds its lock; the events socket to the listening thread.
     """
 
+    is_other_process = True
+
     def __init__(
         self, config: EngineConfig, step_timeout_s: float, core_factory: str = DEFAULT_CORE
     ) -> None:

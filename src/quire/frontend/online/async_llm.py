@@ -40,6 +40,7 @@ from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType, StreamingInput
 from quire.outputs import RequestOutput
+from quire.param_checks import checked_json
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol import EngineCoreOutputs
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from quire.frontend.observers.user_stats import StatLoggerFactory
 
 _LONGEST_WAIT_S = 1e6
+_IN_A_PROCESS = " where the engine runs in another process (engine_mode='thread' takes any objects)"
 
 
 class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
@@ -227,6 +229,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     async def _process(
         self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any
     ) -> EngineInput:
+        if self._client.is_other_process and isinstance(params, SamplingParams):
+            checked_json(params.extra_args, "extra_args", _IN_A_PROCESS)
         process = partial(self.input_processor.process, request_id, prompt, params, **options)
         # A grammar may take long to try.
         has_grammar = getattr(params, "structured_outputs", None) is not None
