@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from quire.config.engine_args import EngineArgs
-from quire.frontend.arguments import refuse_arguments
+from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.offline.chat_prompts import ChatPrompts
 from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.llm_arguments import (
@@ -91,7 +91,8 @@ class LLM(LLMControl, UnsupportedLLMMethods):
 
         `sampling_params`: one for all, or one for each; None: the model's defaults. `priority`
         counts under the policy of that name. Raises RequestError, and runs no prompt, if one is
-        invalid.
+        invalid; the error says which (`prompts[13]`). To skip such prompts, call `enqueue` for each
+        and collect the others with `wait_for_completion`.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
@@ -130,7 +131,9 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         )
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
-        tickets = self._add(prompts, len(prompts), sampling_params, priority, tokenization)
+        tickets = self._add(
+            prompts, len(prompts), sampling_params, priority, tokenization, "messages"
+        )
         return self._collect(tickets, use_tqdm)
 
     def preprocess_chat(
@@ -204,7 +207,9 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
         with counted(prompts, use_tqdm, "Rendering conversations") as bar:
-            tickets = self._add(bar, len(prompts), sampling_params, priority, tokenization)
+            tickets = self._add(
+                bar, len(prompts), sampling_params, priority, tokenization, "messages"
+            )
         return self._enqueue(tickets)
 
     def wait_for_completion(
@@ -269,28 +274,32 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         sampling_params: Params,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
+        name: str = "prompts",
     ) -> list[Ticket]:
-        """Adds all requests, or none if one is invalid or Ctrl+C interrupts."""
+        """Adds all requests, or none if one is invalid or Ctrl+C interrupts. `name`: the caller's
+        argument that has the prompts."""
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params_of = one_each("params", params, SamplingParams, count)
         priority_of = one_each("priority", 0 if priority is None else priority, int, count)
+        params_name = None if isinstance(params, SamplingParams) else "sampling_params"
         tickets: list[Ticket] = []
         try:
             with deferred_interrupt() as raise_if_interrupted:
-                for prompt, its_params, its_priority in zip(
-                    prompts, params_of, priority_of, strict=True
+                for index, (prompt, its_params, its_priority) in enumerate(
+                    zip(prompts, params_of, priority_of, strict=True)
                 ):
                     ticket = Ticket(str(next(self.request_counter)), its_params.n)
                     final = its_params.clone()
                     final.output_kind = RequestOutputKind.FINAL_ONLY
-                    self.llm_engine.add_request(
-                        ticket.request_id,
-                        prompt,
-                        final,
-                        priority=its_priority,
-                        tokenization_kwargs=tokenization_kwargs,
-                        sink=ticket,
-                    )
+                    with located(name, index, count, params=params_name):
+                        self.llm_engine.add_request(
+                            ticket.request_id,
+                            prompt,
+                            final,
+                            priority=its_priority,
+                            tokenization_kwargs=tokenization_kwargs,
+                            sink=ticket,
+                        )
                     tickets.append(ticket)
                     raise_if_interrupted()
         except BaseException:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.errors import RequestError, quoted
+from quire.frontend.arguments import located
 from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import sequences_of
 from quire.frontend.beams.search import BeamSearch
@@ -35,10 +36,10 @@ def search_beams(
     of which a step failed.
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
-    searches = [
-        begin_search(engine.input_processor, request_id, prompt, params, num_logprobs=0)
-        for request_id, prompt in prompts
-    ]
+    searches, processor = [], engine.input_processor
+    for index, (request_id, prompt) in enumerate(prompts):
+        with located("prompts", index, len(prompts)):
+            searches.append(begin_search(processor, request_id, prompt, params, num_logprobs=0))
     if use_tqdm and concurrency_limit is not None:
         logger.warning("There is no progress bar with a concurrency_limit.")
         use_tqdm = False
