@@ -29,7 +29,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "vllm:kv_block_reuse_gap_seconds", "vllm:estimated_flops_per_gpu",
         "vllm:estimated_read_bytes_per_gpu", "vllm:estimated_write_bytes_per_gpu",
     ),
-    "weights are read once, at the start": ("vllm:rl_weight_update_*",),
+    "the log says how long new weights took": ("vllm:rl_weight_update_*",),
     "there are no WebSockets": ("vllm:websocket_*",),
     "they tell of Python, not of the engine": ("python_info", "python_gc_*"),
 }  # fmt: skip

@@ -23,7 +23,10 @@ _PARSERS = (
 )
 _ONE_PROCESS = "this version computes in one process, on the CPU"
 _TIERS = "K/V is kept and loaded by Quire itself: docs/kv_store.md"
-_WEIGHTS = "weights are not changed while a model is loaded"
+_WEIGHTS = (
+    "no trainer connects to the engine; new weights come from a folder (reload_weights) or from "
+    "memory (model_runner.model.load_weights)"
+)
 _RECORD = "vLLM's internal configuration; give the values to LLM or EngineArgs"
 _SERVER = "the server is not made of vLLM's parts; start it with the command `serve`"
 _MODELS = "models are not torch modules here; quire.models has them"

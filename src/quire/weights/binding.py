@@ -7,7 +7,7 @@ give wrong output without an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from quire.errors import CheckpointError
@@ -22,21 +22,32 @@ _MAX_NAMED = 8
 class BoundStore(WeightStore):
     """A checkpoint under the program's names. Invariant: it has every tensor of the program."""
 
-    def __init__(self, store: WeightStore, stored_names: dict[str, str]) -> None:
-        """`stored_names` gives the checkpoint's name for each of the program's."""
+    def __init__(
+        self,
+        store: WeightStore,
+        stored_names: dict[str, str],
+        given: Mapping[str, HostTensor] | None = None,
+    ) -> None:
+        """`stored_names` gives the checkpoint's name for each of the program's; `given` has tensors
+        that replace the checkpoint's."""
         self._store = store
         self._stored_names = stored_names
+        self._given = given or {}
 
     def names(self) -> Iterable[str]:
         return self._stored_names.keys()
 
     def get(self, name: str) -> HostTensor:
+        if name in self._given:
+            return self._given[name]
         stored = self._stored_names.get(name)
         if stored is None:
             raise CheckpointError(f"the program has no tensor {name!r}")
         return replace(self._store.get(stored), name=name)
 
     def stored(self, name: str) -> HostTensor:
+        if name in self._given:
+            return self._given[name]
         found = self._stored_names.get(name)
         if found is None:
             raise CheckpointError(f"the program has no tensor {name!r}")
@@ -58,9 +69,12 @@ class BoundStore(WeightStore):
 
 
 def bind(
-    program: Program, store: WeightStore, canonical_name: Callable[[str], str | None]
+    program: Program,
+    store: WeightStore,
+    canonical_name: Callable[[str], str | None],
+    given: Mapping[str, HostTensor] | None = None,
 ) -> BoundStore:
-    """The store keyed by the names in the program's `Param.parts`.
+    """The store keyed by the names in the program's `Param.parts`, of which `given` replaces some.
 
     `canonical_name` is the model family's: a checkpoint's tensor name to the program's, `None`
     for a known tensor that the program does not use (a rotary table, a tied head).
@@ -88,7 +102,7 @@ def bind(
             problems.extend(_shape_problem(store.describe(stored_names[name]), part))
     if problems:
         raise CheckpointError(_summary(store.source, problems))
-    return BoundStore(store, stored_names)
+    return BoundStore(store, stored_names, given)
 
 
 def _shape_problem(tensor: HostTensor, part: Tensor) -> list[str]:

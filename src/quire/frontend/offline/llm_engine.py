@@ -14,6 +14,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
+from quire.executor import Executor
 from quire.frontend.arguments import refuse_arguments, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import EngineInput, InputProcessor
@@ -125,6 +126,11 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
     def model_config(self) -> ModelConfig:
         """What is being served."""
         return self.config.model
+
+    @property
+    def model_executor(self) -> Executor:
+        """What runs the worker: `model_executor.driver_worker`, as in vLLM."""
+        return self.engine_core.executor
 
     @property
     def is_paused(self) -> bool:
