@@ -153,7 +153,7 @@ class KVTransfers:
         load.written += [key for _, key in one.places]
         loads = self._scheduler.loads
         if loads is not None and one.chunk.key.group == loads.leading_group:
-            load.request.num_loaded_tokens += one.num_tokens
+            load.request.count_loaded(loaded.tier, one.num_tokens)
             self._store.counts.add("hit_tokens", loaded.tier, one.num_tokens)
 
     def _end(self, load: PrefixLoad) -> None:

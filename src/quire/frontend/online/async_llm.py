@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -18,7 +19,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError, quoted
+from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from quire.frontend.observers.user_stats import StatLoggerFactory
 
 _LONGEST_WAIT_S = 1e6
+_REFRESH_S = 0.2
 _IN_A_PROCESS = " where the engine runs in another process (engine_mode='thread' takes any objects)"
 
 
@@ -279,6 +281,15 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self.requests.abort_all()
         for session in self._sessions:
             session.abort()
+
+    async def refresh_metrics(self) -> None:
+        """Brings the metrics of the KV store up to date: it goes on working after the last step.
+        A busy engine, which sends them every second, is not waited for."""
+        shown = self.metrics.series.kv_store
+        if shown is not None:
+            with suppress(asyncio.TimeoutError, QuireError):
+                found = await asyncio.wait_for(self.call("kv_store_stats"), _REFRESH_S)
+                shown.show(found["sums"], found["usage"])
 
     # --- life
 

@@ -96,4 +96,6 @@ async def metrics(http: Request) -> Response:
     engine = context.loaded_engine()
     is_well = engine.health().state == "alive"
     engine.metrics.series.engine_ready.set(1 if is_well else 0)
+    if is_well:
+        await engine.refresh_metrics()
     return Response(http.app.state.exposition().text(), headers={"content-type": CONTENT_TYPE})
