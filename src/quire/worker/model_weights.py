@@ -78,7 +78,7 @@ class ModelWeights:
         state = hashlib.sha256(of_files.encode())
         for name, tensor in sorted(self._wanted.given.items()):
             state.update(f"\n{name} {tensor.dtype} {tensor.shape} ".encode())
-            state.update(hashlib.sha256(tensor.data).digest())
+            state.update(hashlib.sha256(tensor.data.data).digest())
         return state.hexdigest()
 
     def note_loaded(self) -> None:
