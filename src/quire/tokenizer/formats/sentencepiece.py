@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from quire.errors import CheckpointError
 from quire.gguf.sentence_pieces import derived_merges
 from quire.tokenizer.formats.charsmap import Charsmap
+from quire.tokenizer.formats.ranked_merges import RankedMerges, has_one_order
 from quire.tokenizer.formats.sentencepiece_model import (
     BPE,
     CONTROL,
@@ -61,6 +62,7 @@ def build_sentencepiece(data: bytes, path: Path, config: Mapping[str, Any]) -> B
     adds_prefix = prefix if isinstance(prefix, bool) else model.adds_prefix
     is_legacy = config.get("legacy") is True
     defined = tuple(piece.text for piece in model.pieces if piece.type == USER_DEFINED)
+    is_exact = _is_rust_exact(model, defined, adds_prefix)
     with library_errors(lambda words: CheckpointError(f"{path}: {words}")):
         bpe = _bpe(model, path) if model.kind == BPE else None
         backend = Tokenizer(bpe or _unigram(model))
@@ -69,11 +71,13 @@ def build_sentencepiece(data: bytes, path: Path, config: Mapping[str, Any]) -> B
         backend.add_special_tokens(
             [AddedToken(text, special=True, normalized=False) for text in special]
         )
-        symbols = [AddedToken(text, special=False, normalized=_SPACE in text) for text in defined]
+        symbols = [
+            AddedToken(text, special=False, normalized=is_exact and _SPACE in text)
+            for text in defined
+        ]
         backend.add_tokens(symbols)
         parts = None
-        if not _is_rust_exact(model, defined, adds_prefix):
-            divides = UnigramPieces(model).ids if bpe is None else _divides(bpe, symbols)
+        if not is_exact:
             charsmap = Charsmap(model.charsmap, defined, path)
             _check_spaces(model, defined, charsmap, path)
             parts = PartEncoder(
@@ -81,7 +85,7 @@ def build_sentencepiece(data: bytes, path: Path, config: Mapping[str, Any]) -> B
                 adds_prefix,
                 is_legacy or model.removes_spaces,
                 model.removes_spaces,
-                divides,
+                _divides(model, bpe, symbols),
             )
     return BuiltSentencePiece(backend, {"unk_token": model.unknown, **model.roles}, parts, defined)
 
@@ -90,11 +94,11 @@ def _is_rust_exact(model: SentencePieceModel, defined: Collection[str], adds_pre
     """Whether the Rust library gives the ids of the library sentencepiece.
 
     It normalises characters by grapheme, and the parts of a text between symbols that a user
-    defined each for itself; it adds the scores of a Unigram model in double precision.
+    defined each for itself, without a space before the first symbol.
     """
-    if model.charsmap or model.kind != BPE or (defined and model.removes_spaces):
+    if model.charsmap or model.kind != BPE or not has_one_order(model):
         return False
-    return not (adds_prefix and any(_SPACE in text for text in defined))
+    return not (defined and (adds_prefix or model.removes_spaces))
 
 
 def _check_spaces(
@@ -108,11 +112,17 @@ def _check_spaces(
 
 
 def _divides(
-    bpe: tokenizers.models.Model, symbols: Sequence[tokenizers.AddedToken]
+    model: SentencePieceModel,
+    bpe: tokenizers.models.Model | None,
+    symbols: Sequence[tokenizers.AddedToken],
 ) -> Callable[[str], list[int]]:
-    """The merges alone, for texts that are normalised."""
+    """What divides normalised texts: the Rust library's merges alone, where they are exact."""
     from tokenizers import Tokenizer
 
+    if bpe is None:
+        return UnigramPieces(model).ids
+    if not has_one_order(model):
+        return RankedMerges(model).ids
     bare = Tokenizer(bpe)
     bare.add_tokens(list(symbols))
     return lambda text: bare.encode(text, add_special_tokens=False).ids
