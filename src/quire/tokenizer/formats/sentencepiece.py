@@ -158,12 +158,10 @@ def _unigram(model: SentencePieceModel) -> tokenizers.models.Model:
 def _add_spaces(
     backend: tokenizers.Tokenizer, model: SentencePieceModel, adds_prefix: bool, *, is_legacy: bool
 ) -> None:
-    """What happens to a text's characters and spaces, there and back."""
+    """What happens to a text's spaces, there and back."""
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
     steps: list[Any] = []
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
     if model.removes_spaces:
         removed = ((r"\A +", ""), (" {2,}", " "))
         steps += [normalizers.Replace(Regex(pattern), text) for pattern, text in removed]
