@@ -37,31 +37,37 @@ class Charsmap:
         that stay as they are. Raises CheckpointError for a damaged map."""
         units, self._texts = _parts(data, path) if data else (np.zeros(1, np.int64), b"")
         self._units: list[int] = units.tolist()
-        self._kept = [re.escape(text) for text in sorted(kept, key=len, reverse=True)]
+        self._is_empty = not data
+        found = [re.escape(text) for text in sorted(kept, key=len, reverse=True)]
+        self._kept = re.compile("|".join(found) or r"(?!)")
         self.has_spaces_in_a_row = b"  " in self._texts
 
     def apply(self, text: str) -> str:
         """The text with all keys replaced."""
-        pattern = self._places(text)
-        if pattern is None:
+        keys = None if self._is_empty else self._places(text)
+        if keys is None:
             return text
+        kept = self._kept.search(text)
         parts, place = [], 0
-        while match := pattern.search(text, place):
+        while match := keys.search(text, place):
+            if kept is not None and kept.start() <= match.start():
+                parts.append(text[place : kept.end()])
+                place = kept.end()
+                kept = self._kept.search(text, place)
+                continue
             parts.append(text[place : match.start()])
             place = match.end()
-            if match.lastgroup == "kept":
-                parts.append(match[0])
-                continue
-            place = match.start() + 1
             value = text[match.start()]
             for end, found in self._values(text, match.start()):
                 place, value = end, found
             parts.append(value)
+            if kept is not None and kept.start() < place:
+                kept = self._kept.search(text, place)
         parts.append(text[place:])
         return "".join(parts)
 
     def _places(self, text: str) -> re.Pattern[str] | None:
-        """Matches what stays, and wherever a key may begin; None if the text has neither.
+        """Matches the characters that may begin a key; None if the text has no key.
 
         Nearly all letters begin a key, with an accent after them, so that pairs of characters are
         looked up, each once.
@@ -73,9 +79,7 @@ class Charsmap:
             for pair in set(pairwise(text))
             if (node := nodes[pair[0]]) is not None and self._child(node, pair[1]) is not None
         ]
-        choices = [f"(?P<kept>{'|'.join(self._kept)})"] if self._kept else []
-        if keys:
-            choices.append(_one_of(keys))
+        choices = [_one_of(keys)] if keys else []
         if pairs:
             choices.append(f"{_one_of(a for a, _ in pairs)}(?={_one_of(b for _, b in pairs)})")
         return re.compile("|".join(choices)) if choices else None

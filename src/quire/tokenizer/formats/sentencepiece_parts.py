@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire.errors import RequestError
 from quire.tokenizer.formats.charsmap import Charsmap
 
 if TYPE_CHECKING:
@@ -63,7 +64,14 @@ class SentencePieceEncoder:
         self._pattern = re.compile("|".join(map(re.escape, found)) or r"(?!)")
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without any around it."""
+        """The ids of a text, without any around it. Raises RequestError for a text that is not
+        valid Unicode."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the text must be valid Unicode; character {error.start} is a lone surrogate"
+            ) from None
         ids: list[int] = []
         end = 0
         for begin, content in self._found(text):

@@ -8,6 +8,7 @@ Source: github.com/google/sentencepiece, src/unigram_model.cc, `EncodeOptimized`
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable
 
@@ -20,6 +21,7 @@ from quire.tokenizer.formats.sentencepiece_model import (
 )
 
 _UNKNOWN_PENALTY = 10.0
+_ONLY_A_PREFIX = math.inf
 
 
 class UnigramPieces:
@@ -71,10 +73,10 @@ class UnigramPieces:
             has_single = False
             end = begin + 1
             while end <= len(text):
-                score = scores.get(text[begin:end], _NO_PIECE)
-                if score is _NO_PIECE:
+                score = scores.get(text[begin:end])
+                if score is None:
                     break
-                if score is not None:
+                if score != _ONLY_A_PREFIX:
                     rounded[0] = score + so_far
                     total = rounded[0]
                     if begins[end] < 0 or total > best[end]:
@@ -89,17 +91,14 @@ class UnigramPieces:
         return begins, is_piece
 
 
-_NO_PIECE = object()
-
-
-def _scores(pieces: Iterable[Piece]) -> dict[str, float | None]:
-    """The score of each piece, and None for texts that only begin one."""
-    found: dict[str, float | None] = {}
+def _scores(pieces: Iterable[Piece]) -> dict[str, float]:
+    """The score of each piece, and `_ONLY_A_PREFIX` for texts that only begin one."""
+    found: dict[str, float] = {}
     for piece in pieces:
         if piece.type not in (NORMAL, USER_DEFINED):
             continue
         for end in range(1, len(piece.text)):
-            found.setdefault(piece.text[:end])
+            found.setdefault(piece.text[:end], _ONLY_A_PREFIX)
         found[piece.text] = piece.score if piece.type == NORMAL else _symbol_score(piece.text)
     return found
 
