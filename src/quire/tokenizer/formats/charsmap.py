@@ -86,11 +86,12 @@ class Charsmap:
 
     def _values(self, text: str, begin: int) -> Iterator[tuple[int, str]]:
         """Where the keys that begin there end, and what replaces them: the longest key last."""
-        node: int | None = 0
+        node = 0
         for end in range(begin + 1, min(begin + _MAX_KEY_CHARS, len(text)) + 1):
-            node = self._child(node, text[end - 1])
-            if node is None:
+            child = self._child(node, text[end - 1])
+            if child is None:
                 return
+            node = child
             if self._has_value(node):
                 place = self._units[self._base(node)] & (_IS_VALUE - 1)
                 yield end, self._texts[place : self._texts.index(b"\0", place)].decode()

@@ -106,7 +106,7 @@ def _scores(pieces: Iterable[Piece]) -> dict[str, float]:
 def _symbol_score(text: str) -> float:
     """Of a symbol that a user defined: better than that of any other piece. Measured with
     sentencepiece 0.2.3; versions before 0.2.2 had other constants."""
-    return len(text.encode()) * 0.1 - 0.1
+    return _single(len(text.encode()) * 0.1 - 0.1)
 
 
 def _single(value: float) -> float:
