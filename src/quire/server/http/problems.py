@@ -81,6 +81,11 @@ def unavailable(message: str, retry_after_s: float = 1.0) -> Problem:
     return Problem(503, message, type="Service Unavailable", headers={"Retry-After": seconds})
 
 
+def all_in_use() -> Problem:
+    """503 to a client for whom there is no connection."""
+    return unavailable("All connections of this server are in use.")
+
+
 def problem_of(error: BaseException) -> Problem:
     """The reply to an exception. An unexpected one is logged, and its reply has no details."""
     if isinstance(error, HttpError):
