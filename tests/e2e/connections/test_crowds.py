@@ -78,9 +78,9 @@ _CLOSE = b"Connection: close\r\n"
 
 
 async def ask_at_once(
-    server: RunningServer, count: int, tls: ssl.SSLContext | None
+    server: RunningServer, count: int, tls: ssl.SSLContext | None, pause_s: float
 ) -> Counter[Any]:
-    """The statuses of so many clients, each of which connects and sends a request."""
+    """The statuses of so many clients, each of which connects and sends a request after a pause."""
     address, request = urlsplit(server.url), post({**LONG, "max_tokens": 20}, headers=_CLOSE)
 
     async def visit() -> str:
@@ -88,6 +88,7 @@ async def ask_at_once(
             reader, writer = await asyncio.open_connection(
                 address.hostname, address.port, ssl=tls, ssl_handshake_timeout=60 if tls else None
             )
+            await asyncio.sleep(pause_s)
             writer.write(request)
             reply = await reader.read()
             writer.close()
@@ -98,17 +99,18 @@ async def ask_at_once(
     return Counter(await asyncio.gather(*(visit() for _ in range(count))))
 
 
-@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("kind", ["plain", "late", "TLS"])
 def test_all_of_a_crowd_get_a_reply(
-    start_server: StartServer, certificate: Path, is_tls: bool
+    start_server: StartServer, certificate: Path, kind: str
 ) -> None:
+    is_tls, pause_s = kind == "TLS", 1.5 if kind == "late" else 0.0
     tls = {"ssl_keyfile": certificate, "ssl_certfile": certificate} if is_tls else {}
     server = start_server(max_connections=40, reserved_connections=5, **tls)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     before = num_files(server)
     crowd = 75 if is_tls else 400
-    statuses = asyncio.run(ask_at_once(server, crowd, context if is_tls else None))
+    statuses = asyncio.run(ask_at_once(server, crowd, context if is_tls else None, pause_s))
     assert {*statuses} == {"200", "503"}, statuses
     assert statuses["200"] >= 40
     server.until(lambda: num_files(server) <= before + 2)

@@ -1,14 +1,12 @@
 """Accepts new connections: acquires a slot for each, and does the TLS handshake.
 
-Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd many
-are accepted in each turn of the event loop and few become connections. The others wait. Those whose
-first bytes ask for health or readiness become connections as soon as these bytes are there, and
-their requests are read at once. While a client waits it is a file descriptor: a socket object costs
-as much as accepting does.
+Accepting is quick; a connection of its own, with all that belongs to it, is not. A client costs a
+file descriptor until its first bytes arrive: a socket object costs as much as accepting does. Then
+it gets a slot, and waits for its turn to become a connection: of a crowd few do so in each turn of
+the event loop. Those whose first bytes ask for health or readiness become connections at once.
 
-A client for whom there is no slot waits without one until its first bytes arrive. Then it gets a
-slot if one is free by now, otherwise the reply 503 (`Refusals`). With TLS that reply needs a
-handshake, and so a reserved slot; a client waits for it.
+A client that begins a request while no slot is free gets the reply 503 (`Refusals`). With TLS that
+reply needs a handshake, and so a reserved slot; a client waits for it.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ _CHECK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A client that was accepted and is no connection yet."""
+    """A client with a slot that is no connection yet."""
 
     slot: ConnectionSlot
     begin: Callable[[], None]
@@ -71,17 +69,17 @@ class Acceptor:
         self._kind = listener.family, listener.type, listener.proto
         self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, _Waiting | None] = {}
-        """Accepted clients that are no connections yet, by file descriptor; None: without slot."""
         self._silent: dict[int, float] = {}
-        """Those without a slot that have sent nothing yet, and when to close each; the oldest one
-        is first."""
+        """Clients that have sent nothing yet, by file descriptor, and when to close each; the
+        oldest one is first."""
         self._due_slot: dict[int, None] = {}
-        """Those without a slot that have begun a TLS handshake."""
+        """Those that have begun a TLS handshake and have no slot."""
+        self._waiting: dict[int, _Waiting] = {}
+        """Those that have a slot."""
         self._refusals = Refusals(shared)
         self._most_without_slot = most_without_connection(shared.args)
         self._arrivals = select.epoll()
-        """Says which of the waiting clients have bytes, once each."""
+        """Says which of these clients have bytes, once each."""
         self._loop.add_reader(self._arrivals.fileno(), self._look_at_arrivals)
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -93,7 +91,7 @@ class Acceptor:
         """Stops accepting, closes waiting clients, and cancels handshakes."""
         self._loop.remove_reader(self._listener)
         self._loop.remove_reader(self._arrivals.fileno())
-        for descriptor in list(self._waiting):
+        for descriptor in [*self._silent, *self._due_slot, *self._waiting]:
             self._close(self._socket(descriptor))
         self._arrivals.close()
         self._refusals.close()
@@ -115,13 +113,14 @@ class Acceptor:
         end, are_more = time.thread_time() + _SLICE_S, True
         while are_more and time.thread_time() < end:
             clients, are_more = self._accept_some()
+            due = self._loop.time() + self._shared.args.header_timeout
             for client in clients:
-                self._waiting[client] = None
+                self._make_room()
+                self._silent[client] = due
                 self._arrivals.register(client, select.EPOLLIN | select.EPOLLONESHOT)
             self._look_at_arrivals()
-            for client in clients:
-                if client in self._waiting and self._waiting[client] is None:
-                    self._wait(client)
+        if self._silent:
+            self._check_later()
 
     def _accept_some(self) -> tuple[list[int], bool]:
         """File descriptors of new clients, and whether more may wait."""
@@ -140,9 +139,9 @@ class Acceptor:
         return clients, True
 
     def _look_at_arrivals(self) -> None:
-        """Looks at waiting clients whose first bytes have arrived, or who have gone."""
+        """Looks at clients whose first bytes have arrived, or who have gone."""
         for descriptor, _event in self._arrivals.poll(0):
-            if descriptor in self._waiting:
+            if descriptor in self._silent or descriptor in self._waiting:
                 self._look_at(descriptor)
 
     def _look_at(self, descriptor: int) -> None:
@@ -154,11 +153,11 @@ class Acceptor:
             self._open_early(client)
         else:
             client.detach()  # it waits on
-            if first is not None and self._waiting[descriptor] is None:
+            if first is not None and descriptor not in self._waiting:
                 self._serve_or_refuse(descriptor)
 
     def _open_early(self, client: socket.socket) -> None:
-        """Makes a waiting client a connection before its turn, if there is a slot for it."""
+        """Makes a client a connection before its turn, if there is a slot for it."""
         waiting, slots = self._take(client.fileno()), self._shared.slots
         slot = waiting.slot if waiting is not None else slots.acquire() or slots.acquire_reserved()
         if slot is None:
@@ -167,36 +166,25 @@ class Acceptor:
             self._open(client, slot)
 
     def _close(self, client: socket.socket) -> None:
-        """Closes a waiting client."""
+        """Closes a client that is no connection yet."""
         waiting = self._take(client.fileno())
         client.close()
         if waiting is not None:
             waiting.slot.release()
 
-    def _wait(self, descriptor: int) -> None:
-        """Queues a client to become a connection; without a slot it waits for one."""
-        slot = self._shared.slots.acquire()
-        if slot is not None:
-            self._queue(descriptor, slot)
-        elif descriptor not in self._due_slot:
-            self._wait_without_slot(descriptor)
-
-    def _queue(self, descriptor: int, slot: ConnectionSlot) -> None:
-        self._silent.pop(descriptor, None)
-        self._due_slot.pop(descriptor, None)
-        begin = partial(self._begin, descriptor)
-        self._waiting[descriptor] = _Waiting(slot, begin)
-        slot.evict = partial(self._drop, descriptor)
-        self._shared.connects.add(begin)
-
     def _serve_or_refuse(self, descriptor: int) -> None:
-        """A client without a slot has begun a request."""
+        """A client has begun a request: it gets a slot and waits for its turn, or gets 503."""
         slots = self._shared.slots
         slot = slots.acquire()
         if slot is None and self._tls_options:
             slot = slots.acquire_reserved()
         if slot is not None:
-            self._queue(descriptor, slot)
+            self._silent.pop(descriptor, None)
+            self._due_slot.pop(descriptor, None)
+            begin = partial(self._begin, descriptor)
+            self._waiting[descriptor] = _Waiting(slot, begin)
+            slot.evict = partial(self._drop, descriptor)
+            self._shared.connects.add(begin)
         elif self._tls_options:
             self._silent.pop(descriptor, None)
             self._due_slot[descriptor] = None
@@ -209,12 +197,6 @@ class Acceptor:
         self._make_room()
         self._refusals.add(client)
 
-    def _wait_without_slot(self, descriptor: int) -> None:
-        self._make_room()
-        self._waiting[descriptor] = None
-        self._silent[descriptor] = self._loop.time() + self._shared.args.header_timeout
-        self._check_later()
-
     def _make_room(self) -> None:
         """Bounds the clients without a slot: closes one that was answered, or has sent nothing, or
         has waited longest for a handshake."""
@@ -224,9 +206,9 @@ class Acceptor:
 
     def _check_later(self) -> None:
         if self._check is None:
-            self._check = self._loop.call_later(_CHECK_S, self._check_waiting)
+            self._check = self._loop.call_later(_CHECK_S, self._check_clients)
 
-    def _check_waiting(self) -> None:
+    def _check_clients(self) -> None:
         """Serves clients for whom there is a slot now, and closes those that have sent nothing."""
         self._check = None
         for descriptor in list(self._due_slot):
@@ -247,7 +229,7 @@ class Acceptor:
         self._arrivals.unregister(descriptor)
         self._silent.pop(descriptor, None)
         self._due_slot.pop(descriptor, None)
-        waiting = self._waiting.pop(descriptor)
+        waiting = self._waiting.pop(descriptor, None)
         if waiting is not None:
             self._shared.connects.discard(waiting.begin)
         return waiting
@@ -261,28 +243,18 @@ class Acceptor:
         return first is not None and first.startswith(_PROBES) and not self._tls_options
 
     def _drop(self, descriptor: int) -> bool:
-        """Another client gets the slot of one that was still waiting to become a connection, which
-        waits on without it; False if this one has begun a request meanwhile."""
+        """Whether another client may have the slot of one that waits: only if this one has gone."""
         client = self._socket(descriptor)
-        first = _first_bytes(client)
-        if first == b"":
+        is_gone = _first_bytes(client) == b""
+        if is_gone:
             self._close(client)
-            return True
-        if self._is_probe(first):
-            self._open_early(client)
-            return False
-        client.detach()
-        waiting = self._waiting[descriptor]
-        if first is not None or waiting is None:
-            return False
-        self._shared.connects.discard(waiting.begin)
-        self._wait_without_slot(descriptor)
-        return True
+        else:
+            client.detach()
+        return is_gone
 
     def _begin(self, descriptor: int) -> None:
         waiting = self._take(descriptor)
-        if waiting is None:
-            return
+        assert waiting is not None
         client, slot = self._socket(descriptor), waiting.slot
         client.setblocking(False)
         slot.evict = partial(self._shut_down, client)

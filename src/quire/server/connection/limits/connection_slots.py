@@ -13,9 +13,6 @@ logger = get_logger(__name__)
 
 _MIN_IDLE_S = 1.0
 """How long a connection without a request is safe from being closed for a new one."""
-_MIN_TLS_IDLE_S = 0.25
-"""The same for a reserved slot, which a client gets when its first bytes arrive. With TLS its
-request comes later than these."""
 _MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
 
@@ -88,11 +85,14 @@ class ConnectionSlots:
 
     If all are used, the connection that was idle longest is closed, so that idle clients cannot
     keep new ones out. Owned by the event loop.
+
+    A client gets a slot when its first bytes arrive. Without TLS a request begins with these, and
+    a reserved slot that is idle has answered; with TLS the request comes after a handshake.
     """
 
     def __init__(self, max_connections: int, num_reserved: int, *, is_tls: bool = False) -> None:
         self._max_connections = max_connections
-        min_reserved_idle_s = _MIN_TLS_IDLE_S if is_tls else 0.0
+        min_reserved_idle_s = _MIN_IDLE_S if is_tls else 0.0
         self._ordinary = _SlotPool(max_connections, _MIN_IDLE_S, is_reserved=False)
         self._reserved = _SlotPool(num_reserved, min_reserved_idle_s, is_reserved=True)
         self._warned_at = -_WARNING_INTERVAL_S
