@@ -29,6 +29,7 @@ from quire.server.connection.shared_state import SharedState
 from quire.server.connection.socket_transport import SocketTransport
 from quire.server.http.auth import PROBE_PATHS
 from quire.server.http.listening import most_without_connection
+from quire.server.http.problems import all_in_use, headers_too_late
 
 logger = get_logger(__name__)
 
@@ -195,7 +196,7 @@ class Acceptor:
 
     def _refuse(self, client: socket.socket) -> None:
         self._make_room()
-        self._refusals.add(client)
+        self._refusals.add(client, all_in_use())
 
     def _make_room(self) -> None:
         """Bounds the clients without a slot: closes one that was answered, or has sent nothing, or
@@ -209,7 +210,7 @@ class Acceptor:
             self._check = self._loop.call_later(_CHECK_S, self._check_clients)
 
     def _check_clients(self) -> None:
-        """Serves clients for whom there is a slot now, and closes those that have sent nothing."""
+        """Serves clients for whom there is a slot now, and ends those that have sent nothing."""
         self._check = None
         for descriptor in list(self._due_slot):
             if descriptor in self._due_slot:
@@ -220,7 +221,12 @@ class Acceptor:
         for descriptor, due in list(self._silent.items()):
             if due > now:
                 break
-            self._close(self._socket(descriptor))
+            if self._tls_options:
+                self._close(self._socket(descriptor))
+            else:
+                self._take(descriptor)
+                late = headers_too_late(self._shared.args.header_timeout)
+                self._refusals.add(self._socket(descriptor), late)
         if self._silent or self._due_slot:
             self._check_later()
 

@@ -18,7 +18,7 @@ from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.reply_writer import ReplyWriter
 from quire.server.connection.request_head import Headers
 from quire.server.connection.shared_state import SharedState
-from quire.server.http.problems import Problem, all_in_use
+from quire.server.http.problems import Problem, all_in_use, headers_too_late
 
 Address = tuple[str, int]
 
@@ -218,15 +218,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _on_late(self, phase: Phase) -> None:
         """A phase has passed its time limit."""
         if phase is Phase.HEAD:
-            seconds = self._args.header_timeout
-            text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
+            problem = headers_too_late(self._args.header_timeout)
         elif phase is Phase.BODY:
             seconds = self._args.body_timeout
             text = f"The request body took longer than body_timeout {seconds:g} s to arrive."
+            problem = Problem(408, text)
         else:
             self.close()
             return
-        self._reject_rest(Problem(408, text))
+        self._reject_rest(problem)
         self._update_phase()
 
     def _reject_rest(self, problem: Problem) -> None:

@@ -1,6 +1,7 @@
-"""Answers 503 to clients for whom there is no connection, and closes them.
+"""Answers an error to clients for whom there is no connection, and closes them.
 
-The acceptor hands over sockets without TLS whose clients have begun a request. Such a client costs
+The acceptor hands over sockets without TLS: of clients that have begun a request while all
+connections are in use (503), or that have sent nothing for too long (408). Such a client costs
 a file descriptor and no connection object. Closing a socket with unread bytes resets it, and the
 client may lose the reply; so the rest of its request is read and dropped until the client closes.
 """
@@ -13,7 +14,7 @@ import socket
 
 from quire.server.connection.reply_writer import ReplyWriter
 from quire.server.connection.shared_state import SharedState
-from quire.server.http.problems import all_in_use
+from quire.server.http.problems import Problem
 
 _AT_ONCE = 64
 """Clients that are read from in one turn of the event loop."""
@@ -37,11 +38,11 @@ class Refusals:
         """Number of open sockets."""
         return len(self._open)
 
-    def add(self, client: socket.socket) -> None:
-        """Sends the reply to a client, and closes the socket later."""
+    def add(self, client: socket.socket, problem: Problem) -> None:
+        """Sends an error to a client, and closes the socket later."""
         try:
             # A new socket has room for all of the reply.
-            client.send(self._reply(), socket.MSG_DONTWAIT)
+            client.send(self._reply(problem), socket.MSG_DONTWAIT)
             client.shutdown(socket.SHUT_WR)
             self._readable.register(client.fileno(), select.EPOLLIN)
         except OSError:  # the client has disconnected
@@ -68,9 +69,9 @@ class Refusals:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _reply(self) -> bytes:
+    def _reply(self, problem: Problem) -> bytes:
         headers = self._shared.server_state.default_headers
-        return ReplyWriter("GET", "1.1").problem(all_in_use(), headers)
+        return ReplyWriter("GET", "1.1").problem(problem, headers)
 
     def _read(self) -> None:
         """Drops bytes of clients, and closes those that have read their reply and closed."""

@@ -86,6 +86,12 @@ def all_in_use() -> Problem:
     return unavailable("All connections of this server are in use.")
 
 
+def headers_too_late(seconds: float) -> Problem:
+    """408 to a client whose request did not begin, or whose headers did not end, in time."""
+    text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
+    return Problem(408, text)
+
+
 def problem_of(error: BaseException) -> Problem:
     """The reply to an exception. An unexpected one is logged, and its reply has no details."""
     if isinstance(error, HttpError):

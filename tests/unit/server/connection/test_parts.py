@@ -249,13 +249,15 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one(
     assert take("a").is_reserved  # nobody has waited long enough
     second.set_busy()
     now[0] += 5
-    assert not take("fourth").is_reserved  # the first is being sent something
+    fourth = take("fourth")
+    assert not fourth.is_reserved  # the first is being sent something
     assert ended == ["third"]
     third.release()  # it was told already
     now[0] += 0.5
     reserved = [take("b"), take("c")]
     assert slots.acquire_reserved() is None  # "b" has had no time for its request
-    now[0] += 1
+    fourth.set_busy()
+    now[0] += 2
     last = slots.acquire_reserved()
     assert last is not None
     reserved.append(last)

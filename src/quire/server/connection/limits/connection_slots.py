@@ -13,6 +13,8 @@ logger = get_logger(__name__)
 
 _MIN_IDLE_S = 1.0
 """How long a connection without a request is safe from being closed for a new one."""
+_MIN_TLS_IDLE_S = 2.0
+"""The same where a request comes after a TLS handshake."""
 _MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
 
@@ -92,9 +94,9 @@ class ConnectionSlots:
 
     def __init__(self, max_connections: int, num_reserved: int, *, is_tls: bool = False) -> None:
         self._max_connections = max_connections
-        min_reserved_idle_s = _MIN_IDLE_S if is_tls else 0.0
-        self._ordinary = _SlotPool(max_connections, _MIN_IDLE_S, is_reserved=False)
-        self._reserved = _SlotPool(num_reserved, min_reserved_idle_s, is_reserved=True)
+        ordinary_s, reserved_s = (_MIN_TLS_IDLE_S,) * 2 if is_tls else (_MIN_IDLE_S, 0.0)
+        self._ordinary = _SlotPool(max_connections, ordinary_s, is_reserved=False)
+        self._reserved = _SlotPool(num_reserved, reserved_s, is_reserved=True)
         self._warned_at = -_WARNING_INTERVAL_S
         self.num_acquired = 0
         """Slots acquired since the server began."""
