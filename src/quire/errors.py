@@ -30,7 +30,12 @@ _MAX_CHARS = 1900
 
 
 class QuireError(Exception):
-    """Root of the tree."""
+    """Root of the tree. Messages have no secrets: passwords in URLs are hidden."""
+
+    def __init__(self, *args: object) -> None:
+        from quire.redaction import redact  # every module imports this one
+
+        super().__init__(*(redact(one) if isinstance(one, str) else one for one in args))
 
 
 class ConfigError(QuireError, ValueError):

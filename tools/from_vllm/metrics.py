@@ -12,7 +12,7 @@ from quire.metrics.sleep_metrics import SleepMetrics
 from quire.planning.plan import build_engine_config
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    "there is no cache but the KV cache": (
+    "the K/V that is kept beyond the KV cache has its own metrics: `quire:kv_store_*`": (
         "vllm:external_prefix_cache_queries", "vllm:external_prefix_cache_hits",
         "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_*", "vllm:simple_kv_offload_*",
         "vllm:nixl_*", "vllm:mooncake_store_*", "vllm:hf3fs_*", "vllm:hisparse_*",

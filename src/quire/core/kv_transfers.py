@@ -150,6 +150,7 @@ class KVTransfers:
     def _note(self, load: PrefixLoad, loaded: LoadedChunk) -> None:
         """A chunk of a load is in the pool."""
         one = load.chunks[loaded.index]
+        load.chunk_arrived()
         load.written += [key for _, key in one.places]
         loads = self._scheduler.loads
         if loads is not None and one.chunk.key.group == loads.leading_group:

@@ -93,6 +93,11 @@ def test_each_name_is_logged_once_and_not_without_end(monkeypatch: pytest.Monkey
     for index in range(500):
         scope = {"type": "http", "state": {}}
         fields.tell(Request(scope), ["same\n", f"field{index}"])
-        assert ignored_fields.header_of(scope)[0][1] == b"same?, field%d" % index
+        assert ignored_fields.header_of(scope, 200)[0][1] == b"same?, field%d" % index
+    refused = {"type": "http", "state": {}}
+    fields = ignored_fields.IgnoredFields()
+    fields.tell(Request(refused), ["image_url"])
+    assert ignored_fields.header_of(refused, 400)[0][1] == b"image_url"
+    assert "image_url" not in logged
     assert logged[:3] == ["same?", "field0", "field1"]
     assert len(logged) == len(set(logged)) == 256

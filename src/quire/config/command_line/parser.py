@@ -18,6 +18,7 @@ from quire.config.command_line.help import HINT, help_for
 from quire.config.command_line.values import parse_json, parse_loose
 from quire.errors import ConfigError, UnknownArgumentError
 from quire.log import get_logger
+from quire.redaction import redact
 from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
@@ -68,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         """Exits with code 2, as shells expect of a usage error."""
         if len(message) > _MAX_MESSAGE_CHARS:
             message = f"{message[:_MAX_MESSAGE_CHARS]} ..."
-        self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
+        self.exit(2, f"{self.prog}: error: {redact(message)}\nSee `{self.prog} --help`.\n")
 
     def add_config_option(self) -> None:
         """Declares `--config`, for `parse` to expand."""

@@ -81,6 +81,17 @@ def unavailable(message: str, retry_after_s: float = 1.0) -> Problem:
     return Problem(503, message, type="Service Unavailable", headers={"Retry-After": seconds})
 
 
+def all_in_use() -> Problem:
+    """503 to a client for whom there is no connection."""
+    return unavailable("All connections of this server are in use.")
+
+
+def headers_too_late(seconds: float) -> Problem:
+    """408 to a client whose request did not begin, or whose headers did not end, in time."""
+    text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
+    return Problem(408, text)
+
+
 def problem_of(error: BaseException) -> Problem:
     """The reply to an exception. An unexpected one is logged, and its reply has no details."""
     if isinstance(error, HttpError):
