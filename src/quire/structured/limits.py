@@ -144,6 +144,12 @@ def check_schema(name: str, schema: Any) -> None:
     what = "patterns and formats for one text"
     _at_most(name, what, merged.patterns, MAX_MERGED_PATTERNS)
     _at_most(name, "units of multipleOf for one number", merged.multiple, MAX_MULTIPLE)
+    if not merged.is_exact:
+        raise GrammarError(
+            f"{FIELD}.{name}: exclusiveMinimum and exclusiveMaximum cannot be held exactly where "
+            "allOf, $ref or other branches give the other bound; write both bounds in one schema",
+            parameter=f"{FIELD}.{name}",
+        )
     _check_references(name, schema)
 
 

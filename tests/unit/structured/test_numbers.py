@@ -1,0 +1,154 @@
+"""Numbers of JSON schemas are exact: every number that a grammar lets a model write is valid, as
+`jsonschema` says with exact decimals, and valid numbers can be written."""
+
+from __future__ import annotations
+
+import json
+import random
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
+
+import jsonschema
+import pytest
+from llguidance import LLMatcher
+from texts import checked_grammar, follows, vocabulary
+
+from quire.errors import RequestError
+from quire.structured.limits import parser_limits
+from quire.structured.schemas.digits import fraction_of, literal
+
+KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+LARGE = [
+    2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1, 2**64, 10**18, 10**20 + 1,
+    1234567890123456789, 3.4028234663852886e38, 1.7976931348623157e308,
+]  # fmt: skip
+DIGITS = b"-.0123456789eE+"
+TYPES = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+    "integer", lambda _, value: isinstance(value, Decimal) and value % 1 == 0
+)
+VALIDATOR = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=TYPES)
+STEPS = [1, 2, 7, 10, 100, 0.1, 0.01, 0.25, 0.5, 1.5, 2.5, 0.07, 3.3, 0.001]
+
+
+def _number(random_: random.Random) -> float:
+    sign = random_.choice((1, -1))
+    kind = random_.randrange(7)
+    if kind == 0:
+        return sign * random_.randrange(4)
+    if kind == 1:
+        return sign * (random_.randrange(4) + random_.choice((1e-9, -1e-9, 0.5, 0.25, 1e-15)))
+    if kind == 2:
+        return sign * round(random_.random() * 10 ** random_.randrange(6), random_.randrange(6))
+    if kind == 3:
+        return sign * random_.random() * 10 ** random_.randrange(-8, 17)
+    if kind == 4:
+        return sign * (random_.choice(LARGE) + random_.choice((0, 0, 1, -1)))
+    if kind == 5:
+        return sign * random_.randrange(10 ** random_.randrange(1, 21))
+    return sign * random_.choice((5e-324, 1e-7, 1e-20, 0.1 + 0.2, 123456.789012345678, 1e16, 1e22))
+
+
+def _near(random_: random.Random, number: float) -> float:
+    step = random_.choice((0, 1, 0.5, 1e-3, 2, 50, 1e6, 0.9999))
+    return number + (step if isinstance(number, float) or step != 0.5 else 1)
+
+
+def _schema(random_: random.Random) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": random_.choice(("number", "integer"))}
+    low = _number(random_)
+    if random_.random() < 0.15:
+        values = [_number(random_) for _ in range(random_.randrange(1, 4))]
+        schema |= {"const": values[0]} if len(values) == 1 else {"enum": values}
+    if random_.random() < 0.8:
+        schema[random_.choice(KEYWORDS[::2])] = low
+    if random_.random() < 0.8:
+        schema[random_.choice(KEYWORDS[1::2])] = _near(random_, low)
+    if random_.random() < 0.1:
+        schema[random_.choice(KEYWORDS)] = _number(random_)
+    if random_.random() < 0.2:
+        schema["multipleOf"] = random_.choice(STEPS)
+    return schema
+
+
+def _as_decimals(value: Any) -> Any:
+    """The schema with exact numbers: `jsonschema` compares these without rounding."""
+    if isinstance(value, dict):
+        return {key: _as_decimals(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_as_decimals, value)]
+    return Decimal(repr(value)) if isinstance(value, (int, float)) else value
+
+
+def _is_valid(schema: dict[str, Any], text: str) -> bool:
+    with localcontext(prec=1000):
+        number = json.loads(text, parse_int=Decimal, parse_float=Decimal)
+        return bool(VALIDATOR(_as_decimals(schema)).is_valid(number))
+
+
+def _written(grammar: str, random_: random.Random) -> str:
+    """A text that the grammar allows, by random choices of bytes."""
+    matcher = LLMatcher(vocabulary().tokenizer, grammar, log_level=0, limits=parser_limits())
+    text = bytearray()
+    while not matcher.is_stopped():
+        bits = int.from_bytes(matcher.compute_bitmask(), "little")
+        allowed = [byte for byte in DIGITS if bits >> byte & 1]
+        may_end = matcher.is_accepting()
+        if may_end and (not allowed or len(text) > 60 or random_.random() < 0.25):
+            break
+        text.append(random_.choice(allowed))
+        assert matcher.consume_token(text[-1])
+    return text.decode()
+
+
+def _check(schema: dict[str, Any], random_: random.Random) -> bool:
+    """Whether the schema is not refused, after checks of the texts of its grammar."""
+    near = _near_bounds(schema)
+    try:
+        grammar = checked_grammar(json=schema)
+    except RequestError as error:
+        # No number is valid, or a `multipleOf` cannot be exact.
+        is_right = "multipleOf" in str(error) or not any(_is_valid(schema, one) for one in near)
+        if not is_right or error.parameter != "structured_outputs.json":
+            raise AssertionError(f"{schema}: {error}") from error
+        return False
+    for _ in range(6):
+        text = _written(grammar, random_)
+        assert _is_valid(schema, text), f"{schema}: {text} was written"
+    numbers = [value for value in schema.values() if isinstance(value, (int, float))]
+    places = {len(literal(fraction_of(value)).partition(".")[2]) for value in numbers}
+    for text in near:
+        # llguidance wants as many decimal places as a bound or a step has.
+        whole, _, digits = text.partition(".")
+        texts = [f"{whole}.{digits:0<{width}}" for width in places if width]
+        does = any(follows(grammar, one) for one in (text, *texts))
+        assert does == _is_valid(schema, text), f"{schema}: {text}"
+    return True
+
+
+def _near_bounds(schema: dict[str, Any]) -> list[str]:
+    """Numbers at the bounds and next to them, in the notation that grammars have."""
+    values = [schema[key] for key in KEYWORDS if key in schema]
+    values += [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
+    steps = [Fraction(0), Fraction(1), Fraction(1, 1000), Fraction(1, 10**30)]
+    found = {
+        fraction_of(value) + sign * step for value in values for sign in (1, -1) for step in steps
+    }
+    if schema["type"] == "integer":
+        found = {value for value in found if value.denominator == 1}
+    return [literal(value) for value in sorted(found)]
+
+
+def test_random_schemas_of_numbers() -> None:
+    random_ = random.Random(20)
+    num_taken = sum(_check(_schema(random_), random_) for _ in range(100))
+    assert num_taken > 50
+
+
+@pytest.mark.long
+def test_thousands_of_random_schemas_of_numbers() -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    random_ = random.Random(seed)
+    num_taken = sum(_check(_schema(random_), random_) for _ in range(2000))
+    assert num_taken > 1000
