@@ -146,8 +146,8 @@ def check_schema(name: str, schema: Any) -> None:
     _at_most(name, "units of multipleOf for one number", merged.multiple, MAX_MULTIPLE)
     if not merged.is_exact:
         raise GrammarError(
-            f"{FIELD}.{name}: exclusiveMinimum and exclusiveMaximum cannot be held exactly where "
-            "allOf, $ref or other branches give the other bound; write both bounds in one schema",
+            f"{FIELD}.{name}: the bounds that allOf, $ref or branches give one number together "
+            "cannot be held exactly; write minimum, maximum and the like in one schema",
             parameter=f"{FIELD}.{name}",
         )
     _check_references(name, schema)

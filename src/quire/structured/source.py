@@ -17,12 +17,13 @@ from quire.structured import limits
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.schemas.exact import make_exact
 from quire.structured.schemas.numbers import settle_numbers
-from quire.structured.schemas.parts import Part, SettledSchema, parts_of
+from quire.structured.schemas.parts import SettledSchema, parts_of
+from quire.structured.schemas.tag_parts import Part
 from quire.structured.tags.texts import AddedTokens
 
-WHITE_SPACE = r"[ \t\n\r]{1,40}"
-"""Between the parts of JSON, where a request says nothing: bounded, because a model may write
-blanks without end where it is allowed to. Enough for ten levels of indentation by four."""
+WHITE_SPACE = r"[ \t]{1,40}|[ \t]{0,8}(\r?\n){1,2}[ \t]{0,40}"
+"""Between two parts of JSON, where a request says nothing: a model may write blanks and newlines
+without end where they are allowed. Enough for ten levels of indentation by four, after a line."""
 _IS_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|\??start[ \t]*:(?!:=))")
 _INNER_SCHEMA = re.compile(r"%json\s{0,64}(?=\{)")
 _SCHEMAS_WITHIN = (
@@ -55,7 +56,7 @@ def grammar_of(spec: StructuredOutputsParams, added: AddedTokens) -> str:
     if kind == "choice":
         return _choice_grammar(value)
     if kind == "grammar":
-        return _grammar(added.by_id(lark_of(value)))
+        return _grammar(added.by_id(lark_of(value, spec)))
     tags = parsed_json("structural_tag", value)
     limits.check_depth("structural_tag", tags, limits.MAX_TAG_DEPTH)
     return _tags_grammar(tags, spec, added)
@@ -95,13 +96,16 @@ def parsed_json(name: str, text: str) -> Any:
 def _tags_grammar(tags: Any, spec: StructuredOutputsParams, added: AddedTokens) -> str:
     from quire.structured.tags.grammar import tags_grammar  # rarely needed
 
-    return tags_grammar(
-        tags,
-        lambda schema: inline_schema(schema, spec),
-        lambda text: added.by_id(lark_of(text)),
-        regex_terminal,
-        added,
-    )
+    try:
+        return tags_grammar(
+            tags,
+            lambda schema: inline_schema(schema, spec),
+            lambda text: added.by_id(lark_of(text, spec)),
+            regex_terminal,
+            added,
+        )
+    except RecursionError:
+        raise _error(spec.kind, "refers to parts or to exact numbers in too long a row") from None
 
 
 def inline_schema(schema: Any, spec: StructuredOutputsParams) -> str | Part:
@@ -111,7 +115,11 @@ def inline_schema(schema: Any, spec: StructuredOutputsParams) -> str | Part:
         if not isinstance(written, SettledSchema):
             return written
         schema = written
-    return f"%json {msgspec.json.encode(schema.schema).decode()}"
+    return _inline(schema)
+
+
+def _inline(settled: SettledSchema) -> str:
+    return f"%json {msgspec.json.encode(settled.schema).decode()}"
 
 
 def regex_terminal(regex: str) -> str:
@@ -126,11 +134,10 @@ def regex_body(regex: str) -> str:
     return regex_to_lark(regex, "")
 
 
-def lark_of(grammar: str) -> str:
+def lark_of(grammar: str, spec: StructuredOutputsParams) -> str:
     """A grammar in Lark's notation, from that or GBNF. Raises GrammarError."""
     if _IS_LARK.search(grammar):
-        _check_inner_schemas(grammar)
-        return grammar
+        return _with_inner_schemas(grammar, spec)
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     limits.check_count("grammar", "rules", grammar.count("::="), limits.MAX_RULES)
@@ -146,21 +153,30 @@ def lark_of(grammar: str) -> str:
         ) from None
 
 
-def _check_inner_schemas(grammar: str) -> None:
-    """Limits for the schemas in a Lark grammar too."""
+def _with_inner_schemas(grammar: str, spec: StructuredOutputsParams) -> str:
+    """With the schemas of a Lark grammar written as any schema is."""
+    pieces, end = list[str](), 0
     for found in _INNER_SCHEMA.finditer(grammar):
+        if found.start() < end:
+            continue  # a text within a schema
         try:
-            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+            schema, after = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
             raise _error("grammar", "has a %json that is not valid JSON") from None
-        limits.check_depth("grammar", schema)
-        limits.check_schema("grammar", schema)
-        if settle_numbers(schema):
+        try:
+            written = _written(parsed_schema("grammar", schema), spec)
+        except GrammarError as error:
+            message = str(error).replace(f"{FIELD}.json", f"{FIELD}.grammar")
+            raise GrammarError(message, parameter=f"{FIELD}.grammar") from None
+        if not isinstance(written, SettledSchema):
             raise _error(
                 "grammar",
-                "has a %json with a number or a bound that is not exact there; "
-                "use structured_outputs.json, or at most 15 digits",
+                "has a %json with a number of more than 15 digits, or between bounds that a 64-bit "
+                "float cannot hold exactly; use structured_outputs.json or a structural tag for it",
             )
+        pieces += [grammar[end : found.start()], _inline(written)]
+        end = after
+    return "".join([*pieces, grammar[end:]])
 
 
 def _choice_grammar(choices: list[str]) -> str:
@@ -189,10 +205,7 @@ def _written(schema: dict[str, Any], spec: StructuredOutputsParams) -> SettledSc
     options = _options(schema, spec)
     if not patterns:
         return SettledSchema({**schema, "x-guidance": options})
-    try:
-        return parts_of(schema, patterns, options)
-    except RecursionError:
-        raise _error("json", "has too many references in a row to a number") from None
+    return parts_of(schema, patterns, options)
 
 
 def _options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str, Any]:

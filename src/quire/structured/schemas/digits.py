@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class Range(NamedTuple):
         )
 
 
+@lru_cache(maxsize=128)
 def number_pattern(numbers: Range, *, is_integer: bool) -> str:
     """The numbers of a range that is not empty, as JSON writes them. Bounds have finitely many
     decimal places; those of integers are whole and inclusive."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 from quire.errors import GrammarError, quoted
 from quire.structured.params import FIELD
@@ -108,7 +108,7 @@ def _bounds(node: dict[str, Any], inclusive: str, exclusive: str) -> Iterable[Bo
         yield Bound(fraction_of(other), is_exclusive=True)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -134,7 +134,8 @@ def _settled(node: dict[str, Any], path: str) -> str | None:
         if key != "multipleOf":
             del node[key]
     if _is_empty(numbers):
-        return _without_numbers(node)
+        _without_numbers(node)
+        return None
     if step is not None:
         return _settled_multiples(node, numbers, step, path)
     is_integer = kind == "integer"

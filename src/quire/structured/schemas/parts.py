@@ -19,8 +19,16 @@ from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of, literal
 from quire.structured.schemas.merging import resolved
 from quire.structured.schemas.numbers import KEYWORDS, is_exact_value
-
-Part = dict[str, Any]
+from quire.structured.schemas.tag_parts import (
+    Part,
+    array,
+    either,
+    members,
+    none_of,
+    regex,
+    sequence,
+    star,
+)
 
 _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 _NUMBERS = ("number", "integer")
@@ -36,8 +44,8 @@ _JOINING = frozenset({
     "enum", "const",
 })  # fmt: skip
 """Keywords that hold for values of all types."""
-_MAX_NESTED_ITEMS = 64
-"""Of an array whose first items have schemas of their own, and need not all be there."""
+_MAX_PREFIX_ITEMS = 64
+"""Of an array that is written out: its parts lie within each other."""
 _schemas = count()
 
 
@@ -92,7 +100,7 @@ class _Writer:
         rest = {key: value for key, value in node.items() if key not in _DEFINITIONS}
         found: list[Part] = []
         writers: list[tuple[tuple[str, ...], tuple[str, ...], Callable[..., Part]]] = [
-            (_NUMBERS, KEYWORDS, lambda *_: _regex(self._patterns[id(node)])),
+            (_NUMBERS, KEYWORDS, lambda *_: regex(self._patterns[id(node)])),
             (("object",), _OBJECT, self._object),
             (("array",), _ARRAY, self._array),
         ]
@@ -108,11 +116,14 @@ class _Writer:
             rest = {key: value for key, value in rest.items() if key not in keywords}
             found.append(write(node, path))
         self._only(rest.keys() & _JOINING, set(), path)
-        if any(self._is_marked(value) for value in rest.values()) or not found:
-            raise _error("in its other keywords", path)
+        for key, value in rest.items():
+            if self._is_marked(value):
+                raise _error(f"in {key}", path)
+        if not found:
+            raise _error(f"where the type is {node.get('type')}", path)
         if types:
             found.append(self._schema({**rest, "type": types}))
-        return _or(found)
+        return either(found)
 
     def _is_marked(self, value: Any) -> bool:
         return id(value) in self._marked
@@ -144,7 +155,7 @@ class _Writer:
             raise _error("in allOf", path)
         if keyword == "oneOf" and not self._are_apart(branches):
             raise _error("in oneOf, unless each branch has another type; use anyOf", path)
-        return _or(self.part(one, f"{path}/{keyword}/{i}") for i, one in enumerate(branches))
+        return either(self.part(one, f"{path}/{keyword}/{i}") for i, one in enumerate(branches))
 
     def _are_apart(self, branches: list[Any]) -> bool:
         """Whether no value can have the types of two of these."""
@@ -170,7 +181,7 @@ class _Writer:
         found = [self._value(value) for value in values if not is_exact_value(value)]
         if exact or not found:
             found.append(self._schema({"enum": exact}))
-        return _or(found)
+        return either(found)
 
     def _value(self, value: Any) -> Part:
         """One value, with the white space that may be in it."""
@@ -178,10 +189,10 @@ class _Writer:
             return self._schema({"const": value})
         if isinstance(value, dict):
             elements = [self._member(key, self._value(one)) for key, one in value.items()]
-            return _members("{", elements, [], "}")
+            return members("{", elements, [], "}")
         if isinstance(value, list):
-            return _members("[", [self._spaced(self._value(one)) for one in value], [], "]")
-        return _regex(re.escape(literal(fraction_of(value))))
+            return members("[", [self._spaced(self._value(one)) for one in value], [], "]")
+        return regex(re.escape(literal(fraction_of(value))))
 
     def _object(self, node: dict[str, Any], path: str) -> Part:
         self._only(
@@ -204,21 +215,21 @@ class _Writer:
         if more is not False:
             optional.append(len(elements))
             other = self._others(named, self.part(more, f"{path}/additionalProperties"))
-            elements.append(_sequence(other, _star(_sequence(_regex(","), other))))
-        return _members("{", elements, optional, "}")
+            elements.append(sequence(other, star(sequence(regex(","), other))))
+        return members("{", elements, optional, "}")
 
     def _member(self, key: str, value: Part) -> Part:
         name = re.escape(json.dumps(key, ensure_ascii=False))
-        return self._spaced(_sequence(_regex(f"{name}{self._space}:{self._space}"), value))
+        return self._spaced(sequence(regex(f"{name}{self._space}:{self._space}"), value))
 
     def _others(self, names: Iterable[str], value: Part) -> Part:
         """A member with another name than these."""
-        key = self._schema({"type": "string", "pattern": f"^(?s:{_none_of([*names])})$"})
-        colon = _regex(f"{self._space}:{self._space}")
-        return self._spaced(_sequence(key, colon, value))
+        key = self._schema({"type": "string", "pattern": f"^(?s:{none_of([*names])})$"})
+        colon = regex(f"{self._space}:{self._space}")
+        return self._spaced(sequence(key, colon, value))
 
     def _spaced(self, part: Part) -> Part:
-        return _sequence(_regex(self._space), part, _regex(self._space)) if self._space else part
+        return sequence(regex(self._space), part, regex(self._space)) if self._space else part
 
     def _array(self, node: dict[str, Any], path: str) -> Part:
         self._only(
@@ -226,27 +237,17 @@ class _Writer:
             set(_ARRAY),
             path,
         )
-        first, items = node.get("prefixItems") or [], node.get("items", True)
-        if not isinstance(items, (dict, bool)):
-            raise _error("in items that is a list; use prefixItems", path)
         least, most = node.get("minItems", 0), node.get("maxItems")
-        parts = [self._item(one, f"{path}/prefixItems/{i}") for i, one in enumerate(first)]
-        if len(parts) - least > _MAX_NESTED_ITEMS:
-            raise _error("in so many prefixItems that need not be there", path)
-        most = len(parts) if items is False and (most is None or most > len(parts)) else most
-        whole: Part | None = None
-        if most is None or most > len(parts):
-            rest = self._item(items, f"{path}/items")
-            whole = _items(rest, least - len(parts), None if most is None else most - len(parts))
-            if parts and whole is not None:
-                repeat = _sequence(_regex(","), rest)
-                left = None if most is None else most - len(parts)
-                whole = _repeat(repeat, max(least - len(parts), 0), left)
-        for i, one in reversed([*enumerate(parts[:most])]):
-            whole = _sequence(*([_regex(",")] if i else []), one, *([whole] if whole else []))
-            whole = whole if i < least else {"type": "optional", "content": whole}
-        inner = [whole] if whole else []
-        return _sequence(_regex(r"\["), *inner, _regex(r"\]"))
+        given, rest = node.get("prefixItems") or [], node.get("items", True)
+        if not isinstance(rest, (dict, bool)):
+            raise _error("in items that is a list; use prefixItems", path)
+        if len(given) > _MAX_PREFIX_ITEMS or not isinstance(least, int):
+            raise _error("in an array of this kind", path)
+        if rest is False and least > len(given):
+            return self._schema(False)
+        first = [self._item(one, f"{path}/prefixItems/{i}") for i, one in enumerate(given)]
+        others = None if rest is False else self._item(rest, f"{path}/items")
+        return array(first, others, least, most)
 
     def _item(self, node: Any, path: str) -> Part:
         return self._spaced(self.part(node, path))
@@ -282,56 +283,6 @@ def _leading_to(root: dict[str, Any], patterns: Mapping[int, str]) -> set[int]:
             found.add(one)
             marked += holders.get(one, [])
     return found
-
-
-def _none_of(texts: list[str]) -> str:
-    """The expression of all texts but these."""
-    by_first: dict[str, list[str]] = {}
-    for text in filter(None, texts):
-        by_first.setdefault(text[0], []).append(text[1:])
-    if not by_first:
-        return ".+" if "" in texts else ".*"
-    found = [f"[^{''.join(map(re.escape, by_first))}].*"]
-    found += [f"{re.escape(char)}(?:{_none_of(rest)})" for char, rest in by_first.items()]
-    return "|".join(found if "" in texts else ["", *found])
-
-
-def _items(item: Part, least: int, most: int | None) -> Part | None:
-    """Items of one kind, with commas."""
-    if most == 0:
-        return None
-    more = _repeat(
-        _sequence(_regex(","), item), max(least - 1, 0), None if most is None else most - 1
-    )
-    whole = _sequence(item, more)
-    return whole if least > 0 else {"type": "optional", "content": whole}
-
-
-def _repeat(part: Part, least: int, most: int | None) -> Part:
-    return {"type": "repeat", "content": part, "min": least, "max": most}
-
-
-def _members(begin: str, elements: list[Part], optional: list[int], end: str) -> Part:
-    if not elements:
-        return _regex(re.escape(begin + end))
-    members = {"type": "members", "elements": elements, "optional": optional, "separator": ","}
-    return _sequence(_regex(re.escape(begin)), members, _regex(re.escape(end)))
-
-
-def _regex(pattern: str) -> Part:
-    return {"type": "regex", "pattern": pattern}
-
-
-def _sequence(*parts: Part) -> Part:
-    return {"type": "sequence", "elements": [*parts]}
-
-
-def _star(part: Part) -> Part:
-    return {"type": "star", "content": part}
-
-
-def _or(parts: Iterable[Part]) -> Part:
-    return {"type": "or", "elements": [*parts]}
 
 
 def _types_of(value: Any) -> set[str]:

@@ -81,6 +81,8 @@ class _Writer:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         """Names of expressions."""
+        self._expressions: dict[str, str] = {}
+        """Rules of expressions."""
         self._written: dict[int, str] = {}
         """Rules of parts by the parts' identities, which `_keep` makes sure of."""
         self._keep: list[object] = []
@@ -225,7 +227,10 @@ class _Writer:
         refuse(part, "excludes")
         pattern = text_of(part, "pattern")
         limits.check_bytes("regex", pattern)
-        return self.rule(self._regex(pattern))
+        name = self._expressions.get(pattern)
+        if name is None:
+            name = self._expressions[pattern] = self.rule(self._regex(pattern))
+        return name
 
     def _inner_grammar(self, part: Mapping[str, Any]) -> str:
         text = text_of(part, "grammar")
