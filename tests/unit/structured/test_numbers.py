@@ -83,7 +83,7 @@ def _as_decimals(value: Any) -> Any:
 
 
 def _is_valid(schema: dict[str, Any], text: str) -> bool:
-    with localcontext(prec=1000):
+    with localcontext(prec=100_000):
         number = json.loads(text, parse_int=Decimal, parse_float=Decimal)
         return bool(VALIDATOR(_as_decimals(schema)).is_valid(number))
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from quire.structured.schemas.digits import Range
-from quire.structured.schemas.numbers import exclusive_range, is_exact_range
+from quire.structured.schemas.ranges import exclusive_range, is_exact_range
 
 _HERE = ""
 """The place of a schema itself; properties lie under their names, other parts under keywords."""

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, TypeGuard
+from typing import Any
 
 from quire.errors import GrammarError, quoted
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import Bound, Range, fraction_of, literal, number_pattern
 from quire.structured.schemas.places import schemas
+from quire.structured.schemas.ranges import (
+    EXACT_DIGITS,
+    KEYWORDS,
+    LOWER,
+    MAX_EXACT_INTEGER,
+    UPPER,
+    is_exact_bound,
+    is_exact_range,
+    is_exact_value,
+    is_number,
+    kind_of,
+    range_of,
+)
 
-_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-KEYWORDS = (*_LOWER, *_UPPER, "multipleOf")
 MAX_DIGITS = 400
 """Of one number, before and after its point: more than 64-bit floats have."""
-_MAX_EXACT_INTEGER = 2**53
-_EXACT_DIGITS = 15
-"""Digits of a number, and decimal places, that the library reads exactly."""
 _MAX_MULTIPLES = 256
 """That are written out where the library cannot count them."""
 
@@ -40,76 +47,6 @@ def settle_numbers(schema: dict[str, Any]) -> dict[int, str]:
         if pattern is not None:
             patterns[id(node)] = pattern
     return patterns
-
-
-def range_of(node: dict[str, Any]) -> Range:
-    """The bounds of the numbers of one schema. What is no number is left out."""
-    lower, upper = [*_bounds(node, *_LOWER)], [*_bounds(node, *_UPPER)]
-    return Range(
-        max(lower, default=None),
-        min(upper, key=lambda bound: (bound.value, not bound.is_exclusive), default=None),
-    )
-
-
-def exclusive_range(node: dict[str, Any]) -> Range:
-    """The same for the numbers that need not be integers. Those have bounds that are inclusive."""
-    return range_of(node) if kind_of(node) == "number" else Range()
-
-
-def is_exact_range(numbers: Range) -> bool:
-    """Whether the library holds a range of numbers exactly."""
-    lower, upper = numbers
-    if not all(map(_is_exact_bound, numbers)):
-        return False
-    if lower is None or upper is None or lower.value < 0 < upper.value:
-        return True
-    near, far = (lower, upper) if lower.value >= 0 else (upper, lower)
-    # The library writes such a bound itself, as the number without decimal places.
-    is_whole = near.is_exclusive and near.value.denominator == 1
-    return not (is_whole and abs(far.value) // 1 == abs(near.value))
-
-
-def is_exact_value(value: Any) -> bool:
-    """Whether the library writes a JSON value exactly."""
-    if isinstance(value, dict):
-        return all(map(is_exact_value, value.values()))
-    if isinstance(value, list):
-        return all(map(is_exact_value, value))
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return True
-    if isinstance(value, int):
-        return abs(value) <= _MAX_EXACT_INTEGER
-    return _is_exact(fraction_of(value))
-
-
-def kind_of(node: dict[str, Any]) -> str | None:
-    """`number` or `integer`: the numbers that the type of a schema allows; None: none."""
-    given = node.get("type", "number")
-    types = given if isinstance(given, list) else [given]
-    return next((kind for kind in ("number", "integer") if kind in types), None)
-
-
-def _is_exact_bound(bound: Bound | None) -> bool:
-    return bound is None or _is_exact(bound.value)
-
-
-def _is_exact(value: Fraction) -> bool:
-    most = 10**_EXACT_DIGITS
-    if abs(value) >= most or (value * most) % 1:
-        return False
-    return len(literal(abs(value)).replace(".", "").strip("0")) <= _EXACT_DIGITS
-
-
-def _bounds(node: dict[str, Any], inclusive: str, exclusive: str) -> Iterable[Bound]:
-    value, other = node.get(inclusive), node.get(exclusive)
-    if _is_number(value):
-        yield Bound(fraction_of(value), is_exclusive=other is True)  # as draft 4 has it
-    if _is_number(other):
-        yield Bound(fraction_of(other), is_exclusive=True)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _settled(node: dict[str, Any], path: str) -> str | None:
@@ -128,7 +65,7 @@ def _settled(node: dict[str, Any], path: str) -> str | None:
         numbers = _multiples(numbers, step)
     elif kind == "integer":
         numbers = _whole(numbers)
-    if step is None and _is_empty(numbers) and all(map(_is_exact_bound, range_of(node))):
+    if step is None and _is_empty(numbers) and all(map(is_exact_bound, range_of(node))):
         return None  # the library says which bounds contradict each other
     for key in given:
         if key != "multipleOf":
@@ -148,7 +85,7 @@ def _settled(node: dict[str, Any], path: str) -> str | None:
 def _has_numbers(node: dict[str, Any]) -> bool:
     """Whether the keywords of numbers have the types that JSON Schema gives them."""
     return all(
-        _is_number(node[key]) or (key.startswith("exclusive") and isinstance(node[key], bool))
+        is_number(node[key]) or (key.startswith("exclusive") and isinstance(node[key], bool))
         for key in KEYWORDS
         if key in node
     )
@@ -183,7 +120,7 @@ def _settled_values(
     """With those values of `enum` and `const` alone that the other keywords allow."""
 
     def is_allowed(value: Any) -> bool:
-        if not _is_number(value):
+        if not is_number(value):
             return True
         number = fraction_of(value)
         return numbers.has(number) and (step is None or number % step == 0)
@@ -227,7 +164,7 @@ def _settled_multiples(
 def _is_exact_step(given: float) -> bool:
     """The library makes an integer of the float by multiplying it by ten, with rounding."""
     value, places = float(given), 0
-    while value % 1 and places < _EXACT_DIGITS:
+    while value % 1 and places < EXACT_DIGITS:
         value, places = value * 10, places + 1
     return Decimal(value).scaleb(-places) == Decimal(repr(given))
 
@@ -269,11 +206,11 @@ def _without_numbers(node: dict[str, Any]) -> None:
 
 
 def _is_exact_integers(numbers: Range) -> bool:
-    return all(bound is None or abs(bound.value) <= _MAX_EXACT_INTEGER for bound in numbers)
+    return all(bound is None or abs(bound.value) <= MAX_EXACT_INTEGER for bound in numbers)
 
 
 def _write(node: dict[str, Any], numbers: Range) -> None:
-    for bound, keywords in ((numbers.lower, _LOWER), (numbers.upper, _UPPER)):
+    for bound, keywords in ((numbers.lower, LOWER), (numbers.upper, UPPER)):
         if bound is not None:
             is_whole = bound.value.denominator == 1
             value = int(bound.value) if is_whole else float(bound.value)

@@ -18,7 +18,7 @@ from quire.errors import GrammarError
 from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of, literal
 from quire.structured.schemas.merging import resolved
-from quire.structured.schemas.numbers import KEYWORDS, is_exact_value
+from quire.structured.schemas.ranges import KEYWORDS, is_exact_value
 from quire.structured.schemas.tag_parts import (
     Part,
     array,
