@@ -26,7 +26,7 @@ _MAX_NAMES = 16
 _MAX_NAME_CHARS = 64
 _MAX_LOGGED = 256
 """Most names in the log of one server."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 class IgnoredFields:

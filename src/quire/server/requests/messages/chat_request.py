@@ -114,12 +114,12 @@ def named_as_asked() -> Iterator[None]:
             raise
         if name in _TOO_LONG:  # clients look for these words, and then shorten the conversation
             message = f"prompt is too long: {message}"
-        own = _own_name(name)
+        own = own_name(name)
         message = re.sub(rf"\b{re.escape(name)}(?!\w)", own, message) if own != name else message
         raise RequestError(message, parameter=own, value=error.value) from None
 
 
-def _own_name(name: str) -> str:
+def own_name(name: str) -> str:
     """What a field of a chat request is called here."""
     if name.startswith("tools["):
         return name.replace(".function.parameters", ".input_schema").replace(".function.", ".")
