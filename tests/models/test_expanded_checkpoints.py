@@ -200,7 +200,7 @@ def test_it_is_said_that_they_are_expanded(
     config = read_config(tmp_path)
     with caplog.at_level(logging.INFO, logger="quire"):
         as_shipped(open_checkpoint(tmp_path), shipped_format(config))
-    assert "FP8 with a scale for each 48 x 40: 14 matrices are expanded" in caplog.text
+    assert "FP8 with a scale for each 48 x 40: 14 of 14 matrices are expanded" in caplog.text
 
 
 def test_a_format_may_be_asked_for_beside(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What the tensors of a quantised checkpoint say beside its `quantization_config`.
+"""What the tensors of a checkpoint say in addition to its config.json.
 
-Which matrices are quantised, some configurations do not list, and matrices that are multiplied as
-one may have their columns in unlike orders. Called by `read_checkpoint`, before anything is built.
+Whether the head is tied, which matrices are quantised, and whether the columns of their groups are
+neighbours: configurations leave this out, or are wrong about it. Called by `read_checkpoint`, before
+anything is built.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any
 import numpy as np
 
 from quire.errors import CheckpointError
-from quire.models import Shipped, as_expanded, build_program, name_map, shipped_format, with_plain
+from quire.models import (
+    Shipped,
+    as_expanded,
+    build_program,
+    name_map,
+    shipped_format,
+    with_order,
+    with_plain,
+)
+from quire.planning.stored_head import with_stored_head
 from quire.program import Param, Program, Tensor
 from quire.program.values import GroupedFormat
 from quire.weights import WeightStore, open_checkpoint
@@ -26,20 +36,31 @@ _ORDERS = (".g_idx", ".weight_g_idx")
 
 def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """The configuration with notes of what the files in `path` say, where it matters."""
-    shipped = shipped_format(hf_config)
-    if not isinstance(shipped, Shipped) or shipped.layout == "mxfp4":
-        return hf_config
-    params = list(_held(build_program(hf_config)))
-    if not params:
-        return hf_config
     try:
         files = open_checkpoint(path)
     except CheckpointError:  # loading says what is wrong
         return hf_config
     with closing(files):
-        if shipped.format.has_order and (unlike := _unlike_orders(hf_config, params, files)):
-            return as_expanded(hf_config, unlike)
-        quantised = _quantised(hf_config, as_shipped(files, shipped))
+        hf_config = with_stored_head(hf_config, files)
+        shipped = shipped_format(hf_config)
+        if not isinstance(shipped, Shipped) or shipped.layout == "mxfp4":
+            return hf_config
+        return _as_quantised(hf_config, shipped, files)
+
+
+def _as_quantised(
+    hf_config: Mapping[str, Any], shipped: Shipped, files: WeightStore
+) -> Mapping[str, Any]:
+    if not shipped.format.has_order and _has_order(shipped, files):
+        hf_config = with_order(hf_config)
+        found = shipped_format(hf_config)
+        if not isinstance(found, Shipped):
+            return hf_config
+        shipped = found
+    params = list(_held(build_program(hf_config)))
+    if shipped.format.has_order and (unlike := _unlike_orders(hf_config, params, files)):
+        return as_expanded(hf_config, unlike)
+    quantised = _quantised(hf_config, as_shipped(files, shipped))
     plain = {part.name for param in params for part in param.parts} - quantised
     return with_plain(hf_config, plain) if plain else hf_config
 
@@ -58,6 +79,18 @@ def _quantised(hf_config: Mapping[str, Any], store: WeightStore) -> set[str]:
         if stored.endswith(".weight") and (name := canonical(stored)) is not None:
             names[name] = stored
     return {name for name, stored in names.items() if store.describe(stored).dtype == "GROUPED"}
+
+
+def _has_order(shipped: Shipped, files: WeightStore) -> bool:
+    """Whether a matrix has an order of columns of which the configuration says nothing."""
+    for stored in files.names():
+        if stored.endswith(_ORDERS):
+            order = files.integers(stored).reshape(-1)
+            size = shipped.group_size or max(order.size, 1)
+            is_none = bool((order == -1).all())
+            if not is_none and not np.array_equal(order, np.arange(order.size) // size):
+                return True
+    return False
 
 
 def _unlike_orders(
