@@ -102,6 +102,8 @@ def test_config_json_comes_before_files(tmp_path: Path) -> None:
         ({**GPTQ, "group_size": 0}, "group_size must be -1 or a positive number"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({**GPTQ, "dynamic": ["-:lm_head"]}, "dynamic"),
+        ({"quant_method": "awq", "bits": 3}, "bits 3"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "config_groups"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo 'W4A8_AWQ'"),
         ({"quant_method": "auto-round", "data_type": "mx_fp"}, "data_type 'mx_fp'"),
         ({"quant_method": "quark"}, "global_quant_config.weight None"),

@@ -253,7 +253,7 @@ def test_parts_that_do_not_fit_are_named(
         ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt 'e5m2'"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"blocks of \[128\]"),
         ({**BNB, "bnb_4bit_quant_type": "int4"}, "bnb_4bit_quant_type 'int4'"),
-        ({**KINDS["gptq-act-order"][1], "bits": 3}, "bits 3"),
+        ({**KINDS["gptq-act-order"][1], "bits": 5}, "bits 5"),
         (compressed("float-quantized", {**FLOATS, "strategy": "token"}), "strategy 'token'"),
     ],
 )

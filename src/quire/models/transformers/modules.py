@@ -174,7 +174,7 @@ def _check_kind(name: str, module: Any, config: Any) -> None:
     if getattr(config, "is_encoder_decoder", False):
         why = "it has an encoder"
     elif getattr(module, "_is_stateful", False):
-        why = "it keeps a state beside keys and values"
+        why = "it keeps a state in addition to keys and values"
     elif not getattr(config, "is_causal", True) or _is_made_an_encoder(module, config):
         why = "its tokens see later ones (is_decoder or is_causal is false)"
     other = set(getattr(config, "layer_types", None) or ()) - set(_ATTENTIONS)
