@@ -1,4 +1,4 @@
-"""Checkpoints in the rarer layouts of quantisation, made from a random model, and what their numbers
+"""Checkpoints in rarer layouts of quantisation, made from a random model, and what their numbers
 are by the formulas of the projects that write them."""
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _codes_of(packed: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def as_packed_bytes(base: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    rows, columns = weight.shape
+    rows = len(weight)
     scales = (weight.reshape(rows, -1, GROUP).abs().amax(2) / 127).bfloat16()
     spread = scales.float().repeat_interleave(GROUP, 1)
     codes = (weight / spread).round().clamp(-128, 127).to(torch.int64)
@@ -129,7 +129,7 @@ def as_packed_bytes(base: str, weight: torch.Tensor) -> tuple[Tensors, torch.Ten
 
 
 def as_packed_nibbles(base: str, weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    rows, columns = weight.shape
+    rows = len(weight)
     scales = (weight.reshape(rows, -1, GROUP).abs().amax(2) / 7).bfloat16()
     spread = scales.float().repeat_interleave(GROUP, 1)
     codes = (weight / spread).round().clamp(-8, 7).to(torch.int64)

@@ -1,5 +1,5 @@
-"""Quantised checkpoints as rarer tools write and describe them: the numbers of each are those of its
-own formula, and what cannot be read names the key or the tensor."""
+"""Quantised checkpoints as rarer tools write and describe them: the numbers of each are those of
+its own formula, and what cannot be read names the key or the tensor."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_bias_that_is_not_zero_is_refused(
     stored = load_file(tmp_path / "model.safetensors")
     stored["model.layers.1.mlp.up_proj.bias"][3] = 0.5
     save_file(stored, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"unexpected tensor 'model.layers.1.mlp.up_proj.bias"):
+    with pytest.raises(CheckpointError, match=r"unexpected tensor .*1\.mlp\.up_proj\.bias"):
         weights_of(tmp_path)
 
 

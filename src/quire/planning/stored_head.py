@@ -113,4 +113,3 @@ def _is_same(files: WeightStore, first: str, second: str) -> bool:
     for name in (first, second):
         files.release(name)
     return same
-

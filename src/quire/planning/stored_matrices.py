@@ -1,8 +1,8 @@
 """What the tensors of a checkpoint say in addition to its config.json.
 
 Whether the head is tied, which matrices are quantised, and whether the columns of their groups are
-neighbours: configurations leave this out, or are wrong about it. Called by `read_checkpoint`, before
-anything is built.
+neighbours: configurations leave this out, or are wrong about it. Called by `read_checkpoint`,
+before anything is built.
 """
 
 from __future__ import annotations

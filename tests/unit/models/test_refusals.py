@@ -17,7 +17,7 @@ LLAMA: dict[str, Any] = {
 
 def refusal(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]) -> str:
     """Where neither torch nor transformers is installed."""
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(choice, "find_spec", lambda _: None)
     with pytest.raises(UnsupportedModelError) as caught:
         choice.with_model_impl(config, "auto")
     return str(caught.value)

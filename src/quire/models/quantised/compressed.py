@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from quire.models.quantised.expanded import Expanded
+from quire.models.quantised.expanded import Expanded, Layout
 from quire.models.quantised.floats import held_fp8
 from quire.models.quantised.shipped import (
     WHOLE_ROW_GROUP,
@@ -127,7 +127,7 @@ def _whole_numbers(
     has_order = weights.get("actorder") == "group" and layout == "pack-quantized"
     group = group_of(weights.get("group_size")) if weights["strategy"] == "group" else None
     symmetric = weights.get("symmetric", True)
-    stored = "pack-quantized" if layout == "pack-quantized" else "int-quantized"
+    stored: Layout = "pack-quantized" if layout == "pack-quantized" else "int-quantized"
     order = " in groups of an order of their own (actorder)" if has_order else ""
     expanded = Expanded(_METHOD, stored, f"weights of {bits} bits{order}", int(bits or 0))
     if stored == "int-quantized":

@@ -46,7 +46,7 @@ class Shipped:
     plain: frozenset[str] = frozenset()
     """Matrices that the checkpoint does not hold in this format, though nothing above says so."""
     targets: tuple[str, ...] = ("Linear",)
-    """Modules that are quantised so: "Linear" is all that are multiplied; others as in `ignored`."""
+    """Modules that are quantised so: "Linear" stands for all; others as in `ignored`."""
 
     @property
     def what(self) -> str:
@@ -83,8 +83,8 @@ class Shipped:
 
 
 def ordered(shipped: Shipped) -> Shipped | Expanded:
-    """The same for a checkpoint whose groups are of columns that are not neighbours. Codes of 4 bits
-    are held so, others are expanded."""
+    """The same for a checkpoint whose groups are of columns that are not neighbours. Codes of 4
+    bits are held so, others are expanded."""
     if shipped.format.code_bits == 4 or shipped.expanded is None:
         return replace(shipped, format=replace(shipped.format, has_order=True))
     return shipped.expanded

@@ -130,7 +130,7 @@ class SplitExperts(WeightStore):
         blocks = self._bytes(piece.fused)[piece.expert, piece.rows]
         stored = self._bytes(piece.fused.removesuffix("_blocks") + "_scales")
         try:
-            groups = mxfp4(pairs(blocks), stored[piece.expert, piece.rows])
+            groups = mxfp4(MXFP4, pairs(blocks), stored[piece.expert, piece.rows])
         except (ValueError, IndexError, CheckpointError) as error:
             raise CheckpointError(
                 f"{self.source}: {piece.fused!r} and its scales do not fit together: {error}"

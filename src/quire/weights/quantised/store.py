@@ -34,7 +34,6 @@ class _Matrix:
 
     parts: Parts
     layout: Layout
-    how: Expanded
 
 
 class QuantisedStore(WeightStore):
@@ -79,7 +78,7 @@ class QuantisedStore(WeightStore):
         if matrix is None:
             return self._store.describe(name)
         try:
-            shape = matrix.layout.shape(matrix.parts, matrix.how)
+            shape = matrix.layout.shape(matrix.parts)
         except (ValueError, IndexError) as error:
             raise self._misfit(name, error) from error
         if not self._is_held(name, matrix) or self._shipped is None:
@@ -94,7 +93,7 @@ class QuantisedStore(WeightStore):
         try:
             if self._shipped is not None and self._is_held(name, matrix):
                 return self._grouped(name, matrix.layout.groups(matrix.parts, self._shipped))
-            values = matrix.layout.numbers(matrix.parts, matrix.how)
+            values = matrix.layout.numbers(matrix.parts)
         except (ValueError, IndexError, CheckpointError) as error:
             raise self._misfit(name, error) from error
         data = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
@@ -154,9 +153,9 @@ def _matrices(
         ends = tuple(f".{code}" for code in layout.codes)
         for name in sorted(filter(lambda name: name.endswith(ends), names)):
             base = next(name.removesuffix(end) for end in ends if name.endswith(end))
-            parts = Parts(store, names, base)
+            parts = Parts(store, names, base, how)
             if base not in found and (len(ways) == 1 or layout.is_here(parts)):
-                found[base] = _Matrix(parts, layout, how)
+                found[base] = _Matrix(parts, layout)
     return found
 
 

@@ -117,10 +117,10 @@ def nvfp4(format: GroupedFormat, codes: Bytes, scales: Bytes, divisor: np.float3
     return Groups(format, codes, np.ascontiguousarray(scales), divisors=divisors)
 
 
-def mxfp4(codes: Bytes, exponents: Bytes) -> Groups:
+def mxfp4(format: GroupedFormat, codes: Bytes, exponents: Bytes) -> Groups:
     """codes [N, K], exponents [N, K / 32], to which 127 is added."""
     powers = exponents.astype(np.int32) - SCALE_OF_HALVES
-    return Groups(MXFP4, codes, powers_of_two(powers))
+    return Groups(format, codes, powers_of_two(powers))
 
 
 def powers_of_two(exponents: NDArray[np.int32]) -> Floats:

@@ -1,5 +1,4 @@
-"""`Layout`: the tensors in which one kind of checkpoint stores a quantised matrix, and `Parts`, those
-of one module."""
+"""`Layout`: in which tensors a kind of checkpoint stores a matrix. `Parts`: those of a module."""
 
 from __future__ import annotations
 
@@ -20,8 +19,9 @@ Shape = tuple[int, ...]
 class Parts:
     """The tensors of one module: "qweight" is that of the name BASE.qweight."""
 
-    def __init__(self, store: WeightStore, names: set[str], base: str) -> None:
-        """`names`: those of the store."""
+    def __init__(self, store: WeightStore, names: set[str], base: str, how: Expanded) -> None:
+        """`names`: those of the store. `how`: what the checkpoint says of the layout."""
+        self.how = how
         self._store = store
         self._names = names
         self._base = base
@@ -39,7 +39,7 @@ class Parts:
         return self._store.shape(f"{self._base}.{part}")
 
     def matrix(self, part: str) -> tuple[int, int]:
-        """The shape of a tensor of two dimensions. Raises ValueError for one of other dimensions."""
+        """The shape of a tensor, which must have two dimensions. Raises ValueError."""
         shape = self.shape(part)
         if len(shape) != 2:
             raise ValueError(f"{part} has shape {list(shape)}; it must have two dimensions")
@@ -79,11 +79,11 @@ class Layout(ABC):
         return True
 
     @abstractmethod
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         """Of the matrix, [N, K]. May raise ValueError or CheckpointError, as all methods below."""
 
     @abstractmethod
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
+    def numbers(self, parts: Parts) -> Floats:
         """The matrix as float32."""
 
     def fits(self, parts: Parts, shipped: Shipped) -> bool:
@@ -93,4 +93,5 @@ class Layout(ABC):
 
     def groups(self, parts: Parts, shipped: Shipped) -> Groups:
         """A matrix that fits, exactly."""
+        del parts
         raise ValueError(f"{shipped.layout} is not held as it is")

@@ -8,14 +8,16 @@ Sources: transformers `integrations/finegrained_fp8.py`, `integrations/fbgemm_fp
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.models.quantised import Expanded, Shipped
+from quire.models.quantised import Shipped
+from quire.program.values import GroupedFormat
 from quire.weights.quantised import expand, unpack
 from quire.weights.quantised.groups import LEVELS, Bytes, Floats, Groups
 from quire.weights.quantised.layouts.base import Layout, Parts, Shape
@@ -34,11 +36,11 @@ class Fp8(Layout):
     def is_here(self, parts: Parts) -> bool:
         return parts.holds("weight", np.uint8)
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         return parts.shape("weight")
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
-        return expand.fp8(parts.integers("weight", np.uint8), self._scales(parts), how.block)
+    def numbers(self, parts: Parts) -> Floats:
+        return expand.fp8(parts.integers("weight", np.uint8), self._scales(parts), parts.how.block)
 
     def fits(self, parts: Parts, shipped: Shipped) -> bool:
         return len(parts.shape("weight")) == 2 and shipped.format.table == "e4m3"
@@ -47,7 +49,7 @@ class Fp8(Layout):
         codes = parts.integers("weight", np.uint8)
         format, (rows, depth) = shipped.format, codes.shape
         size = (rows, format.num_groups(depth))
-        scales, block = self._scales(parts), shipped.expanded and shipped.expanded.block
+        scales, block = self._scales(parts), parts.how.block
         if scales.size == 1:
             return Groups(format, codes, np.full(size, scales.reshape(()), np.float32))
         if not block:
@@ -65,20 +67,29 @@ class Fp8(Layout):
 class _Fp4(Layout):
     """Two codes a byte, the low half first: CODE [N, K / 2], weight_scale [N, groups]."""
 
-    code: str
+    code: ClassVar[str]
+    format: ClassVar[GroupedFormat]
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         rows, pairs = parts.matrix(self.code)
         return rows, 2 * pairs
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
-        return self._expanded(parts)
+    def numbers(self, parts: Parts) -> Floats:
+        return self._held(parts, self.format).to_float32()
+
+    def fits(self, parts: Parts, shipped: Shipped) -> bool:
+        groups = parts.matrix("weight_scale")[1]
+        return shipped.format == self.format and shipped.has_groups(groups, self.shape(parts)[1])
+
+    def groups(self, parts: Parts, shipped: Shipped) -> Groups:
+        return self._held(parts, shipped.format)
+
+    @abstractmethod
+    def _held(self, parts: Parts, format: GroupedFormat) -> Groups:
+        """The matrix in the layout's own format."""
 
     def _codes(self, parts: Parts) -> Bytes:
         return unpack.pairs(parts.integers(self.code, np.uint8))
-
-    def _expanded(self, parts: Parts) -> Floats:
-        raise NotImplementedError
 
 
 class Nvfp4(_Fp4):
@@ -87,29 +98,28 @@ class Nvfp4(_Fp4):
     codes = ("weight_scale_2",)
     others = ("weight_scale", "weight_scale_2", "input_scale", "alpha")
     code = "weight"
+    format = unpack.NVFP4
 
     def is_here(self, parts: Parts) -> bool:
         return parts.has("weight_scale_2")
 
-    def _expanded(self, parts: Parts) -> Floats:
-        return expand.nvfp4(self._codes(parts), self._bytes(parts), self._multiplier(parts))
+    def numbers(self, parts: Parts) -> Floats:
+        return expand.nvfp4(self._codes(parts), self._scales(parts), self._multiplier(parts))
 
-    def fits(self, parts: Parts, shipped: Shipped) -> bool:
-        return shipped.format.table == "e2m1" and shipped.format.scale == "e4m3"
-
-    def groups(self, parts: Parts, shipped: Shipped) -> Groups:
+    def _held(self, parts: Parts, format: GroupedFormat) -> Groups:
         """The format divides by a number of the row, so a weight may differ by one rounding."""
         divisor = np.float32(1) / self._multiplier(parts)
-        return unpack.nvfp4(shipped.format, self._codes(parts), self._bytes(parts), divisor)
+        return unpack.nvfp4(format, self._codes(parts), self._scales(parts), divisor)
 
-    def _bytes(self, parts: Parts) -> Bytes:
+    def _scales(self, parts: Parts) -> Bytes:
         if parts.has("pre_quant_scale"):
             raise ValueError("pre_quant_scale changes the activations, which is not supported")
         found: Bytes = parts.integers("weight_scale", np.uint8)
         return found
 
     def _multiplier(self, parts: Parts) -> np.float32:
-        return np.float32(parts.floats("weight_scale_2").reshape(-1)[0])
+        found: np.float32 = parts.floats("weight_scale_2").reshape(-1)[0]
+        return found
 
 
 class PackedNvfp4(_Fp4):
@@ -119,23 +129,15 @@ class PackedNvfp4(_Fp4):
     codes = ("weight_packed",)
     others = ("weight_scale", "weight_global_scale", "input_global_scale")
     code = "weight_packed"
+    format = unpack.NVFP4
 
     def is_here(self, parts: Parts) -> bool:
         return parts.has("weight_global_scale") and parts.holds("weight_packed", np.uint8)
 
-    def _expanded(self, parts: Parts) -> Floats:
-        return self._groups(parts).to_float32()
-
-    def fits(self, parts: Parts, shipped: Shipped) -> bool:
-        return shipped.format.table == "e2m1" and shipped.format.scale == "e4m3"
-
-    def groups(self, parts: Parts, shipped: Shipped) -> Groups:
-        return self._groups(parts)
-
-    def _groups(self, parts: Parts) -> Groups:
+    def _held(self, parts: Parts, format: GroupedFormat) -> Groups:
         scales = parts.integers("weight_scale", np.uint8)
-        divisor = np.float32(parts.floats("weight_global_scale").reshape(-1)[0])
-        return unpack.nvfp4(unpack.NVFP4, self._codes(parts), scales, divisor)
+        divisor: np.float32 = parts.floats("weight_global_scale").reshape(-1)[0]
+        return unpack.nvfp4(format, self._codes(parts), scales, divisor)
 
 
 class Mxfp4(_Fp4):
@@ -144,21 +146,13 @@ class Mxfp4(_Fp4):
     codes = ("weight_scale",)
     others = ("weight_scale", "input_scale")
     code = "weight"
+    format = unpack.MXFP4
 
     def is_here(self, parts: Parts) -> bool:
         return parts.holds(self.code, np.uint8) and parts.holds("weight_scale", np.uint8)
 
-    def _expanded(self, parts: Parts) -> Floats:
-        return self._groups(parts).to_float32()
-
-    def fits(self, parts: Parts, shipped: Shipped) -> bool:
-        return shipped.format == unpack.MXFP4
-
-    def groups(self, parts: Parts, shipped: Shipped) -> Groups:
-        return self._groups(parts)
-
-    def _groups(self, parts: Parts) -> Groups:
-        return unpack.mxfp4(self._codes(parts), parts.integers("weight_scale", np.uint8))
+    def _held(self, parts: Parts, format: GroupedFormat) -> Groups:
+        return unpack.mxfp4(format, self._codes(parts), parts.integers("weight_scale", np.uint8))
 
 
 class PackedMxfp4(Mxfp4):
@@ -192,11 +186,11 @@ class BitsAndBytes(Layout):
     others = ("SCB", "weight_format", "weight.absmax", "weight.quant_map", "weight.nested_absmax",
               "weight.nested_quant_map", *_STATES)  # fmt: skip
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         state = _state(parts)
         return parts.shape("weight") if state is None else _shape_of(state)
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
+    def numbers(self, parts: Parts) -> Floats:
         if _state(parts) is None:
             codes = parts.integers("weight", np.int8)
             return expand.rows_of_8_bits(codes, parts.floats("SCB"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.models.quantised import Expanded, Shipped
+from quire.models.quantised import Shipped
 from quire.weights.quantised import expand, unpack
 from quire.weights.quantised.groups import Floats, Groups
 from quire.weights.quantised.layouts.base import Layout, Parts, Shape
@@ -21,11 +21,11 @@ class Awq(Layout):
     codes = ("qweight",)
     others = ("qzeros", "scales", "g_idx")
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         depth, words = parts.matrix("qweight")
         return 8 * words, depth
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
+    def numbers(self, parts: Parts) -> Floats:
         return expand.awq(*self._tensors(parts))
 
     def fits(self, parts: Parts, shipped: Shipped) -> bool:
@@ -52,12 +52,12 @@ class Gptq(Layout):
     codes = ("qweight",)
     others = ("qzeros", "scales", "g_idx")
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         words, rows = parts.matrix("qweight")
         return rows, words * 32 // _gptq_bits(parts)
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
-        rows, depth = self.shape(parts, how)
+    def numbers(self, parts: Parts) -> Floats:
+        rows, depth = self.shape(parts)
         bits = _gptq_bits(parts)
         scales = parts.floats("scales")
         return expand.gptq(
@@ -65,12 +65,12 @@ class Gptq(Layout):
             unpack.fields(parts.integers("qzeros", np.int32), bits, 1)[:, :rows],
             scales,
             _order(parts, "g_idx", len(scales), depth),
-            how.zero_offset,
+            parts.how.zero_offset,
         )
 
     def fits(self, parts: Parts, shipped: Shipped) -> bool:
         bits, format = _gptq_bits(parts), shipped.format
-        rows, depth = self.shape(parts, _how(shipped))
+        depth = self.shape(parts)[1]
         num_groups = parts.matrix("scales")[0]
         if bits != format.code_bits or not shipped.has_groups(num_groups, depth):
             return False
@@ -110,17 +110,17 @@ class PackQuantized(Layout):
     def is_here(self, parts: Parts) -> bool:
         return parts.holds("weight_packed", np.int32)
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         rows, words = parts.matrix("weight_packed")
         if parts.has("weight_shape"):
             shape = parts.integers("weight_shape", np.int64).reshape(-1)
             if shape.size != 2 or shape[0] != rows or not 0 < shape[1] <= words * 32:
                 raise ValueError(f"weight_shape is {shape.tolist()}, and there are {rows} rows")
             return rows, int(shape[1])
-        return rows, words * 32 // how.bits
+        return rows, words * 32 // parts.how.bits
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
-        rows, depth = self.shape(parts, how)
+    def numbers(self, parts: Parts) -> Floats:
+        rows, depth = self.shape(parts)
         bits = self._bits(parts, depth)
         scales = parts.floats("weight_scale")
         return expand.pack_quantized(
@@ -133,7 +133,7 @@ class PackQuantized(Layout):
 
     def fits(self, parts: Parts, shipped: Shipped) -> bool:
         format = shipped.format
-        _, depth = self.shape(parts, _how(shipped))
+        depth = self.shape(parts)[1]
         num_groups = parts.matrix("weight_scale")[1]
         if self._bits(parts, depth) != format.code_bits or depth % (32 // format.code_bits):
             return False
@@ -152,10 +152,11 @@ class PackQuantized(Layout):
         return unpack.grouped(shipped.format, codes, scales, zeros, order)
 
     def _bits(self, parts: Parts, depth: int) -> int:
-        bits = next((n for n in (4, 8) if parts.matrix("weight_packed")[1] == -(-depth * n // 32)), 0)
-        if not bits:
-            raise ValueError("weight_packed holds codes of neither 4 nor 8 bits")
-        return bits
+        words = parts.matrix("weight_packed")[1]
+        for bits in (4, 8):
+            if words == -(-depth * bits // 32):
+                return bits
+        raise ValueError("weight_packed holds codes of neither 4 nor 8 bits")
 
     def _zeros(self, parts: Parts, bits: int, rows: int) -> NDArray[np.uint8] | None:
         if not parts.has("weight_zero_point"):
@@ -172,10 +173,10 @@ class IntQuantized(Layout):
     def is_here(self, parts: Parts) -> bool:
         return parts.holds("weight", np.int8)
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         return parts.shape("weight")
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
+    def numbers(self, parts: Parts) -> Floats:
         self._refuse_zeros(parts)
         codes = parts.integers("weight", np.int8)
         return expand.int_quantized(codes, self._scales(parts))
@@ -200,12 +201,6 @@ class IntQuantized(Layout):
     def _refuse_zeros(self, parts: Parts) -> None:
         if parts.has("weight_zero_point") and parts.integers("weight_zero_point", np.int8).any():
             raise ValueError("weight_zero_point is not zero, and weights of 8 bits need zeros of 0")
-
-
-def _how(shipped: Shipped) -> Expanded:
-    if shipped.expanded is None:
-        raise ValueError(f"{shipped.layout} cannot be expanded")
-    return shipped.expanded
 
 
 def _gptq_bits(parts: Parts) -> int:

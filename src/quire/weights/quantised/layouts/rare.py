@@ -1,14 +1,13 @@
 """HQQ and torchao, which are always expanded.
 
-Sources: HQQ `core/quantize.py`, `core/bitpack.py`; torchao `quantize_/workflows/int4/int4_tensor.py`,
-`prototype/safetensors/safetensors_support.py`.
+Sources: HQQ `core/quantize.py`, `core/bitpack.py`; torchao `prototype/safetensors`,
+`quantize_/workflows/int4/int4_tensor.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from quire.models.quantised import Expanded
 from quire.weights.quantised import expand, unpack
 from quire.weights.quantised.groups import Bytes, Floats
 from quire.weights.quantised.layouts.base import Layout, Parts, Shape
@@ -27,7 +26,7 @@ class Hqq(Layout):
     codes = ("W_q",)
     others = ("W_q", *_META)
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         if not parts.has("shape"):
             raise ValueError("there is no tensor 'shape', which says the size of the matrix")
         shape = tuple(int(n) for n in parts.integers("shape", np.int64).reshape(-1))
@@ -35,12 +34,12 @@ class Hqq(Layout):
             raise ValueError(f"shape is {list(shape)}")
         return shape
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
+    def numbers(self, parts: Parts) -> Floats:
         if not parts.has("scale") or not parts.has("zero"):
             raise ValueError("scale or zero is missing or quantised itself, which is not supported")
-        shape, bits = self.shape(parts, how), self._number(parts, "nbits", how.bits)
-        group = self._number(parts, "group_size", how.group or 0) or shape[1]
-        axis = self._number(parts, "axis", how.axis)
+        shape, bits = self.shape(parts), self._number(parts, "nbits", parts.how.bits)
+        group = self._number(parts, "group_size", parts.how.group or 0) or shape[1]
+        axis = self._number(parts, "axis", parts.how.axis)
         size = int(np.prod(shape))
         if bits not in (1, 2, 3, 4, 8) or axis not in (0, 1) or size % group:
             raise ValueError(f"nbits {bits}, axis {axis} and group_size {group} do not fit {shape}")
@@ -65,17 +64,17 @@ class TorchAo(Layout):
     codes = ("_weight_qdata",)
     others = ("_weight_qdata", "_weight_scale", "_weight_zero_point")
 
-    def shape(self, parts: Parts, how: Expanded) -> Shape:
+    def shape(self, parts: Parts) -> Shape:
         rows, columns = parts.matrix("_weight_qdata")
-        return rows, columns * (2 if how.bits == 4 else 1)
+        return rows, columns * (2 if parts.how.bits == 4 else 1)
 
-    def numbers(self, parts: Parts, how: Expanded) -> Floats:
+    def numbers(self, parts: Parts) -> Floats:
         if parts.has("_weight_act_pre_scale"):
             raise ValueError("act_pre_scale changes the activations, which is not supported")
-        if how.is_float:
+        if parts.how.is_float:
             codes = parts.integers("_weight_qdata", np.uint8)
-            return expand.fp8(codes, parts.floats("_weight_scale"), how.block)
-        return self._int4(parts) if how.bits == 4 else self._int8(parts)
+            return expand.fp8(codes, parts.floats("_weight_scale"), parts.how.block)
+        return self._int4(parts) if parts.how.bits == 4 else self._int8(parts)
 
     def _int4(self, parts: Parts) -> Floats:
         """A code with a sign times its scale plus its zero; these are [K / group, N]."""
@@ -95,4 +94,5 @@ class TorchAo(Layout):
         if parts.has("_weight_zero_point"):
             zeros = parts.integers("_weight_zero_point", np.int8).reshape(rows, -1)
             numbers -= expand.of_columns(zeros.astype(np.float32), depth)
-        return numbers * expand.of_columns(scales, depth)
+        found: Floats = numbers * expand.of_columns(scales, depth)
+        return found
