@@ -84,7 +84,8 @@ class TorchAo(Layout):
         scales, zeros = parts.floats("_weight_scale").T, parts.floats("_weight_zero_point").T
         numbers = codes.astype(np.float32) - np.float32(8)
         depth = codes.shape[1]
-        return numbers * expand.of_columns(scales, depth) + expand.of_columns(zeros, depth)
+        scaled: Floats = numbers * expand.of_columns(scales, depth)
+        return scaled + expand.of_columns(zeros, depth)
 
     def _int8(self, parts: Parts) -> Floats:
         codes = parts.integers("_weight_qdata", np.int8)
