@@ -7,9 +7,10 @@ at the top, next to a section for images.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quire.models.base import HfConfig
+if TYPE_CHECKING:
+    from quire.models.base import HfConfig
 
 _SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.models.quantised import Expanded, Shipped
 from quire.weights.quantised.groups import Floats, Groups
 from quire.weights.store import WeightStore
+
+if TYPE_CHECKING:
+    from quire.models.quantised import Expanded, Shipped
 
 Shape = tuple[int, ...]
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.models.quantised import Shipped
 from quire.program.values import GroupedFormat
 from quire.weights.quantised import expand, unpack
 from quire.weights.quantised.groups import LEVELS, Bytes, Floats, Groups
 from quire.weights.quantised.layouts.base import Layout, Parts, Shape
+
+if TYPE_CHECKING:
+    from quire.models.quantised import Shipped
 
 _STATES = tuple(f"weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
 _MAX_STATE_BYTES = 65536

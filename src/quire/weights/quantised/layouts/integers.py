@@ -6,13 +6,17 @@ compressed-tensors `compressors/pack_quantized`, `compressors/naive_quantized`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.models.quantised import Shipped
 from quire.weights.quantised import expand, unpack
 from quire.weights.quantised.groups import Floats, Groups
 from quire.weights.quantised.layouts.base import Layout, Parts, Shape
+
+if TYPE_CHECKING:
+    from quire.models.quantised import Shipped
 
 
 class Awq(Layout):
