@@ -18,6 +18,7 @@ import numpy as np
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.models import (
+    Expanded,
     Shipped,
     as_expanded,
     build_program,
@@ -32,7 +33,7 @@ from quire.program import Embed, Param, Program, Tensor
 from quire.program.values import GroupedFormat
 from quire.units import MiB
 from quire.weights import WeightStore, open_checkpoint
-from quire.weights.quantised.store import as_shipped
+from quire.weights.quantised.store import QuantisedStore
 
 logger = get_logger(__name__)
 
@@ -51,24 +52,24 @@ def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     with closing(files):
         hf_config = _with_stored_head(hf_config, files)
         shipped = shipped_format(hf_config)
-        if not isinstance(shipped, Shipped) or shipped.layout == "mxfp4":
+        if not isinstance(shipped, Shipped) or shipped.expanded is None:
             return hf_config
-        return _as_quantised(hf_config, shipped, files)
+        return _as_quantised(hf_config, shipped, shipped.expanded, files)
 
 
 def _as_quantised(
-    hf_config: Mapping[str, Any], shipped: Shipped, files: WeightStore
+    hf_config: Mapping[str, Any], shipped: Shipped, how: Expanded, files: WeightStore
 ) -> Mapping[str, Any]:
     if not shipped.format.has_order and _has_order(shipped, files):
         hf_config = with_order(hf_config)
         found = shipped_format(hf_config)
-        if not isinstance(found, Shipped):
+        if not isinstance(found, Shipped) or found.expanded is None:
             return hf_config
-        shipped = found
+        shipped, how = found, found.expanded
     params = list(_held(build_program(hf_config)))
     if shipped.format.has_order and (unlike := _unlike_orders(hf_config, params, files)):
         return as_expanded(hf_config, unlike)
-    quantised = _quantised(hf_config, as_shipped(files, shipped))
+    quantised = _quantised(hf_config, QuantisedStore(files, how, shipped))
     plain = {part.name for param in params for part in param.parts} - quantised
     return with_plain(hf_config, plain) if plain else hf_config
 

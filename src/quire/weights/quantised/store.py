@@ -52,6 +52,7 @@ class QuantisedStore(WeightStore):
             for part in (*matrix.layout.codes, *matrix.layout.others)
         }
         self._stored = names
+        self._held: dict[str, bool] = {}
         plain = (name for name in store.names() if not self._is_hidden(name))
         made = (f"{base}.weight" for base in self._matrices)
         self._names = list(dict.fromkeys([*plain, *made]))
@@ -125,15 +126,19 @@ class QuantisedStore(WeightStore):
         return name in self._hidden or name.endswith(_OF_CACHE)
 
     def _is_held(self, name: str, matrix: _Matrix) -> bool:
+        if name not in self._held:
+            try:
+                self._held[name] = self._fits(name, matrix)
+            except (ValueError, IndexError) as error:
+                raise self._misfit(name, error) from error
+        return self._held[name]
+
+    def _fits(self, name: str, matrix: _Matrix) -> bool:
+        """Whether the matrix has the format of the checkpoint. May raise ValueError, IndexError."""
         shipped = self._shipped
         if shipped is None or matrix.layout is not LAYOUTS[shipped.layout]:
             return False
-        if not shipped.is_target(name):
-            return False
-        try:
-            return matrix.layout.fits(matrix.parts, shipped)
-        except (ValueError, IndexError) as error:
-            raise self._misfit(name, error) from error
+        return shipped.is_target(name) and matrix.layout.fits(matrix.parts, shipped)
 
     def _grouped(self, name: str, groups: Groups) -> HostTensor:
         shape, data = groups.codes.shape, groups.to_bytes()
