@@ -23,6 +23,7 @@ from quire.models import (
     as_expanded,
     build_program,
     is_transformers,
+    model_facts,
     name_map,
     shipped_format,
     with_order,
@@ -149,10 +150,12 @@ def _with_stored_head(hf_config: Mapping[str, Any], files: WeightStore) -> Mappi
         is_tied = head not in _parts(build_program(hf_config))
         has_head = head in files.names()
         return hf_config if is_tied or has_head else _as_tied(hf_config, files, head, table)
+    is_tied = model_facts(hf_config).tie_word_embeddings
+    if is_tied != _has_head(hf_config, files):  # as config.json says: no program is built for it
+        return hf_config
     program = build_program(untied)
     head = program.logits.weight.parts[0].name
     table = next(op.table.parts[0].name for op in program.ops if isinstance(op, Embed))
-    is_tied = head not in _parts(build_program(hf_config))
     stored = _stored(untied, files)
     if head == table or table not in stored or is_tied != (head in stored):
         return hf_config
@@ -204,6 +207,12 @@ def _with_own_head(
 def _parts(program: Program) -> dict[str, Tensor]:
     """The tensors of a program by name."""
     return {part.name: part for param in program.params() for part in param.parts}
+
+
+def _has_head(hf_config: Mapping[str, Any], files: WeightStore) -> bool:
+    """Whether the files have a matrix that an untied model has, and a tied one has not."""
+    tied, untied = (_stored(with_tied_head(hf_config, flag), files) for flag in (True, False))
+    return tied.keys() != untied.keys()
 
 
 def _stored(hf_config: Mapping[str, Any], files: WeightStore) -> dict[str, str]:
