@@ -34,6 +34,17 @@ MODEL_SAMPLING_KEYS = (
     "min_p",
 )
 """What of `SamplingParams` a model's generation_config.json may set."""
+_QUANTISATION_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+    "quantization_config.json": "auto-round",
+}
+"""Files in which tools describe the quantisation, where config.json does not, and the
+`quant_method` that they leave out. Sources: AutoGPTQ, AutoAWQ, ModelOpt, auto-round, as in vLLM's
+`get_config_filenames`."""
+_KEYS_OF_AWQ = frozenset({"w_bit", "q_group_size"})
+"""AutoAWQ has written them to quantize_config.json too."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -123,13 +134,27 @@ def read_optional_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json. Raises ModelNotFoundError where there is none, CheckpointError for a bad one."""
+    """config.json, with `quantization_config` from a file of its own where config.json has none.
+
+    Raises ModelNotFoundError where there is no config.json, CheckpointError for a bad one.
+    """
     path = directory / "config.json"
     if not has_file(path):
         raise ModelNotFoundError(
             f"{directory} holds no config.json: it is not a Hugging Face model directory"
         )
-    return read_json_object(path)
+    config = read_json_object(path)
+    if "quantization_config" not in config and "compression_config" not in config:
+        config.update(_described_quantisation(directory))
+    return config
+
+
+def _described_quantisation(directory: Path) -> dict[str, Any]:
+    for name, method in _QUANTISATION_FILES.items():
+        if found := read_optional_json_object(directory / name):
+            method = "awq" if _KEYS_OF_AWQ & found.keys() else method
+            return {"quantization_config": {"quant_method": method, **found}}
+    return {}
 
 
 def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> GenerationConfig:

@@ -164,7 +164,9 @@ def _missing_weights(directory: Path) -> list[str]:
             if not isinstance(weight_map, dict):
                 raise CheckpointError(f"{directory / name}: there is no weight_map")
             files = sorted({str(file) for file in weight_map.values()})
-            return [file for file in files if not _is_file(directory / file)]
+            missing = [file for file in files if not _is_file(directory / file)]
+            is_stale = _is_file(directory / name.removesuffix(".index.json"))
+            return [] if is_stale else missing
     for pattern in ("*.safetensors", "*.bin"):
         if any(file.is_file() for file in directory.glob(pattern)):
             return []
