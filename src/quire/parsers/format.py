@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from quire.parsers.cut_calls import is_call_so_far
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
 from quire.parsers.reply import Reply
@@ -80,7 +81,7 @@ class ToolFormat(ABC):
 
     def literal_texts(self) -> tuple[str, ...]:
         """All texts that calls are known by, each of which may be, or contain, a special token."""
-        written = _texts_within(self.grammar({"f": {}}, is_parallel=True))
+        written = texts_within(self.grammar({"f": {}}, is_parallel=True))
         markers = (*self.markers, *self.opening_markers, *self.bare_markers)
         return (*markers, *self.other_texts, *written)
 
@@ -121,6 +122,7 @@ class ReplyFormat:
         if tools is not None and tools.opening_markers:
             space = yield from _read_space(reply)
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
+            reply.reader.drop_cut(tools.opening_markers)
             reply.content(space)
             if opening is not None:
                 yield from read_marked_calls(reply, tools, opening, is_read=False)
@@ -177,7 +179,9 @@ def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | N
     begins = tags.begins if tags is not None and tags.may_repeat else ()
     dropped = () if tags is None else tags.answer_marks
     while True:
-        mark = yield from reply.reader.until((*calls, *begins, *dropped), reply.content)
+        mark = yield from reply.reader.until(
+            (*calls, *begins, *dropped), reply.content, least_cut=1 if reply.num_calls else 2
+        )
         if mark is None:
             return
         if tools is not None and mark in calls:
@@ -201,32 +205,43 @@ def read_marked_calls(
     reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
 ) -> Parse[None]:
     """Reads calls at a marker; what is none becomes content. `is_read`: the marker was read."""
-    text = yield from _try_calls(reply, tools, marker)
+    text = yield from _try_calls(reply, tools, marker, is_read=is_read)
     if text is not None:
         reply.content(marker + text if is_read else text)
 
 
-def _try_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[str | None]:
-    """Reads calls. None if any has begun; otherwise what was read, which is none."""
-    before = reply.num_calls
+def _try_calls(
+    reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
+) -> Parse[str | None]:
+    """Reads calls. None if any has begun, or would have if the reply had not been cut; otherwise
+    what was read, which is none."""
+    before, reader = reply.num_calls, reply.reader
     reply.marker = marker
-    reply.reader.record()
+    reader.ran_out = False
+    reader.record()
     is_call = yield from tools.read_calls(reply)
-    text = reply.reader.recorded()
-    return None if is_call or reply.num_calls > before else text
+    text = reader.recorded()
+    is_call = is_call or reply.num_calls > before
+    if reader.is_cut and reader.ran_out:
+        written = (marker if is_read else "") + text + reader.available()
+        least = 1 if reply.num_calls else 2
+        if is_call or is_call_so_far(tools, written, reply.tools, least):
+            reader.drop_rest()
+            return None
+    return None if is_call else text
 
 
-def _texts_within(part: Any) -> Iterator[str]:
+def texts_within(part: Any) -> Iterator[str]:
     """The literal texts of a part of a structural tag."""
     if isinstance(part, Mapping):
         for key, value in part.items():
             if key in _LITERALS and isinstance(value, str):
                 yield value
             elif key != "json_schema":
-                yield from _texts_within(value)
+                yield from texts_within(value)
     elif isinstance(part, list):
         for each in part:
-            yield from _texts_within(each)
+            yield from texts_within(each)
 
 
 _LITERALS = frozenset({"begin", "end", "value", "separator"})

@@ -96,3 +96,18 @@ def test_each_name_is_logged_once_and_not_without_end(monkeypatch: pytest.Monkey
         assert ignored_fields.header_of(scope)[0][1] == b"same?, field%d" % index
     assert logged[:3] == ["same?", "field0", "field1"]
     assert len(logged) == len(set(logged)) == 256
+
+
+def test_tools_that_are_left_out_are_named(harness: Harness) -> None:
+    function = {"name": "f", "parameters": {"type": "object"}}
+    tools = [{"type": "web_search", "external_web_access": True}, {"type": "function", **function}]
+    asked = {"input": "a", "tools": tools, "tool_choice": "none", "max_output_tokens": 1}
+    reply = harness.post("/v1/responses", asked)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools.external_web_access, tools.web_search"
+    assert [tool["type"] for tool in reply.json()["tools"]] == ["function"]
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    body = {"model": "tiny", "messages": CHAT["messages"], "tools": [search], "max_tokens": 1}
+    reply = harness.post("/v1/messages", body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools.web_search"
