@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quire.parsers.cut_calls import is_call_so_far
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
 from quire.parsers.reply import Reply
+from quire.structured.tags.starts import first_texts
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""
@@ -78,6 +78,22 @@ class ToolFormat(ABC):
     def opening_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
         """The same for the begin of the answer: what it does not begin with."""
         return tuple(map(re.escape, self.opening_markers))
+
+    def is_call_so_far(self, text: str, tools: Schemas, least: int) -> bool:
+        """Whether a reply that was cut ends with the begin of a call. `text`: from a marker on.
+
+        True for what no text without calls contains, and for a part of how a call of one of these
+        tools begins, if that has `least` characters. So JSON in an answer stays content.
+        """
+        if any(re.search(pattern, text) for pattern in self.call_patterns(tools)):
+            return True
+        if any(re.match(pattern, text) for pattern in self.opening_patterns(tools)):
+            return True
+        begin = _squeezed(text)
+        if len(begin) < least or begin[0].isalnum() or not self.has_grammar:
+            return False
+        form = self.grammar({name: {} for name in tools}, is_parallel=False)
+        return any(_squeezed(one).startswith(begin) for one in first_texts(form))
 
     def literal_texts(self) -> tuple[str, ...]:
         """All texts that calls are known by, each of which may be, or contain, a special token."""
@@ -225,10 +241,15 @@ def _try_calls(
     if reader.is_cut and reader.ran_out:
         written = (marker if is_read else "") + text + reader.available()
         least = 1 if reply.num_calls else 2
-        if is_call or is_call_so_far(tools, written, reply.tools, least):
+        if is_call or tools.is_call_so_far(written, reply.tools, least):
             reader.drop_rest()
             return None
     return None if is_call else text
+
+
+def _squeezed(text: str) -> str:
+    """Without white space, of which models write more or less."""
+    return "".join(text.split())
 
 
 def texts_within(part: Any) -> Iterator[str]:

@@ -6,8 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.parsers.detection.calls import FoundCalls, best_known, derived, is_clean, render_samples
-from quire.parsers.detection.described import described
+from quire.parsers.detection.calls import (
+    FoundCalls,
+    best_known,
+    derived,
+    described,
+    is_clean,
+    render_samples,
+)
 from quire.parsers.detection.found import FoundFormat, Origin
 from quire.parsers.detection.names import DECLARED, NONE, FormatChoice
 from quire.parsers.detection.reasoning import (

@@ -80,8 +80,8 @@ async def _json_text(request: Request) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         message = (
-            f"The body has the Content-Encoding {quoted(encoding):.80}, but this server takes bodies "
-            "that are not compressed: switch the compression of requests off in the client."
+            f"The body has the Content-Encoding {quoted(encoding):.80}, but bodies must not be "
+            "compressed here: switch the compression of requests off in the client."
         )
         raise HttpError(Problem(415, message, headers={"Accept-Encoding": "identity"}))
     return await request.body()
