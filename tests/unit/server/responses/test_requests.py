@@ -223,7 +223,7 @@ def test_tools_that_are_not_run_here_are_left_out() -> None:
     kinds = ["web_search", "image_generation", "local_shell", "mcp", "new", "patch"]
     assert names == [f"tools.{kind}" for kind in [*kinds, "patch", "web_search"]]
     assert shown_tools(asking(tools=LEFT_OUT).tools, None)[0] is None
-    assert shown_tools([], None) == ([], [])
+    assert shown_tools([], None) == (None, [])
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,7 @@ def shown_tools(
             )
     if left_out and not shown and choice == "required":
         raise _wrong_choice("all of `tools` are left out here, so that none can be required")
-    return shown or (None if left_out else tools and list(tools)), [
-        f"tools.{tool.name or tool.type}" for tool in left_out
-    ]
+    return shown or None, [f"tools.{tool.name or tool.type}" for tool in left_out]
 
 
 def _shown(
