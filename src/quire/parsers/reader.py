@@ -176,8 +176,8 @@ class TextReader:
             if marker is not None:
                 self.take(len(marker))
                 return marker
-            self.drop_cut(markers, least_cut)
-            emit(self.take(1) if self.available() else "")
+            if not self.drop_cut(markers, least_cut):
+                emit(self.take(1))
 
     def while_in(self, chars: str, most: int) -> Parse[str]:
         """Reads characters as long as they are of these, and no more than `most`."""
