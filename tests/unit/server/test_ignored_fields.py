@@ -150,3 +150,18 @@ def test_tools_that_are_too_much_together_come_without_schemas(
     reply = make_scripted("hello").post("/v1/chat/completions", {**body, "tool_choice": "required"})
     assert reply.status_code == 400
     assert "offer fewer of them" in reply.text
+
+
+def test_tools_that_are_left_out_are_named(harness: Harness) -> None:
+    function = {"name": "f", "parameters": {"type": "object"}}
+    tools = [{"type": "web_search", "external_web_access": True}, {"type": "function", **function}]
+    asked = {"input": "a", "tools": tools, "tool_choice": "none", "max_output_tokens": 1}
+    reply = harness.post("/v1/responses", asked)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools.external_web_access, tools.web_search"
+    assert [tool["type"] for tool in reply.json()["tools"]] == ["function"]
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    body = {"model": "tiny", "messages": CHAT["messages"], "tools": [search], "max_tokens": 1}
+    reply = harness.post("/v1/messages", body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools.web_search"

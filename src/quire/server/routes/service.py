@@ -31,7 +31,7 @@ async def model(http: Request) -> Response:
     context = context_of(http)
     name = http.path_params["model_id"]
     if name not in context.names:
-        raise not_found(name[:200])
+        raise not_found(name[:200], context.names)
     return json_response(_card(context, name))
 
 

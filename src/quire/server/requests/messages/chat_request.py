@@ -13,7 +13,7 @@ from typing import Any
 
 from quire.errors import RequestError
 from quire.server.requests.messages.conversation import chat_messages
-from quire.server.requests.messages.tools import chat_tool_choice, chat_tools
+from quire.server.requests.messages.tools import chat_tool_choice, chat_tools, names_left_out
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.messages import MessagesRequest, OutputFormat, PromptFields, Thinking
 from quire.server.schema.response_format import JsonSchemaFormat, ResponseFormat
@@ -61,7 +61,7 @@ def chat_prompt_fields(
         "model": request.model,
         "messages": messages,
         "tools": chat_tools(request.tools),
-        "tool_choice": chat_tool_choice(request.tool_choice),
+        "tool_choice": chat_tool_choice(request.tool_choice, request.tools),
         "chat_template_kwargs": request.chat_template_kwargs,
         **_reasoning(request, disabled_effort),
     }
@@ -75,14 +75,14 @@ def chat_prompt_fields(
 def fields_without_effect(request: MessagesRequest, *, holds_budget: bool) -> list[str]:
     """The accepted fields that ask for something that this server does not do. `holds_budget`:
     the tokens of reasoning can be limited."""
-    thinking = request.thinking
+    names, thinking = names_left_out(request.tools), request.thinking
     if thinking is None:
-        return []
+        return names
     given = {
         "thinking.budget_tokens": thinking.type == "enabled" and not holds_budget,
         "thinking.display": thinking.display not in (None, "summarized"),
     }
-    return [name for name, is_given in given.items() if is_given]
+    return [*names, *(name for name, is_given in given.items() if is_given)]
 
 
 def chat_request(
