@@ -34,6 +34,7 @@ MODEL_SAMPLING_KEYS = (
     "min_p",
 )
 """What of `SamplingParams` a model's generation_config.json may set."""
+_CHAT_SAMPLING: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -157,6 +158,17 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
             raise CheckpointError(f"{config.source}: {key} is {quoted(value)}, not a number")
         found["max_tokens" if key == "max_new_tokens" else key] = value
     return found
+
+
+def chat_sampling_params(model_defaults: Mapping[str, Any]) -> dict[str, float]:
+    """What a front end for people adds to a model's sampling defaults: the page, and the commands
+    that talk to a person. The HTTP API and `LLM` do not add it.
+
+    Empty where the model recommends how to sample. Without that, sampling at temperature 1 from
+    the whole vocabulary would make small models write words at random.
+    """
+    is_chosen = any(name in model_defaults for name in ("temperature", "top_p", "top_k", "min_p"))
+    return {} if is_chosen else dict(_CHAT_SAMPLING)
 
 
 def eos_token_ids(config: GenerationConfig) -> tuple[int, ...]:
