@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,18 @@ def read_config(directory: Path) -> dict[str, Any]:
     if not has_file(path):
         raise ModelNotFoundError(
             f"{directory} holds no config.json: it is not a Hugging Face model directory"
+            + _models_inside(directory)
         )
     return read_json_object(path)
+
+
+def _models_inside(directory: Path) -> str:
+    """The models up to two levels below a directory, as a sentence; "" if there are none."""
+    patterns = ("*/config.json", "*/*.gguf", "*/*/config.json")
+    files = [file for pattern in patterns for file in islice(directory.glob(pattern), 8)]
+    found = {file if file.suffix == ".gguf" else file.parent: None for file in files}
+    names = ", ".join(sorted(str(place) for place in found)[:8])
+    return f". There are models in it: {names}; give one of them" if found else ""
 
 
 def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> GenerationConfig:

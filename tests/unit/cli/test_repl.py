@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.conversation.repl import Conversation, Repl, TokenCounts
-from quire.cli.terminal import History, StopOnInterrupt, printable, read_line
+from quire.cli.conversation.repl import Conversation, Repl, TokenCounts, completions
+from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
 from quire.parsers.events import Content, Event, Message
 
 
@@ -128,9 +128,9 @@ def test_history_needs_no_writable_home(monkeypatch: pytest.MonkeyPatch, tmp_pat
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
-    with History("test"):
+    with LineEditor("test", completions):
         pass
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with History("test"):
+    with LineEditor("test", completions):
         pass
     assert (tmp_path / "state/quire/test_history").stat().st_mode & 0o777 == 0o600

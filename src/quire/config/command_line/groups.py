@@ -41,7 +41,7 @@ TITLES: dict[str, str] = {name: title for title, names in _GROUPS.items() for na
 """The group of each argument that vLLM has too."""
 
 COMMON = frozenset({
-    "served_model_name", "dtype", "quantization", "max_model_len", "kv_cache_memory_bytes",
+    "dtype", "quantization", "max_model_len", "kv_cache_memory_bytes",
     "max_num_seqs", "chat_template",
 })  # fmt: skip
 """The arguments that the short help of a command has."""
