@@ -90,14 +90,18 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             models = [{"id": "quire-demo", "object": "model", "max_model_len": 4096}]
             self._json(200, {"object": "list", "data": models})
-        elif self.path == "/quire/live" and "text/event-stream" not in self.headers["Accept"]:
-            script = self.server.script
-            facts = {"is_demo": script.is_demo, "sampling": script.sampling}
-            self._json(200, {**live_picture(0.0, busy=False), **facts})
         elif self.path == "/quire/live":
-            self._stream(self._pictures())
+            self._show_engine()
         else:
             self._json(404, {"error": {"message": "Not Found"}})
+
+    def _show_engine(self) -> None:
+        if "text/event-stream" in self.headers.get("Accept", ""):
+            self._stream(self._pictures())
+            return
+        script = self.server.script
+        facts = {"is_demo": script.is_demo, "sampling": script.sampling}
+        self._json(200, {**live_picture(0.0, busy=False), **facts})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -9,12 +9,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from quire.cli.conversation.client import ServerError
 from quire.cli.conversation.defaults import SamplingDefaults
 from quire.cli.conversation.reply_printer import ReplyPrinter
 from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line
 from quire.errors import RequestError
+from quire.params import SamplingParams
 from quire.parsers.events import Event, Message
 from quire.suggest import did_you_mean
 
@@ -199,9 +201,13 @@ class Repl:
             settings.pop(name, None)
             return dim(f"{name} = {self._value(name)}")
         try:
-            settings[name] = SETTINGS[name](value)
+            wanted: dict[str, Any] = {name: SETTINGS[name](value)}
+            SamplingParams(**wanted)
+        except RequestError as error:
+            return str(error)
         except ValueError:
             return f"{name}: {value!r} is not a number"
+        settings.update(wanted)
         return dim(f"{name} = {settings[name]}")
 
     def _value(self, name: str) -> str:

@@ -192,9 +192,8 @@ def _offline_message(
 ) -> str:
     return (
         f"there is no directory {written!r}, and the hub's cache {cache} lacks "
-        f"{', '.join(missing)} of the model of that name; {env.offline_variable()} forbids fetching it. "
-        + _how_to_fetch(model, revision, cache)
-        + suggestion(model, cache)
+        f"{', '.join(missing)} of the model of that name; {env.offline_variable()} forbids "
+        "fetching it. " + _how_to_fetch(model, revision, cache) + suggestion(model, cache)
     )
 
 

@@ -31,15 +31,22 @@ def is_cached(model: str, cache: Path) -> bool:
 
 
 def _known(model: str, cache: Path) -> list[str]:
-    try:
-        here = Path(model).expanduser().parent
-        local = [str(path) for path in islice(here.iterdir(), _MAX_ENTRIES) if _is_model(path)]
-        cached = [path.name for path in islice(cache.glob("models--*"), _MAX_ENTRIES)]
-    except (OSError, RuntimeError, ValueError):  # a directory that is not there, or not readable
-        return [DEMO_MODEL]
+    cached = [path.name for path in _listed(cache) if path.name.startswith("models--")]
     hub_ids = [name.removeprefix("models--").replace("--", "/") for name in cached]
+    local = [str(path) for path in _listed(Path(model).parent) if _is_model(path)]
     return [DEMO_MODEL, *sorted(local), *sorted(hub_ids)]
 
 
+def _listed(directory: Path) -> list[Path]:
+    """The entries of a directory; none for one that is not there, or that cannot be read."""
+    try:
+        return list(islice(directory.expanduser().iterdir(), _MAX_ENTRIES))
+    except (OSError, RuntimeError, ValueError):
+        return []
+
+
 def _is_model(path: Path) -> bool:
-    return path.suffix == ".gguf" or (path / "config.json").is_file()
+    try:
+        return path.suffix == ".gguf" or (path / "config.json").is_file()
+    except OSError:
+        return False
