@@ -191,12 +191,20 @@ MALICE = {
     "stars": "*" * 20_000, "brackets": "[" * 20_000, "ticks": "`" * 19_999,
     "words": "*a " * 6_000, "mixed": "a*b_c" * 4_000, "quotes": "> " * 5_000,
     "lists": "- " * 5_000, "table": "|" * 9_000 + "\n" + "|-" * 4_000, "escapes": "\\" * 20_000,
+    "formulas": "\\(" * 10_000, "dollars": "$a" * 10_000, "pairs": "$$" * 10_000,
+    "blocks": "\\[\n" * 5_000,
+    "environments": "\\begin{align}\n" * 2_000, "braces": "$" + "{" * 1_900 + "}" * 1_900 + "$",
+    "macros": r"$$\def\a{\a\a\a}\a$$", "size": r"$$\rule{99999em}{99999em}\kern99999em x$$",
+    "many": "$x_1$ " * 1_000, "half": "$$\n" + "x\n" * 9_000,
     "urls": "(((http://" * 2_000, "rules": "- - - x\n" * 3_000, "blanks": " " * 20_000 + "x",
 }  # fmt: skip
 
 
-def test_malicious_markdown_cannot_hang_the_page(open_page: Any) -> None:
+def test_malicious_markdown_cannot_hang_the_page(open_page: Any, server: Any) -> None:
     page = open_page()
+    server.script.answer = lambda _: page_server.say("$x$")
+    ask(page, "load the library for formulas")
+    page.wait_for_selector(".katex")
     for name, text in MALICE.items():
         took = page.evaluate(
             """async text => {
@@ -208,6 +216,7 @@ def test_malicious_markdown_cannot_hang_the_page(open_page: Any) -> None:
             text,
         )
         assert took < 2000, name
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 def test_markdown(open_page: Any, server: Any) -> None:

@@ -63,6 +63,8 @@ def test_the_address_of_a_server_is_enough(server: ScriptedServer) -> None:
     for url in (server.url, server.url.rstrip("/"), server.url + "v1", server.url + "v1/"):
         assert main(["chat", "--url", url, "-q", "hi"]) == 0
         assert server.script.requests[-1]["path"] == "/v1/chat/completions"
+    with pytest.raises(ServerError, match="404 at /other/models"):
+        Server(server.url + "other").first_model()
     assert Server("example.org/proxy/v1").url == "http://example.org/proxy/v1"
 
 

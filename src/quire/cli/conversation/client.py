@@ -115,7 +115,8 @@ class Server:
         if response.status != 200:
             text = response.read(_MAX_REPLY_BYTES).decode(errors="replace")
             connection.close()
-            raise ServerError(_refusal(response.status, text))
+            place = f" at {target}" if response.status == 404 else ""
+            raise ServerError(_refusal(response.status, place, text))
         return connection, response
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -155,13 +156,13 @@ def _piece(event: Any) -> Piece:
     return piece
 
 
-def _refusal(status: int, text: str) -> str:
+def _refusal(status: int, place: str, text: str) -> str:
     try:
         message = _message_of(json.loads(text)["error"])
     except (ValueError, LookupError, TypeError):
         message = text.strip()[:200]
     hint = "; give the key with --api-key or OPENAI_API_KEY" if status == 401 else ""
-    return f"the server answered {status}: {message}{hint}"
+    return f"the server answered {status}{place}: {message}{hint}"
 
 
 def _message_of(error: Any) -> str:

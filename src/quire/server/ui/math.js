@@ -7,6 +7,9 @@ const MAX_CHARS = 4000; // of a formula
 const MAX_LINES = 80;
 const BLOCK = /^\s*(\\\[|\$\$|\\begin\{((?:equation|align|alignat|gather|CD)\*?)\})/;
 
+const MAX_DRAWINGS = 300; // that are kept
+
+const drawings = new Map();
 let katex = null;
 let loading = null;
 
@@ -82,17 +85,27 @@ function formula(source, raw, isDisplay) {
 }
 
 function draw(node, source, isDisplay) {
-  const drawn = document.createElement("span");
   try {
-    if (source.length > MAX_CHARS) throw new Error("This formula is too long to be drawn.");
-    katex.render(source, drawn, { displayMode: isDisplay, maxSize: 20, maxExpand: 500, strict: false });
+    node.replaceChildren(typeset(source, isDisplay).cloneNode(true));
   } catch (error) {
     node.classList.add("tex");
     node.title = String(error.message);
     return;
   }
-  node.replaceChildren(...drawn.childNodes);
   if (node.isConnected) node.dispatchEvent(new CustomEvent("grown", { bubbles: true }));
+}
+
+// The drawing of a formula. A growing text draws the formulas of its last block many times.
+function typeset(source, isDisplay) {
+  const name = `${isDisplay} ${source}`;
+  if (!drawings.has(name)) {
+    if (source.length > MAX_CHARS) throw new Error("This formula is too long to be drawn.");
+    const drawing = document.createElement("span");
+    katex.render(source, drawing, { displayMode: isDisplay, maxSize: 20, maxExpand: 500, strict: false });
+    if (drawings.size >= MAX_DRAWINGS) drawings.clear();
+    drawings.set(name, drawing);
+  }
+  return drawings.get(name);
 }
 
 // KaTeX's file is a script that sets a global name, not a module with exports.
