@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Collection, Mapping
 from copy import copy
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from quire.config.command_line.parser import Parser
 
 ALL = "--help-all"
 _HINT = (
@@ -20,13 +17,16 @@ _HINT = (
 )
 
 
-def short_help(parser: Parser) -> str:
-    """The command's own options, the common options of its large groups, and the groups."""
+def short_help(parser: argparse.ArgumentParser, shortened: Mapping[str, Collection[str]]) -> str:
+    """The command's own options, the common options of its large groups, and the groups.
+
+    `shortened`: the common options of each large group, by its title.
+    """
     formatter = _begun(parser)
     common: list[argparse.Action] = []
     groups = []
     for group in parser._action_groups:
-        names = parser.shortened.get(group.title or "")
+        names = shortened.get(group.title or "")
         if names is None:
             _add_group(formatter, group)
         else:
@@ -38,7 +38,7 @@ def short_help(parser: Parser) -> str:
     return formatter.format_help()
 
 
-def whole_help(parser: Parser) -> str:
+def whole_help(parser: argparse.ArgumentParser) -> str:
     """Every option, by group."""
     formatter = _begun(parser)
     for group in parser._action_groups:
@@ -77,7 +77,7 @@ def _shortened(action: argparse.Action) -> argparse.Action:
     return short
 
 
-def _begun(parser: Parser) -> argparse.HelpFormatter:
+def _begun(parser: argparse.ArgumentParser) -> argparse.HelpFormatter:
     formatter = parser._get_formatter()
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
     formatter.add_text(parser.description)

@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """What `--help` shows."""
-        return short_help(self) if self.shortened else whole_help(self)
+        return short_help(self, self.shortened) if self.shortened else whole_help(self)
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2, as shells expect of a usage error."""
