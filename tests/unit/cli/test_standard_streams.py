@@ -13,7 +13,7 @@ COMMANDS = {
     "doctor": 0,
     "run --help": 0,
     "frobnicate": 2,
-    "run --max-model-len -7 hello": 1,
+    "run --max-model-len -7 demo hello": 1,
 }
 """With the exit codes that they have when all is well."""
 
