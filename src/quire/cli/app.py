@@ -105,7 +105,7 @@ def _give_up_stdout() -> None:
 
 def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence[str]) -> int:
     """Runs the command that the first word names; also used for commands of commands."""
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         if len(words) > 1 and words[0] == "help":
             return dispatch(prog, about, commands, [words[1], "--help"])
         print(_overview(prog, about, commands))

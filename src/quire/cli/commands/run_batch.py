@@ -26,6 +26,7 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
+from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
@@ -73,6 +74,7 @@ def configure(parser: Parser) -> None:
     add_options(parser, ServerArgs, title="Frontend", skip=fields - set(_OF_THE_SERVER))
     add_engine_options(parser, record=AsyncEngineArgs, defaults=_DEFAULTS)
     add_unsupported(parser, UNSUPPORTED_FLAGS)
+    parser.shorten({"Frontend"}, COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:
