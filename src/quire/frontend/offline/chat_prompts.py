@@ -12,6 +12,7 @@ from quire.frontend.offline.llm_arguments import ChatOptions, as_conversations
 from quire.frontend.prompt_parser import PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import TokensPrompt
+from quire.system.deferred_signals import deliver_signals
 
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer
@@ -36,7 +37,11 @@ class ChatPrompts:
     def render_chat(self, messages: Sequence[Any], options: ChatOptions) -> list[str]:
         """The prompts of one conversation or several. Raises RequestError."""
         renderer = self.get_tokenizer().renderer()
-        return [renderer.render(options.job(one)) for one in as_conversations(messages)]
+        prompts = []
+        for one in as_conversations(messages):
+            prompts.append(renderer.render(options.job(one)))
+            deliver_signals()
+        return prompts
 
     def encode(
         self, prompts: Sequence[str], tokenization_kwargs: Mapping[str, Any]

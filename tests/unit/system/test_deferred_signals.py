@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from quire.frontend.offline.interrupts import deferred_interrupt
+from quire.system import deferred_signals as module
+from quire.system.deferred_signals import deferred_signals
 
 
 def press() -> None:
@@ -18,7 +19,7 @@ def test_an_interrupt_waits_for_a_safe_place() -> None:
     reached = []
 
     def work() -> None:
-        with deferred_interrupt() as raise_if_pressed:
+        with deferred_signals() as raise_if_pressed:
             raise_if_pressed()
             press()
             reached.append("the end of the step")
@@ -34,7 +35,7 @@ def test_an_interrupt_waits_for_a_safe_place() -> None:
 
 def test_a_second_one_gets_through_at_once() -> None:
     def work() -> None:
-        with deferred_interrupt():
+        with deferred_signals():
             press()
             press()
 
@@ -46,7 +47,7 @@ def test_other_threads_are_left_alone() -> None:
     seen = []
 
     def work() -> None:
-        with deferred_interrupt() as raise_if_pressed:
+        with deferred_signals() as raise_if_pressed:
             raise_if_pressed()
             seen.append(signal.getsignal(signal.SIGINT))
 
