@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
@@ -27,6 +28,13 @@ _WOKEN_AT_ONCE = 16
 """Readers of outputs that run in one turn of the event loop."""
 
 
+class RequestsOwner(Protocol):
+    """`AsyncLLM`, as far as it is used here."""
+
+    def on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another event loop is served from now on."""
+
+
 class OnlineRequests:
     """Everyone who waits for outputs, each with a stream.
 
@@ -39,13 +47,13 @@ class OnlineRequests:
         tokenizer: Tokenizer | None,
         client: EngineCoreClient,
         observers: Sequence[RequestObserver],
-        on_bound: Callable[[asyncio.AbstractEventLoop], None],
+        owner: Callable[[], RequestsOwner | None],
     ) -> None:
-        """`observers` are told besides admission and metrics; `on_bound` of each event loop that is
-        served from now on."""
+        """`observers` are told besides admission and metrics. `owner` refers weakly to what is told
+        of each event loop that is served from now on; streams keep it alive."""
         self.metrics = EngineMetrics(config)
         self.binding = LoopBinding(self, self._on_loop_bound)
-        self._on_bound = on_bound
+        self._owner = owner
         self._admission = AdmissionControl(config.scheduler)
         self.observers = [self._admission, self.metrics, *observers]
         self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
@@ -151,13 +159,16 @@ class OnlineRequests:
 
     def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._wakeups.clear()
-        self._on_bound(loop)
+        owner = self._owner()
+        if owner is not None:
+            owner.on_bound(loop)
 
     def _opened(
         self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None
     ) -> list[RequestStream]:
+        owner = self._owner()
         return [
-            RequestStream(self.outputs.admit(request), self.close, self._wakeups, wake_up)
+            RequestStream(self.outputs.admit(request), self.close, self._wakeups, wake_up, owner)
             for request in requests
         ]
 
