@@ -2,7 +2,7 @@
 
 Python runs every handler on the main thread, between any two of its instructions. An exception
 that a handler raises (Ctrl+C, a timeout by SIGALRM) would leave a change half done. Used by `LLM`
-and `LLMEngine` around each of their methods.
+and `LLMEngine` around each of their methods, and by `AsyncLLM` where it takes in a step.
 """
 
 from __future__ import annotations
@@ -124,11 +124,11 @@ class deferred_signals:  # noqa: N801 - read as a function
 
     def _leave(self, before: int) -> None:
         global _state
+        _state = before  # first: whatever is raised now, it does not stay as it was
         try:
             if before is _IDLE:
                 _restore()
         finally:
-            _state = before
             _run_waiting()
 
 
@@ -205,10 +205,11 @@ def _run_waiting() -> None:
 def _install() -> None:
     """Replaces the program's handlers. Signals that Python does not handle stay as they are."""
     handlers = [*map(_signal.getsignal, _NUMBERS)]
-    for number, handler in compress(zip(_NUMBERS, handlers, strict=True), map(callable, handlers)):
+    for number in compress(_NUMBERS, map(callable, handlers)):
+        handler = handlers[number - 1]
         if type(handler) is not _Deferred:
-            _installed[number] = _Deferred(handler)
-            _signal.signal(number, _installed[number])
+            _installed[number] = deferred = _Deferred(handler)
+            _signal.signal(number, deferred)
 
 
 def _restore() -> None:

@@ -21,6 +21,7 @@ from quire.frontend.online.loop_binding import LoopBinding
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.system.deferred_signals import with_signals_deferred
 from quire.system.turn_queue import TurnQueue
 from quire.tokenizer import Tokenizer
 
@@ -91,6 +92,7 @@ class OnlineRequests:
         with self.binding.bound():
             return self._opened(requests, wake_up)
 
+    @with_signals_deferred
     def start(self, request: EngineInput, *, follows: bool = False) -> RequestStream:
         """Admits a request and hands it over; `follows`: it follows from one that was admitted.
         Raises CapacityError, EngineDeadError."""
@@ -119,6 +121,7 @@ class OnlineRequests:
         if done.aborts:
             self._abort_in_core(done.aborts)
 
+    @with_signals_deferred
     def close(self, streams: Iterable[RequestStream]) -> None:
         """Ends what has not ended of several requests, with one message to the core."""
         self._abort_in_core(
