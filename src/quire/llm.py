@@ -48,7 +48,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM(LLMControl, UnsupportedLLMMethods):
-    """One model in this process; `close` (or `with`) frees the memory.
+    """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: the requests of concurrent calls run in the same steps, and each call
     returns its own outputs. Running and later calls raise EngineDeadError after `close`.

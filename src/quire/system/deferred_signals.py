@@ -65,8 +65,9 @@ class _Deferred:
 
 def _is_insisted(number: int) -> bool:
     first = _waiting.get(number)
-    is_second_interrupt = number == _signal.SIGINT and first is not None
-    return is_second_interrupt and time.monotonic() - first[2] >= _INSIST_S
+    if number != _signal.SIGINT or first is None:
+        return False
+    return time.monotonic() - first[2] >= _INSIST_S
 
 
 class deferred_signals:  # noqa: N801 - read as a function

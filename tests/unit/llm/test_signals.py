@@ -8,8 +8,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,7 +17,9 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.beam_search import BeamSearchParams
+from quire.frontend.offline.llm_engine import LLMEngine
 from quire.llm import LLM
+from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
@@ -26,7 +28,7 @@ CHAT = [{"role": "user", "content": "hi"}]
 SIGNALS = (signal.SIGALRM, signal.SIGINT, signal.SIGUSR1)
 
 
-class Interruption(Exception):
+class Interruption(Exception):  # noqa: N818 - it is no failure
     """Of a handler. An Exception, as that of a timeout, which is easier to swallow than others."""
 
 
@@ -35,7 +37,7 @@ class Interrupter:
 
     def __init__(self) -> None:
         self.raised: list[Interruption] = []
-        self.may_raise: Callable[[FrameType | None], bool] = bool
+        self.may_raise: Callable[[FrameType | None], bool] = lambda _: True
         self.num_seen = 0
         self.where: object = None
         self._moment = -1
@@ -61,7 +63,7 @@ class Interrupter:
         if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
             self.num_seen += 1
             if self.num_seen == self._moment:
-                self.where = frame.f_code.co_qualname, frame.f_lineno
+                self.where = frame.f_code.co_name, frame.f_lineno
                 signal.raise_signal(self._number)
 
 
@@ -115,7 +117,7 @@ CALLS: list[Callable[[LLM], Any]] = [
     lambda llm: llm.enqueue(PROMPTS, GREEDY, use_tqdm=False),
     lambda llm: llm.wait_for_completion(use_tqdm=False),
     lambda llm: llm.beam_search(["a"], BeamSearchParams(beam_width=2, max_tokens=2)),
-    lambda llm: llm.collective_rpc(lambda worker: sorted(range(50), key=lambda one: -one)),
+    lambda llm: llm.collective_rpc(lambda _: sorted(range(50), key=lambda one: -one)),
     lambda llm: llm.reset_prefix_cache(),
     lambda llm: llm.get_metrics(),
     lambda llm: llm.llm_engine.do_log_stats(),
@@ -156,7 +158,8 @@ def interrupt(llm: LLM, interrupter: Interrupter, seed: int, num: int) -> None:
         try:
             interrupter.run(lambda: CALLS[index](llm), moment, number)  # noqa: B023
         except Interruption as error:
-            assert error is interrupter.raised[0] and error.args == (number,)  # noqa: PT017
+            assert error is interrupter.raised[0]  # noqa: PT017
+            assert error.args == (number,)  # noqa: PT017
         else:
             # It took fewer instructions this time.
             assert interrupter.num_seen < moment, (interrupter.where, interrupter.raised)
@@ -194,7 +197,8 @@ def test_a_timer_that_never_stops_and_another_thread(llm: LLM, interrupter: Inte
     is_over.set()
     other.join(30)
     assert not other.is_alive()
-    assert others and all(one == expected for one in others)
+    assert others
+    assert all(one == expected for one in others)
     check(llm, expected)
 
 
@@ -207,6 +211,10 @@ def is_in_call(frame: FrameType | None) -> bool:
     return False
 
 
+def step_into(found: list[RequestOutput], engine: LLMEngine) -> None:
+    found += engine.step()
+
+
 def test_an_output_whose_step_is_interrupted_comes_with_the_next(
     llm: LLM, interrupter: Interrupter
 ) -> None:
@@ -215,9 +223,9 @@ def test_an_output_whose_step_is_interrupted_comes_with_the_next(
     num_moments = 0
     for back in range(60):  # at the last moments it has taken what it returns
         engine.add_request("own", "a b", one_token)
-        found = []
+        found: list[RequestOutput] = []
         try:
-            interrupter.run(lambda: found.extend(engine.step()), num_moments - back, SIGNALS[0])
+            interrupter.run(partial(step_into, found, engine), num_moments - back, SIGNALS[0])
         except Interruption:
             found = engine.step()
         num_moments = num_moments or interrupter.num_seen
@@ -225,7 +233,8 @@ def test_an_output_whose_step_is_interrupted_comes_with_the_next(
         assert not engine.has_unfinished_requests()
 
 
-def test_a_function_of_the_users_is_ended_at_once(llm: LLM, interrupter: Interrupter) -> None:
+@pytest.mark.usefixtures("interrupter")
+def test_a_function_of_the_users_is_ended_at_once(llm: LLM) -> None:
     """A function that never ends: its handler is not kept waiting."""
 
     def never_ends(_: Any) -> None:

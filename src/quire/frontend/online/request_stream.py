@@ -31,8 +31,8 @@ class RequestStream:
         wake_up: asyncio.Event | None = None,
         owner: object = None,
     ) -> None:
-        """`owner` is kept alive. `close` ends what has not ended of the requests of streams. `wakeups` sets `wake_up`,
-        which streams may share, whenever there is something to take."""
+        """`close` ends what has not ended of the requests of streams. `wakeups` sets `wake_up`,
+        which streams may share, whenever there is something to take. `owner` is kept alive."""
         self.record = record
         record.sink = self
         self._is_delta = record.input.params.output_kind is RequestOutputKind.DELTA
