@@ -83,8 +83,8 @@ class deferred_signals:  # noqa: N801 - read as a function
     __slots__ = ("_before", "_undo")
 
     def __init__(self, undo: Callable[[], None] | None = None) -> None:
-        """`undo`: called if a handler raises when the block has ended well, so that its result does
-        not reach the caller."""
+        """`undo`: called if the block is left by an exception, which may be that of a handler when
+        the block itself has ended well: its result does not reach the caller."""
         self._undo = undo
         self._before: int | None = None
 
@@ -113,6 +113,8 @@ class deferred_signals:  # noqa: N801 - read as a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._undo is not None and error is not None:
+            self._undo()
         if self._before is None or self._before is _DEFERRING:
             return
         try:

@@ -171,6 +171,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """
         del session_id
         refuse_arguments(lora_request=lora_request, kv_hints=kv_hints)
+        request: EngineInput | None = None
         with deferred_signals(undo=lambda: self._withdraw(request)):
             request = self.input_processor.process(
                 request_id,
@@ -288,11 +289,12 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             raise
         self.output_processor.add_request(request, sink)
 
-    def _withdraw(self, request: EngineInput) -> None:
-        """Ends a request whose caller does not know of it."""
+    def _withdraw(self, request: EngineInput | None) -> None:
+        """Ends a request whose caller does not know of it, if it was queued."""
         with self._lock:
             own = [one for one in self.output_processor.records() if one.input is request]
-            self.engine_core.abort_requests(self.output_processor.abandon(own))
+            if own:
+                self.engine_core.abort_requests(self.output_processor.abandon(own))
 
     def _run_to_the_end(self, deliver: Callable[[], None]) -> None:
         """Steps until nothing may run any more; `step` returns the outputs."""
