@@ -109,6 +109,11 @@ class EngineCoreClient(ABC):
         """
 
     @abstractmethod
+    def abandon(self) -> None:
+        """Ends the loop and its thread or process, and waits for nothing: its owner is gone.
+        Idempotent. May be called by the garbage collector, on any thread."""
+
+    @abstractmethod
     def _deliver(self, command: Command) -> None:
         """Puts a command into the loop's inbox."""
 

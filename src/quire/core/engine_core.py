@@ -7,6 +7,7 @@ token ids alone: text is the front end's.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ class EngineCore:
         self._transfers = (
             None if store is None else KVTransfers(self.scheduler, self.executor, store)
         )
+        # None of their threads has the core, which ends them when it is dropped.
+        weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
@@ -325,6 +328,14 @@ def _reset_prefix_cache(
 def _kv_store_stats(store: KVStore) -> dict[str, Any]:
     """`KVStoreStats` of now, in plain values."""
     return {"sums": store.counts.as_dict(), "usage": store.usage()}
+
+
+def _abandon(store: KVStore | None, publisher: EventPublisher | None) -> None:
+    """The core was dropped without `shutdown`."""
+    if store is not None:
+        store.abandon()
+    if publisher is not None:
+        publisher.abandon()
 
 
 def _publisher(

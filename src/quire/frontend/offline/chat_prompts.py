@@ -13,6 +13,7 @@ from quire.frontend.offline.llm_arguments import ChatOptions, as_conversations
 from quire.frontend.prompt_parser import PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import TokensPrompt
+from quire.system.deferred_signals import deliver_signals
 
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer
@@ -41,6 +42,7 @@ class ChatPrompts:
         for index, one in enumerate(conversations):
             with located("messages", index, len(conversations)):
                 prompts.append(renderer.render(options.job(one)))
+            deliver_signals()
         return prompts
 
     def encode(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
@@ -79,8 +79,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
         self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
+        this = weakref.ref(self)  # so that nothing keeps a dropped engine waiting for the collector
         self.input_processor = InputProcessor(
-            config, self.tokenizer, lambda: self._client.notify("prepare_grammars")
+            config, self.tokenizer, lambda: _prepare_grammars(this())
         )
         self._tracer = tracer = tracer or make_tracer(config)
         observers: list[RequestObserver] = [] if tracer is None else [tracer]
@@ -88,12 +89,11 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             observers.append(RequestLog(request_log, self.tokenizer))
         observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
-        self._sessions: WeakSet[InputSession] = WeakSet()
+        self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
         """Requests whose prompt still comes."""
         self._client = client or make_client(config, engine_mode, step_timeout_s)
-        self.requests = OnlineRequests(
-            config, self.tokenizer, self._client, observers, self._on_bound
-        )
+        weakref.finalize(self, self._client.abandon).atexit = False
+        self.requests = OnlineRequests(config, self.tokenizer, self._client, observers, this)
 
     @classmethod
     def from_engine_args(
@@ -411,20 +411,33 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
 
     # --- the other side
 
-    def _on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop is served from now on."""
+    def on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another event loop is served from now on. The client does not keep this object alive."""
+        this = weakref.ref(self)
 
         def on_outputs(outputs: EngineCoreOutputs) -> None:
-            if self.requests.binding.loop is loop:  # else they are of requests that have ended
-                self.requests.take_outputs(outputs)
+            llm = this()
+            # Otherwise they are of requests that have ended.
+            if llm is not None and llm.requests.binding.loop is loop:
+                llm.requests.take_outputs(outputs)
 
-        self._client.attach(loop, EngineListener(on_outputs, self._on_dead))
+        def on_dead(error: EngineDeadError) -> None:
+            llm = this()
+            if llm is not None:
+                llm._on_dead(error)
+
+        self._client.attach(loop, EngineListener(on_outputs, on_dead))
 
     def _on_dead(self, error: EngineDeadError) -> None:
         self._dead_error = self._dead_error or error
         self.requests.fail_all(error)
         for session in self._sessions:
             session.abort(copy.copy(error))
+
+
+def _prepare_grammars(llm: AsyncLLM | None) -> None:
+    if llm is not None:
+        llm._client.notify("prepare_grammars")
 
 
 AsyncLLMEngine = AsyncLLM
