@@ -285,19 +285,25 @@ def test_with_tls_a_client_without_a_request_keeps_its_connection(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     slots = ConnectionSlots(2, 0, is_tls=True)
     taken: list[ConnectionSlot] = []
-    for number in range(6):
+
+    def take(after_s: float) -> bool:
+        now[0] += after_s
         made = slots.acquire()
-        assert made is not None
-        made.evict = lambda number=number: not ended.append(number)  # type: ignore[misc,func-returns-value]
-        taken.append(made)
-        now[0] += 1.5
-    assert ended == [0, 1]  # as many as there are slots have lost theirs
-    assert [one.is_reserved for one in taken] == [True] * 4 + [False] * 2
-    taken[2].set_busy()  # its request is answered 503
-    taken[2].release()
-    taken[5].release()
-    assert slots.acquire() is not None
-    assert ended == [0, 1]
+        if made is not None:
+            number = len(taken)
+            made.evict = lambda: not ended.append(number)
+            taken.append(made)
+        return made is not None
+
+    assert [take(1.5) for _ in range(6)] == [True] * 4 + [False] * 2  # the last two wait
+    assert [one.is_reserved for one in taken] == [True] * 2 + [False] * 2
+    taken[0].set_busy()  # its request is answered 503
+    taken[0].release()
+    assert take(1.5)
+    assert not take(0)
+    assert not ended
+    assert take(5)  # the one that lost its slot first has had no request for long
+    assert ended == [1]
 
 
 # --- time

@@ -15,6 +15,8 @@ _MIN_IDLE_S = 1.0
 """How long a connection without a request is safe from being closed for a new one."""
 _MIN_TLS_IDLE_S = 2.0
 """The same where a request comes after a TLS handshake."""
+_MIN_LATE_IDLE_S = 8.0
+"""How long a connection that has lost its slot is safe from being closed for another one."""
 _MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
 
@@ -106,9 +108,11 @@ class _SlotPool:
 
     def _free(self, slot: ConnectionSlot) -> bool:
         other = self._without_request
-        if other is not None and not slot.had_request and other._make_room():
-            slot.move(other)
-            return True
+        if other is not None and not slot.had_request:
+            has_room = other._make_room()
+            if has_room:
+                slot.move(other)
+            return has_room
         if slot.evict is None or not slot.evict():
             return False
         slot.release()
@@ -125,13 +129,17 @@ class ConnectionSlots:
     a reserved slot that is idle has answered. With TLS the request comes after a handshake, which
     takes long where many clients do it at once. So a client whose place is needed before its
     request has come loses the place and not the connection: its request is answered 503. As many
-    connections as `max_connections` may be in that state; of more, the oldest one is closed.
+    connections as there are slots may be in that state. Further clients wait, and after some
+    seconds the oldest connection in that state is closed for them.
     """
 
     def __init__(self, max_connections: int, num_reserved: int, *, is_tls: bool = False) -> None:
         self._max_connections = max_connections
         ordinary_s, reserved_s = (_MIN_TLS_IDLE_S,) * 2 if is_tls else (_MIN_IDLE_S, 0.0)
-        late = _SlotPool(max_connections, 0.0, is_reserved=True) if is_tls else None
+        late: _SlotPool | None = None
+        if is_tls:
+            num_slots = max_connections + num_reserved
+            late = _SlotPool(num_slots, _MIN_LATE_IDLE_S, is_reserved=True)
         self._ordinary = _SlotPool(
             max_connections, ordinary_s, is_reserved=False, without_request=late
         )
