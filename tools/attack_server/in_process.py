@@ -15,7 +15,8 @@ _LAST_LINES = 30
 
 def attack_in_process(name: str) -> str:
     """pytest's last line, or more if a test has failed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "long", IN_PROCESS[name]]
+    bounds = ["-o", "timeout=3600", "-o", "faulthandler_timeout=0"]  # for slow machines
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "long", *bounds, IN_PROCESS[name]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     return "\n".join(lines[-_LAST_LINES if done.returncode else -1 :])
