@@ -94,15 +94,15 @@ def test_an_unknown_architecture_is_compared_with_the_nearest() -> None:
         UnsupportedModelError, match=r"nearest is LlamaForCausalLM, which reads all"
     ):
         build_program(config)
-    with pytest.raises(UnsupportedModelError, match=r"no meaning for its keys mamba_d_state"):
-        build_program({**config, "mamba_d_state": 3})
+    with pytest.raises(UnsupportedModelError, match=r"no meaning for its keys foo_d_state"):
+        build_program({**config, "foo_d_state": 3})
 
 
 @pytest.mark.parametrize(
     ("name", "more", "words"),
     [
         ("YiForCausalLM", {}, "LlamaForCausalLM, which reads all keys"),
-        ("MyOwnModel", {"foo": 1}, "LlamaForCausalLM, which has no meaning for its keys foo"),
+        ("MyOwnForCausalLM", {"foo": 1}, "LlamaForCausalLM, which has no meaning for its keys foo"),
         ("Qwen4ForCausalLM", {"gate": 1}, "Qwen3ForCausalLM, which has no meaning for its keys ga"),
         ("NemotronHForCausalLM", {"pattern": "M"}, "NemotronForCausalLM, which has no meaning for"),
         ("DeepseekV2ForCausalLM", {"kv_lora_rank": 5, "n_routed_experts": 8}, "kv_lora_rank"),

@@ -59,6 +59,8 @@ UNHELD = ("inkling", "kimi_k3", "muse_glimmer")
 FORMATS = sorted({made: name for name, made in TOOL_FORMATS.items()}.values())
 """A name of each class."""
 SEEDS = range(3)
+_MOST_SEEDS = 12
+"""So many where none of the first replies ended."""
 
 
 def format_of(name: str, kind: str) -> ReplyFormat:
@@ -77,7 +79,7 @@ def model_of(name: str, kind: str) -> RandomModel:
 
 
 def replies(name: str, kind: str, choice: Any, **fields: Any) -> list[Message]:
-    """Messages of the replies that ended, for each seed."""
+    """Messages of the replies that ended, of at least `SEEDS`."""
     tools = TOOL_FORMATS[name]()
     format = format_of(name, kind)
     model = model_of(name, kind)
@@ -95,7 +97,10 @@ def replies(name: str, kind: str, choice: Any, **fields: Any) -> list[Message]:
     start = ""
     if choice == "auto":
         start = next(iter(first_texts(tools.grammar(SCHEMAS, is_parallel=True))), "")
-    texts = [model.reply(spec, seed, begin=start if seed % 2 else "") for seed in SEEDS]
+    texts: list[str | None] = []
+    while len(texts) < len(SEEDS) or (not any(texts) and len(texts) < _MOST_SEEDS):
+        seed = len(texts)
+        texts.append(model.reply(spec, seed, begin=start if seed % 2 else ""))
     messages = []
     for text in texts:
         if text is not None:

@@ -143,7 +143,11 @@ def test_the_context_is_fitted_on_request(model_dir: Path) -> None:
         ({"chat_template": "/no/such/file"}, ConfigError, "/no/such/file"),
         ({"max_model_len": 1000}, ConfigError, "use at most 512"),
         ({"tokenizer": "/no/such/place"}, ModelNotFoundError, "/no/such/place"),
-        ({"hf_overrides": {"architectures": ["Foo"]}}, UnsupportedModelError, "nearest is Qwen3"),
+        (
+            {"hf_overrides": {"architectures": ["FooForCausalLM"]}},
+            UnsupportedModelError,
+            "is Qwen3",
+        ),
         ({"hf_overrides": {"hidden_size": -1}}, CheckpointError, "hidden_size"),
         ({"backend": "tpu"}, ConfigError, "backend='tpu'"),
         ({"block_size": 0}, ConfigError, "block_size"),
