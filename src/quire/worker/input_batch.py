@@ -94,7 +94,7 @@ class InputBatch:
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
         self._block_tables = np.zeros((max_num_seqs, num_groups, max_num_entries), np.int32)
-        self._num_entries = np.zeros(max_num_seqs, np.int32)
+        self._num_entries = np.zeros((max_num_seqs, num_groups), np.int32)
         self._num_tokens = np.zeros(max_num_seqs, np.int32)
         self._num_computed = np.zeros(max_num_seqs, np.int32)
         self._last_token = np.zeros(max_num_seqs, np.int32)
@@ -207,12 +207,14 @@ class InputBatch:
         self._num_tokens[row] = len(request.token_ids)
         self._num_computed[row] = request.num_computed_tokens
         self._last_token[row] = request.token_ids[-1]
-        for table, first, block_ids in zip(
-            self._block_tables[row], request.first_entries, request.block_ids, strict=True
+        for group, (first, block_ids) in enumerate(
+            zip(request.first_entries, request.block_ids, strict=True)
         ):
+            end = first + len(block_ids)
+            table = self._block_tables[row, group]
             table[:first] = _UNSEEN
-            table[first : first + len(block_ids)] = block_ids
-        self._num_entries[row] = request.first_entries[0] + len(request.block_ids[0])
+            table[first:end] = block_ids
+            self._num_entries[row, group] = end
         self.sampling.set(row, request)
         self._prompt_logprobs.set(row, request)
 
@@ -226,10 +228,10 @@ class InputBatch:
             self.sampling.advance(np.array([row]), np.array([token_id], np.int32))
 
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
-        begin = self._num_entries[row]
-        end = begin + len(block_ids[0])
-        self._block_tables[row, :, begin:end] = block_ids
-        self._num_entries[row] = end
+        for group, added in enumerate(block_ids):
+            begin = self._num_entries[row, group]
+            self._block_tables[row, group, begin : begin + len(added)] = added
+        self._num_entries[row] += [len(added) for added in block_ids]
 
     def _gather_tokens(self, rows: Rows, starts: Ints, computed: Ints, ends: Ints) -> Ints:
         token_ids = np.empty(starts[-1], np.int32)

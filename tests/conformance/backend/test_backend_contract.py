@@ -9,12 +9,13 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from kv_layouts import group_of
 from numpy.typing import NDArray
 from sampling_columns import SamplingRow, build_columns
 from small_model import OPTIONS, RandomStore, one_request, small_program
 
 from quire.backends.base import Backend, CompiledModel, KVCacheSpec
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVLayout
 from quire.errors import BackendError, QuireError
 from quire.program import keep_all
 from quire.program.passes import quantise_weights
@@ -215,9 +216,9 @@ def test_a_cache_that_is_discarded_is_empty_and_of_use(model: CompiledModel) -> 
 GROUPED = small_program(5, windows=(5, None, 9))
 GROUPED_LAYOUT = KVLayout(
     (
-        KVGroupSpec((0, 3), 1, 4, window=5),
-        KVGroupSpec((1, 4), 1, 4),
-        KVGroupSpec((2,), 1, 4, window=9),
+        group_of((0, 3), 1, 4, window=5),
+        group_of((1, 4), 1, 4),
+        group_of((2,), 1, 4, window=9),
     ),
     num_slots=2,
 )
