@@ -133,7 +133,9 @@ def compare(old: Path, new: Path) -> None:
     wrong = sorted(cell for cell in both if before[cell] != after[cell])
     for cell in wrong:
         print(f"{cell}: {before[cell]} -> {after[cell]}")
-    print(f"{len(both)} cells, {len(wrong)} differ, {len(before.keys() ^ after.keys())} in one alone")
+    print(
+        f"{len(both)} cells, {len(wrong)} differ, {len(before.keys() ^ after.keys())} in one alone"
+    )
     raise SystemExit(1 if wrong else 0)
 
 

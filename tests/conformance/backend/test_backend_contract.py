@@ -198,7 +198,7 @@ def test_a_block_without_what_is_behind_its_first_tokens(
 def test_what_can_not_be_cleared(model: CompiledModel) -> None:
     [block] = model.read_blocks(np.array([0], np.int32))
     for group, num_tokens in ((1, 3), (-1, 3), (0, 17), (0, -1)):
-        with pytest.raises(BackendError, match="no part of a block"):
+        with pytest.raises(BackendError, match="do not fit in a block"):
             model.clear_behind(block, group, num_tokens)
     with pytest.raises(ValueError, match="blocks are"):
         model.clear_behind(block[:-1].copy(), 0, 3)

@@ -164,9 +164,7 @@ def test_no_pass_moves_rows_before_a_state() -> None:
 
 
 def test_a_group_of_states_grows_by_its_own_rule() -> None:
-    mixed = KVLayout(
-        (*kv_layout(stateful_program(), 64).groups, *keep_all(one_layer()).groups), 1
-    )
+    mixed = KVLayout((*kv_layout(stateful_program(), 64).groups, *keep_all(one_layer()).groups), 1)
     config = CacheConfig(
         block_size=4, num_blocks=8, block_bytes=64, kv_cache_dtype="float32", layout=mixed,
         enable_prefix_caching=True, fingerprint="f",

@@ -124,8 +124,8 @@ class PagedKVCache:
         size, groups = self.spec.block_size, self.spec.layout.groups
         if not (0 <= group < len(groups) and 0 <= num_tokens <= size):
             raise BackendError(
-                f"a block of {size} tokens of {len(groups)} layer groups has no {num_tokens} tokens "
-                f"of group {group}"
+                f"{num_tokens} tokens of layer group {group} do not fit in a block: there are "
+                f"{len(groups)} groups, and a block has {size} tokens"
             )
         begin = 0
         for _ in groups[group].layers:
