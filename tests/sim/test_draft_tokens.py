@@ -12,6 +12,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire import LLM, SamplingParams
 from quire.protocol import SchedulePlan, StepResult
 from quire.scheduler.step_planner import StepPlanner
+from quire.worker.model_runner import ModelRunner
 
 RANDOM = np.random.default_rng(5)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 15, 16, 17, 40, 75)]
@@ -60,13 +61,13 @@ def test_any_draft_gives_the_same_tokens(
     chance: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The guesses are the tokens that come, each with a chance; others are random."""
+    """The guesses are the tokens that come, each with a chance; the others are wrong."""
     texts = [
         [*prompt, *answer[1]]
         for prompt, answer in zip([one for one in PROMPTS for _ in PARAMS], wanted, strict=True)
     ]
     random = np.random.default_rng(4)
-    plan_running = StepPlanner._plan_running
+    plan_running, execute = StepPlanner._plan_running, ModelRunner.execute
     seen = dict.fromkeys(("plans", "right", "wrong"), 0)
 
     def guess(planner: StepPlanner, step: Any) -> bool:
@@ -74,25 +75,17 @@ def test_any_draft_gives_the_same_tokens(
             text = next(t for t in texts if t[: request.num_tokens] == request.token_ids)
             coming = text[request.num_tokens : request.num_tokens + int(random.integers(1, 6))]
             request.draft_token_ids = [
-                token if random.random() < chance else int(random.integers(0, 256))
-                for token in coming
+                token if random.random() < chance else (token + 1) % 256 for token in coming
             ]
         return plan_running(planner, step)
 
-    def count(plan: SchedulePlan, result: StepResult) -> None:
+    def counted(runner: ModelRunner, plan: SchedulePlan) -> StepResult:
+        result = execute(runner, plan)
         for request_id, drafts in plan.draft_token_ids.items():
             num_kept = len(result.sampled_token_ids[plan.request_ids.index(request_id)]) - 1
             seen["plans"] += 1
             seen["right"] += num_kept
             seen["wrong"] += len(drafts) - num_kept
-
-    from quire.worker.model_runner import ModelRunner
-
-    execute = ModelRunner.execute
-
-    def counted(runner: ModelRunner, plan: SchedulePlan) -> StepResult:
-        result = execute(runner, plan)
-        count(plan, result)
         return result
 
     monkeypatch.setattr(StepPlanner, "_plan_running", guess)

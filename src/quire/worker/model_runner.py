@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, Logprobs, StepBatch, StepOutput
-from quire.errors import BackendError
+from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
@@ -52,6 +52,8 @@ class ModelRunner:
         samplers = _samplers(plan, step)
         processing, withheld = self._processing, None
         if processing is not None:
+            if step.drafts is not None:
+                raise IntegrityError("logits processors see one token of a request in a step")
             withheld = processing.withhold(plan, step, samplers)
         output = self._model.step(step.batch)
         if len(output.sampled) != len(step.batch.logits_rows):
