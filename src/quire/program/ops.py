@@ -192,12 +192,12 @@ class Attention(Op):
 
     q is [T, N * H], k is [T, K * H], v is [T, K * value_dim], out is [T, N * value_dim].
     `value_dim` None: H. Without k and v nothing is written: an earlier op of the same `layer` has
-    done so, with the same shape and window (Gemma 3n). Query head n reads kv head n * K // N. A token at position
-    p sees positions max(0, p - window + 1) .. p of its own request (`window` None: all), and with
-    `is_chunked` only those of its own chunk of `window` positions, which begins at a multiple of
-    it. scores = q.k * scale, then `softcap * tanh(scores / softcap)` if set, plus
-    alibi_slopes[n] * (key position - p) if set. `sinks` [N], if there are any, are one more score
-    per head: it takes its share of the softmax and has no value (gpt-oss).
+    done so, with the same shape and window (Gemma 3n). Query head n reads kv head n * K // N. A
+    token at position p sees positions max(0, p - window + 1) .. p of its own request (`window`
+    None: all), and with `is_chunked` only those of its own chunk of `window` positions, which
+    begins at a multiple of it. scores = q.k * scale, then `softcap * tanh(scores / softcap)` if
+    set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if there are any, are one
+    more score per head: it takes its share of the softmax and has no value (gpt-oss).
 
     `layer` None: nothing is kept. A token sees all tokens of its request that the step has, those
     after it too if `is_causal` is False; a request is then computed in one step (encoders).

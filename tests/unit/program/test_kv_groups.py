@@ -110,9 +110,7 @@ def test_a_layout_that_loses_something_is_refused(
 
 
 def test_a_layout_of_another_shape_is_refused() -> None:
-    with pytest.raises(
     complaint = r"full of 1 x \(4 \+ 4\), and its group keeps full of 2"
     with pytest.raises(IntegrityError, match=complaint):
-    ):
         check_layout(program_of([None]), KVLayout((group_of((0,), 2, 4),), 1))
     check_layout(program_of([9, None]), keep_all(program_of([9, None])))
