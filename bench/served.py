@@ -8,6 +8,9 @@
 1, 8 and 32 streams of 128 tokens in and 64 out, all at once; then a steady mix: eight short
 streams, replaced as they end, while long prompts arrive. Whoever waits is stopped. The client
 shares the machine with the server, as light as it can be. Prints medians; writes JSON.
+
+`vllm serve` reads its version from the metadata of an installed package: install the wheel with
+pip. A wheel that was only unpacked has no metadata, and its server ends at once.
 """
 
 from __future__ import annotations
@@ -74,6 +77,8 @@ def main() -> int:
                     else:
                         streams = int(work.removeprefix(STREAMS))
                         _batch(offline, servers, streams, number, id_end, results)
+        except PeerError as error:
+            sys.exit(f"served.py: {error}")
         finally:
             for group in groups:
                 group.close()

@@ -20,6 +20,7 @@ import quire
 SRC = Path(quire.__file__).parent
 
 LAYERS: list[list[str]] = [
+    ["redaction"],
     ["errors", "suggest", "units", "version"],
     ["env", "system"],
     ["log", "files", "param_checks"],

@@ -36,6 +36,8 @@ class Server(ProcessGroup):
             if self._process.poll() is not None or late:
                 words_left = self.last_words()
                 self.close()
+                if "PackageNotFoundError" in words_left:
+                    words_left += "; install the wheel with pip: an unpacked one has no metadata"
                 raise PeerError(f"{command[0]}: {'too slow' if late else 'ended'}: {words_left}")
             time.sleep(0.05)
         self.start_s = time.monotonic() - begin

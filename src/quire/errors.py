@@ -9,7 +9,8 @@
     │   ├── UnsupportedModelError               an architecture or feature that no family implements
     │   └── CheckpointError                     a file is damaged, inconsistent or incomplete
     ├── RequestError (ValueError)           one request is wrong; the engine is not (HTTP 400)
-    │   └── GrammarError                        its grammar is wrong, or takes too much to follow
+    │   ├── GrammarError                        its grammar is wrong, or takes too much to follow
+    │   └── PromptError                         its prompt is wrong, whatever its parameters are
     ├── CapacityError                       too much is waiting already; try again later (HTTP 503)
     ├── BackendError                        a compute backend failed or is missing
     ├── EngineError                         the engine failed, not the caller
@@ -29,7 +30,12 @@ _MAX_CHARS = 1900
 
 
 class QuireError(Exception):
-    """Root of the tree."""
+    """Root of the tree. Messages have no secrets: passwords in URLs are hidden."""
+
+    def __init__(self, *args: object) -> None:
+        from quire.redaction import redact  # every module imports this one
+
+        super().__init__(*(redact(one) if isinstance(one, str) else one for one in args))
 
 
 class ConfigError(QuireError, ValueError):
@@ -81,6 +87,10 @@ class RequestError(QuireError, ValueError):
 
 class GrammarError(RequestError):
     """The grammar of one request cannot be compiled, or takes too much to follow."""
+
+
+class PromptError(RequestError):
+    """The prompt of a request is invalid, whatever the other fields are."""
 
 
 class CapacityError(QuireError):

@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from quire.config.engine_args import EngineArgs
-from quire.frontend.arguments import refuse_arguments
+from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.offline.chat_prompts import ChatPrompts
-from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.llm_arguments import (
     ChatOptions,
     as_prompts,
@@ -35,6 +34,11 @@ from quire.frontend.unsupported import UnsupportedLLMMethods
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
+from quire.system.deferred_signals import (
+    deferred_signals,
+    deliver_signals,
+    with_signals_deferred,
+)
 
 if TYPE_CHECKING:
     from quire.beam_search import BeamSearchOutput, BeamSearchParams
@@ -44,7 +48,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM(LLMControl, UnsupportedLLMMethods):
-    """One model in this process; `close` (or `with`) frees the memory.
+    """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: the requests of concurrent calls run in the same steps, and each call
     returns its own outputs. Running and later calls raise EngineDeadError after `close`.
@@ -76,6 +80,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         Guarded by the lock."""
         self.renderer = ChatPrompts(self.llm_engine)
 
+    @with_signals_deferred
     def generate(
         self,
         prompts: PromptType | Sequence[PromptType],
@@ -91,13 +96,15 @@ class LLM(LLMControl, UnsupportedLLMMethods):
 
         `sampling_params`: one for all, or one for each; None: the model's defaults. `priority`
         counts under the policy of that name. Raises RequestError, and runs no prompt, if one is
-        invalid.
+        invalid; the error says which (`prompts[13]`). To skip such prompts, call `enqueue` for each
+        and collect the others with `wait_for_completion`.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
         tickets = self._add(every, len(every), sampling_params, priority, tokenization_kwargs)
         return self._collect(tickets, use_tqdm)
 
+    @with_signals_deferred
     def chat(
         self,
         messages: Sequence[Any],
@@ -130,9 +137,12 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         )
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
-        tickets = self._add(prompts, len(prompts), sampling_params, priority, tokenization)
+        tickets = self._add(
+            prompts, len(prompts), sampling_params, priority, tokenization, "messages"
+        )
         return self._collect(tickets, use_tqdm)
 
+    @with_signals_deferred
     def preprocess_chat(
         self,
         messages: Sequence[Any],
@@ -171,9 +181,11 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         """Queues requests for `wait_for_completion`, all or none; returns their ids."""
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
-        with counted(every, use_tqdm, "Rendering prompts") as bar:
-            tickets = self._add(bar, len(every), sampling_params, priority, tokenization_kwargs)
-        return self._enqueue(tickets)
+        tickets: list[Ticket] = []
+        with deferred_signals(undo=lambda: self._withdraw(tickets)):
+            with counted(every, use_tqdm, "Rendering prompts") as bar:
+                tickets = self._add(bar, len(every), sampling_params, priority, tokenization_kwargs)
+            return self._enqueue(tickets)
 
     def enqueue_chat(
         self,
@@ -201,12 +213,17 @@ class LLM(LLMControl, UnsupportedLLMMethods):
             tools,
             chat_template_kwargs,
         )
-        prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
-        with counted(prompts, use_tqdm, "Rendering conversations") as bar:
-            tickets = self._add(bar, len(prompts), sampling_params, priority, tokenization)
-        return self._enqueue(tickets)
+        tickets: list[Ticket] = []
+        with deferred_signals(undo=lambda: self._withdraw(tickets)):
+            prompts = self.renderer.render_chat(messages, options)
+            with counted(prompts, use_tqdm, "Rendering conversations") as bar:
+                tickets = self._add(
+                    bar, len(prompts), sampling_params, priority, tokenization, "messages"
+                )
+            return self._enqueue(tickets)
 
+    @with_signals_deferred
     def wait_for_completion(
         self, output_type: type[RequestOutput] | None = None, *, use_tqdm: Progress = True
     ) -> list[RequestOutput]:
@@ -221,6 +238,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
                 self._enqueued.clear()
         return self._collect(sorted(own, key=lambda ticket: int(ticket.request_id)), use_tqdm)
 
+    @with_signals_deferred
     def beam_search(
         self,
         prompts: PromptType | Sequence[PromptType],
@@ -262,6 +280,13 @@ class LLM(LLMControl, UnsupportedLLMMethods):
             self._enqueued.setdefault(threading.get_ident(), []).extend(tickets)
         return [ticket.request_id for ticket in tickets]
 
+    def _withdraw(self, tickets: list[Ticket]) -> None:
+        """Ends requests whose ids `enqueue` could not return."""
+        with self._lock:
+            mine = self._enqueued.get(threading.get_ident(), [])
+            mine[:] = [one for one in mine if one not in tickets]
+        self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
+
     def _add(
         self,
         prompts: Iterable[PromptType],
@@ -269,20 +294,23 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         sampling_params: Params,
         priority: int | Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
+        name: str = "prompts",
     ) -> list[Ticket]:
-        """Adds all requests, or none if one is invalid or Ctrl+C interrupts."""
+        """Adds all requests, or none if one is invalid or a signal handler raises. `name`: the
+        caller's argument that has the prompts."""
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params_of = one_each("params", params, SamplingParams, count)
         priority_of = one_each("priority", 0 if priority is None else priority, int, count)
+        params_name = None if isinstance(params, SamplingParams) else "sampling_params"
         tickets: list[Ticket] = []
         try:
-            with deferred_interrupt() as raise_if_interrupted:
-                for prompt, its_params, its_priority in zip(
-                    prompts, params_of, priority_of, strict=True
-                ):
-                    ticket = Ticket(str(next(self.request_counter)), its_params.n)
-                    final = its_params.clone()
-                    final.output_kind = RequestOutputKind.FINAL_ONLY
+            for index, (prompt, its_params, its_priority) in enumerate(
+                zip(prompts, params_of, priority_of, strict=True)
+            ):
+                ticket = Ticket(str(next(self.request_counter)), its_params.n)
+                final = its_params.clone()
+                final.output_kind = RequestOutputKind.FINAL_ONLY
+                with located(name, index, count, params=params_name):
                     self.llm_engine.add_request(
                         ticket.request_id,
                         prompt,
@@ -291,8 +319,8 @@ class LLM(LLMControl, UnsupportedLLMMethods):
                         tokenization_kwargs=tokenization_kwargs,
                         sink=ticket,
                     )
-                    tickets.append(ticket)
-                    raise_if_interrupted()
+                tickets.append(ticket)
+                deliver_signals()
         except BaseException:
             self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
             raise

@@ -147,16 +147,24 @@ def checked_bad_words(given: Any) -> list[str]:
     return list(dict.fromkeys(given))
 
 
-def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] | None:
-    """A dict of what JSON has, so that it can be sent to another process; None for an empty one."""
+def checked_extra_args(given: Any, name: str = "extra_args") -> dict[Any, Any] | None:
+    """A dict of anything; None for an empty one."""
     if given is None:
         return None
     if not isinstance(given, dict):
         raise error(name, given, f"{name} must be a dict, got {quoted(given)}.")
+    return given or None
+
+
+def checked_json(given: Any, name: str, where: str = "") -> dict[str, Any] | None:
+    """`checked_extra_args` of JSON values alone, which can be sent to another process. `where` ends
+    an error's sentence: why only these are accepted."""
+    if checked_extra_args(given, name) is None:
+        return None
     count, left = 0, [(given, 1)]
     while left:
         value, depth = left.pop()
-        parts = _parts(name, value)
+        parts = _parts(name, value, where)
         count += 1 + len(parts)
         # Counted as often as they stand there: a small object may hold itself many times.
         if count > MAX_EXTRA_VALUES or depth > MAX_EXTRA_DEPTH:
@@ -166,11 +174,11 @@ def checked_extra_args(given: Any, name: str = "extra_args") -> dict[str, Any] |
                 f"{name} must hold at most {MAX_EXTRA_VALUES} values, {MAX_EXTRA_DEPTH} deep.",
             )
         left += [(part, depth + 1) for part in parts]
-    return given or None
+    return dict(given)
 
 
-def _parts(name: str, value: Any) -> list[Any]:
-    """What a value of JSON consists of. Raises RequestError for any other."""
+def _parts(name: str, value: Any, where: str) -> list[Any]:
+    """The parts of a JSON value. Raises RequestError for any other value."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):
@@ -179,7 +187,8 @@ def _parts(name: str, value: Any) -> list[Any]:
         raise error(name, value, f"{name} integers must be between -2**63 and 2**64 - 1.")
     is_text = isinstance(value, str) and not has_surrogates(value)
     if not is_text and value is not None and not isinstance(value, bool | int | float):
-        raise error(name, value, f"{name} must hold only what JSON has, got {quoted(value)}.")
+        message = f"{name} must hold only JSON values{where}, got {quoted(value)}."
+        raise error(name, value, message)
     return []
 
 

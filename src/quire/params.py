@@ -202,7 +202,8 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     allowed_token_ids: list[int] | None = None
     """Only these tokens may be chosen."""
     extra_args: dict[str, Any] | None = None
-    """Kept as it is, for custom code; nothing here reads it."""
+    """Passed unchanged to custom logits processors. An engine in another process, and HTTP, take
+    JSON values only."""
     bad_words: list[str] | None = None
     """Texts that may not be generated, with and without a space before them: the last token of one
     is not chosen where the output ends with those before it."""

@@ -29,6 +29,8 @@ class Script:
     requests: list[dict[str, Any]] = field(default_factory=list)
     closed_early: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
+    is_demo: bool = True
+    sampling: dict[str, Any] = field(default_factory=lambda: {"model": {}, "chat": {}})
 
 
 def say(text: str, width: int = 4) -> Iterator[dict[str, Any]]:
@@ -81,16 +83,25 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = {"/": "index.html"}.get(self.path, self.path.removeprefix("/ui/"))
         if name in ui.FILES:
-            self._reply(200, ui.read(name), ui.FILES[name], ui.HEADERS)
+            headers = ui.headers_of(name)
+            self._reply(200, ui.read(name), headers.pop("content-type"), headers)
         elif not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
         elif self.path == "/v1/models":
             models = [{"id": "quire-demo", "object": "model", "max_model_len": 4096}]
             self._json(200, {"object": "list", "data": models})
         elif self.path == "/quire/live":
-            self._stream(self._pictures())
+            self._show_engine()
         else:
             self._json(404, {"error": {"message": "Not Found"}})
+
+    def _show_engine(self) -> None:
+        if "text/event-stream" in self.headers.get("Accept", ""):
+            self._stream(self._pictures())
+            return
+        script = self.server.script
+        facts = {"is_demo": script.is_demo, "sampling": script.sampling}
+        self._json(200, {**live_picture(0.0, busy=False), **facts})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -110,7 +110,7 @@ def test_responses_in_the_background(client: openai.OpenAI) -> None:
 
 def test_errors_are_the_clients(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(**OPTIONS, input="Hi", tools=[{"type": "web_search"}])
+        client.responses.create(**OPTIONS, input="Hi", tools=[{"type": "function"}])
     assert caught.value.param == "tools"
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(**OPTIONS, input="Hi", previous_response_id="resp_x")

@@ -98,7 +98,7 @@ def ask(page: Any, text: str) -> Any:
 
 def test_an_answer_streams_in_and_tells_its_speed(open_page: Any, server: Any) -> None:
     server.script.answer = lambda _: page_server.say("The answer is **42**.")
-    server.script.delay_s = 0.02
+    server.script.delay_s = 0.1
     page = open_page()
     body = ask(page, "What is 17 + 25?")
     assert body.inner_text() == "The answer is 42."
@@ -129,7 +129,6 @@ def test_the_whole_conversation_is_sent_and_survives_a_reload(open_page: Any, se
         "first", "answer 1", "second",
     ]  # fmt: skip
     page.reload()
-    page.click("text=first")
     assert page.locator(".message.assistant .body").all_inner_texts() == ["answer 1", "answer 3"]
     page.hover(".conversations li")
     page.click(".remove")
@@ -192,23 +191,32 @@ MALICE = {
     "stars": "*" * 20_000, "brackets": "[" * 20_000, "ticks": "`" * 19_999,
     "words": "*a " * 6_000, "mixed": "a*b_c" * 4_000, "quotes": "> " * 5_000,
     "lists": "- " * 5_000, "table": "|" * 9_000 + "\n" + "|-" * 4_000, "escapes": "\\" * 20_000,
+    "formulas": "\\(" * 10_000, "dollars": "$a" * 10_000, "pairs": "$$" * 10_000,
+    "blocks": "\\[\n" * 5_000,
+    "environments": "\\begin{align}\n" * 2_000, "braces": "$" + "{" * 1_900 + "}" * 1_900 + "$",
+    "macros": r"$$\def\a{\a\a\a}\a$$", "size": r"$$\rule{99999em}{99999em}\kern99999em x$$",
+    "many": "$x_1$ " * 1_000, "half": "$$\n" + "x\n" * 9_000,
     "urls": "(((http://" * 2_000, "rules": "- - - x\n" * 3_000, "blanks": " " * 20_000 + "x",
 }  # fmt: skip
 
 
-def test_malicious_markdown_cannot_hang_the_page(open_page: Any) -> None:
+def test_malicious_markdown_cannot_hang_the_page(open_page: Any, server: Any) -> None:
     page = open_page()
+    server.script.answer = lambda _: page_server.say("$x$")
+    ask(page, "load the library for formulas")
+    page.wait_for_selector(".katex")
     for name, text in MALICE.items():
         took = page.evaluate(
             """async text => {
-                const { renderMarkdown } = await import('/ui/markdown.js');
+                const { MarkdownView } = await import('/ui/markdown.js');
                 const begin = performance.now();
-                renderMarkdown(text);
+                new MarkdownView().show(text, true);
                 return performance.now() - begin;
             }""",
             text,
         )
         assert took < 2000, name
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
 def test_markdown(open_page: Any, server: Any) -> None:
@@ -232,12 +240,218 @@ def test_markdown(open_page: Any, server: Any) -> None:
     assert body.locator("p").last.inner_text().endswith("Not_an_emphasis and 2 * 3 * 4.")
 
 
+FORMULAS = {
+    r"For \(a_1\), \(b_2\), $c^2$, \[x *y* z\] and $$w$$.": ["a_1", "b_2", "c^2", "x *y* z", "w"],
+    "Text:\n\\[\nx = 1\n- 2\n\\]\nafter": ["\nx = 1\n- 2\n"],
+    "1. one\n   $$\n   a\n   + b\n   $$\n2. two": ["\na\n+ b\n"],
+    "\\begin{align*}\na &= b\n\\end{align*}": ["\\begin{align*}\na &= b\n\\end{align*}"],
+    "It costs $5, or $6 for two, or US$ 7 and a$b$c.": [],
+    r"Code: `\(x\)`, and half: \(a *b* c": [],
+    r"A *soft* \(\frac{1\)": [],
+}  # fmt: skip
+
+
+def test_formulas_are_drawn(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda body: page_server.say(body["messages"][-1]["content"], 3)
+    page = open_page()
+    for text, expected in FORMULAS.items():
+        body = ask(page, text)
+        page.wait_for_function("node => !node.querySelector('.formula:not(.tex, :has(.katex))')",
+                               arg=body.element_handle())  # fmt: skip
+        drawn = body.locator("annotation").all_text_contents()
+        assert [one.strip() for one in drawn] == [one.strip() for one in expected], text
+    texts = page.locator(".message.assistant .body").all_inner_texts()
+    assert texts[-3:] == [
+        "It costs $5, or $6 for two, or US$ 7 and a$b$c.",
+        r"Code: \(x\), and half: \(a *b* c",
+        r"A soft \(\frac{1\)",
+    ]
+
+
+def test_a_page_without_formulas_does_not_load_katex(open_page: Any, server: Any) -> None:
+    page = open_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    ask(page, "hi")
+    assert not [url for url in asked if "katex" in url]
+    server.script.answer = lambda _: page_server.say("$x$")
+    ask(page, "formula")
+    page.wait_for_selector(".katex")
+    assert [url for url in asked if url.endswith("Math-Italic.woff2")]
+
+
+GROWING = (
+    "# Title\n\nOne **bold** text.\nNext line.\n\n1. one\n\n   more of one\n2. two\n\n"
+    "| a | b |\n|--:|---|\n| 1 | $x$ |\n\n```py\nx = 1\n\n# y\n```\n> quoted\n\n"
+    "\\[\na\n+ b\n\\]\nEnd with \\(c\\).\n\n- [x] done\n- [ ] open\n  - inner\n\nlast"
+)
+
+
+def test_a_growing_text_keeps_its_elements_and_ends_as_the_whole(open_page: Any) -> None:
+    moved = open_page().evaluate(
+        """async text => {
+            const { MarkdownView } = await import('/ui/markdown.js');
+            const html = view => [...view.root.childNodes].map(n => n.outerHTML);
+            const whole = new MarkdownView(), growing = new MarkdownView(), wrong = [];
+            for (let end = 1; end <= text.length; end++) {
+                const before = [...growing.root.childNodes].slice(0, -2);
+                growing.show(text.slice(0, end), false);
+                if (before.some((node, i) => node !== growing.root.childNodes[i])) wrong.push(end);
+            }
+            await new Promise(done => setTimeout(done, 300));  // the formulas are drawn
+            whole.show(text, true);
+            const kept = growing.root.childNodes[0];
+            const isEqual = html(growing).join() === html(whole).join();
+            growing.show(text, true);
+            if (kept !== growing.root.childNodes[0]) wrong.push('first');
+            return [wrong, isEqual, whole.root.querySelectorAll('.katex').length];
+        }""",
+        GROWING,
+    )
+    assert moved == [[], True, 3]
+
+
+def test_task_lists(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say("- [x] read **it**\n- [ ] check\n- [link]")
+    body = ask(open_page(), "tasks")
+    assert body.locator("input").evaluate_all("all => all.map(one => one.checked)") == [True, False]
+    assert body.locator("li").all_inner_texts() == ["read it", "check", "[link]"]
+
+
+def test_the_failure_of_a_tall_message_is_in_view(open_page: Any, server: Any) -> None:
+    page = open_page()
+    ask(page, "one")
+    server.script.refusal = (503, "The queue is full.")
+    page.fill("#prompt", "a tall message\n" * 80)
+    page.press("#prompt", "Enter")
+    error = page.wait_for_selector(".error")
+    page.wait_for_timeout(100)
+    box, log = error.bounding_box(), page.locator("#log").bounding_box()
+    assert log["y"] < box["y"] < box["y"] + box["height"] <= log["y"] + log["height"]
+
+
+def test_scrolling_up_stays_there_while_an_answer_grows(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say("word\n\n" * 300, 60)
+    server.script.delay_s = 0.03
+    page = open_page()
+    page.fill("#prompt", "go on")
+    page.press("#prompt", "Enter")
+    page.wait_for_function("() => document.querySelector('#log').scrollTop > 300")
+    page.mouse.move(600, 400)
+    page.mouse.wheel(0, -250)
+    page.wait_for_selector("#to-end:not([hidden])")
+    before = page.evaluate("document.querySelector('#log').scrollTop")
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.querySelector('#log').scrollTop") == before
+    page.click("#to-end")
+    page.wait_for_selector("#send:not([hidden])")
+    assert page.is_hidden("#to-end")
+
+
+def test_a_conversation_is_listed_at_once_and_has_an_address(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say("word " * 4000, 5)
+    server.script.delay_s = 0.01
+    page = open_page()
+    empty = page.url
+    page.fill("#prompt", "go on")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector("text=word word word")
+    assert page.locator(".conversation").all_inner_texts() == ["go on"]
+    assert "#/c/" in page.url
+    page.reload()  # in the middle of the answer
+    page.wait_for_selector('#state[data-state="ready"]')
+    assert page.locator(".message.assistant .body").inner_text().startswith("word word")
+    assert "stopped" in page.locator(".assistant .stats").inner_text()
+    assert page.title() == "go on – Quire"
+    page.click("#new-chat")
+    assert page.url == empty
+    server.script.answer = lambda _: page_server.say("Hello.")
+    ask(page, "another")
+    assert page.locator(".conversation").all_inner_texts() == ["another", "go on"]
+    page.click(".conversation >> text=go on")
+    page.go_back()
+    page.wait_for_selector(".message.user >> text=another")
+    assert page.locator(".conversation[aria-current=true]").inner_text() == "another"
+
+
+def test_versions_of_answers_and_messages_are_kept(open_page: Any, server: Any) -> None:
+    server.script.answer = lambda _: page_server.say(f"answer {len(server.script.requests)}")
+    page = open_page()
+    texts = lambda: page.locator(".message .body").all_inner_texts()  # noqa: E731
+    ask(page, "first")
+    ask(page, "second")
+    first_answer = page.locator(".message.assistant").first
+    first_answer.locator("text=Again").click()
+    page.wait_for_selector("text=answer 3")
+    assert texts() == ["first", "answer 3"]
+    assert first_answer.locator(".versions").inner_text() == "‹2 of 2›"
+    first_answer.locator("[aria-label='Earlier version']").click()
+    assert texts() == ["first", "answer 1", "second", "answer 2"]
+    page.locator(".message.user").last.locator("text=Edit").click()
+    assert page.input_value("#prompt") == "second"
+    page.keyboard.press("Escape")
+    assert page.input_value("#prompt") == ""
+    page.locator(".message.user").last.locator("text=Edit").click()
+    page.fill("#prompt", "other")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector("text=answer 4")
+    assert [m["content"] for m in server.script.requests[-1]["messages"]] == [
+        "first", "answer 1", "other",
+    ]  # fmt: skip
+    page.reload()
+    assert texts() == ["first", "answer 1", "other", "answer 4"]
+    page.locator(".message.user").last.locator("[aria-label='Earlier version']").click()
+    assert texts() == ["first", "answer 1", "second", "answer 2"]
+    page.locator(".message.assistant").first.locator("[aria-label='Later version']").click()
+    assert texts() == ["first", "answer 3"]
+
+
+def test_another_tab_does_not_lose_conversations(open_page: Any, server: Any) -> None:
+    page = open_page()
+    ask(page, "here")
+    other = page.context.new_page()
+    other.goto(server.url)
+    other.wait_for_selector('#state[data-state="ready"]')
+    ask(other, "there")
+    page.wait_for_selector(".conversation >> text=there")
+    ask(page, "here again")
+    other.reload()
+    assert other.locator(".conversation").all_inner_texts() == ["here", "there"]
+
+
+def test_suggestions_are_for_the_demo_model(open_page: Any, server: Any) -> None:
+    assert open_page().locator(".chip").count() == 4
+    server.script.is_demo = False
+    assert open_page().locator(".chip").count() == 0
+
+
+def test_sampling_defaults_are_shown_sent_and_changed(open_page: Any, server: Any) -> None:
+    chat = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    server.script.sampling = {"model": {"repetition_penalty": 1.1}, "chat": chat}
+    page = open_page()
+    ask(page, "hi")
+    assert {name: server.script.requests[0][name] for name in chat} == chat
+    page.click("#open-settings")
+    shown = [page.get_attribute(f"[name={name}]", "placeholder") for name in (*chat, "top_k")]
+    assert shown == ["0.7", "0.95", "0.05", "all"]
+    page.fill("[name=temperature]", "1")
+    page.click("text=Done")
+    ask(page, "hi")
+    assert server.script.requests[1]["temperature"] == 1
+    server.script.sampling = {"model": {"temperature": 0.2}, "chat": {}}
+    page = open_page()
+    ask(page, "hi")
+    assert "temperature" not in server.script.requests[2]
+    page.click("#open-settings")
+    assert page.get_attribute("[name=temperature]", "placeholder") == "0.2, the model's"
+
+
 def test_thinking_is_folded_away_and_not_sent_back(open_page: Any, server: Any) -> None:
     server.script.answer = lambda _: page_server.say("<think>17 + 25</think>It is 42.")
     page = open_page()
     body = ask(page, "sum?")
     assert body.locator("details").get_attribute("open") is None
-    assert body.locator("> p").inner_text() == "It is 42."
+    assert body.locator("> .text > p").inner_text() == "It is 42."
     ask(page, "sure?")
     assert server.script.requests[1]["messages"][1]["content"] == "It is 42."
 
@@ -340,18 +554,39 @@ def test_the_block_map_is_checked(open_page: Any) -> None:
         page.evaluate("import('/ui/pool.js').then(m => m.decodeMap('f999999999'))")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone(open_page: Any, server: Any, scheme: str) -> None:
-    server.script.answer = lambda _: page_server.say("```\n" + "x" * 300 + "\n```\n" + "y" * 300)
-    page = open_page(**PHONE, color_scheme=scheme)
+@pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (390, "light")])
+def test_it_fits_a_phone(open_page: Any, server: Any, width: int, scheme: str) -> None:
+    wide = "```\n" + "x" * 300 + "\n```\n" + "y" * 300 + "\n$$" + "a+" * 150 + "a$$"
+    server.script.answer = lambda _: page_server.say(wide, 50)
+    options = {**PHONE, "viewport": {"width": width, "height": 700}}
+    page = open_page(**options, color_scheme=scheme)
+    assert fits(page, "#greeting", "header", "#composer")
     ask(page, "z" * 200)
+    page.wait_for_selector(".katex")
+    page.click("text=Again")
+    page.wait_for_selector("text=2 of 2")
+    assert fits(page, "header", "#composer", ".message", ".foot")
+    page.click("#open-settings")
+    assert fits(page, "#settings", "#settings form > *")
+    page.click("text=Done")
     for view in ("engine", "chat"):
         page.click(f".tabs [data-view={view}]")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert fits(page, "header")
     page.click("#menu")
     page.wait_for_selector(".conversation >> visible=true")
     time.sleep(0.3)
     assert page.locator("#shelf").bounding_box()["x"] == 0
+
+
+def fits(page: Any, *selectors: str) -> bool:
+    """Whether these elements, and the page, are inside the width of the window."""
+    inside = page.evaluate(
+        """selectors => [document.documentElement, ...document.querySelectorAll(selectors)]
+            .every(node => node.scrollWidth <= innerWidth
+                && node.getBoundingClientRect().right <= innerWidth + 0.5)""",
+        ", ".join(selectors),
+    )
+    return bool(inside)
 
 
 PAIRS = (

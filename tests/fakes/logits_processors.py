@@ -104,6 +104,17 @@ class TargetOfRequest(AdapterLogitsProcessor):
         return process
 
 
+class ChooserOfRequest(AdapterLogitsProcessor):
+    """A request brings the object that changes its logits: `chooser`."""
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
+        chooser = arg(params, "chooser")
+        return None if chooser is None else lambda _, logits: chooser(logits)
+
+
 def _raises(_: Logits) -> Logits:
     raise ZeroDivisionError("I am broken")
 

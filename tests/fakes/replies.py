@@ -20,11 +20,12 @@ def parsed(
     tools: Mapping[str, Mapping[str, Any]] | None,
     *,
     is_reasoning: bool = False,
+    is_cut: bool = False,
 ) -> list[Event]:
     """The events of a reply that arrives in these pieces."""
     parser = ReplyParser(format, tools, is_reasoning=is_reasoning)
     events = [event for piece in pieces for event in parser.feed(piece)]
-    return events + parser.finish()
+    return events + parser.finish(is_cut=is_cut)
 
 
 def message_of(

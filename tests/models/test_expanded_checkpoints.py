@@ -200,7 +200,7 @@ def test_it_is_said_that_they_are_expanded(
     config = read_config(tmp_path)
     with caplog.at_level(logging.INFO, logger="quire"):
         as_shipped(open_checkpoint(tmp_path), shipped_format(config))
-    assert "FP8 with a scale for each 48 x 40: 14 matrices are expanded" in caplog.text
+    assert "FP8 with a scale for each 48 x 40: 14 of 14 matrices are expanded" in caplog.text
 
 
 def test_a_format_may_be_asked_for_beside(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_parts_that_do_not_fit_are_named(
         ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt 'e5m2'"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"blocks of \[128\]"),
         ({**BNB, "bnb_4bit_quant_type": "int4"}, "bnb_4bit_quant_type 'int4'"),
-        ({**KINDS["gptq-act-order"][1], "bits": 3}, "bits 3"),
+        ({**KINDS["gptq-act-order"][1], "bits": 5}, "bits 5"),
         (compressed("float-quantized", {**FLOATS, "strategy": "token"}), "strategy 'token'"),
     ],
 )

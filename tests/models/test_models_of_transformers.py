@@ -316,3 +316,27 @@ def test_torch_is_imported_for_such_models_alone(plain: Path, tmp_path: Path) ->
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["[]", "['torch', 'transformers']"]
+
+
+def test_the_files_decide_whether_the_head_is_tied(tmp_path: Path) -> None:
+    """transformers keeps a head that differs, and misses one that is not there."""
+    case = _case("diffllama", "DiffLlamaConfig", num_key_value_heads=2, num_hidden_layers=1)
+    directory = write_checkpoint(case, tmp_path / "model")
+    settings = json.loads((directory / "config.json").read_text())
+    stored = load_file(directory / "model.safetensors")
+
+    def logprobs(tensors: dict[str, Any], *, is_tied: bool) -> dict[int, float]:
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        text = json.dumps({**settings, "tie_word_embeddings": is_tied})
+        (directory / "config.json").write_text(text)
+        with small_llm(directory) as llm:
+            prompt = {"prompt_token_ids": prompt_of(case)[:9]}
+            [found] = llm.generate(prompt, greedy(1, logprobs=5), use_tqdm=False)
+            return logprobs_of(found)[0]
+
+    own = logprobs(stored, is_tied=False)
+    assert logprobs(stored, is_tied=True) == own
+    bare = {name: tensor for name, tensor in stored.items() if name != "lm_head.weight"}
+    table = logprobs(bare, is_tied=True)
+    assert logprobs(bare, is_tied=False) == table
+    assert table != own

@@ -12,6 +12,7 @@ from fake_model import POISON
 from stored_simulation import WINDOWS, flush, simulation, tokens_of
 
 from quire.kvstore.costs import ReadCosts
+from quire.scheduler.stored_kv import loads as loads_module
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -183,6 +184,27 @@ def test_a_tier_that_hangs_is_waited_for_no_longer_than_computing_takes() -> Non
         second.run()
         counts = second.store.counts.as_dict()
         assert counts["load_abandoned"] == {"deadline": 1}
+
+
+def test_a_first_load_waits_for_each_chunk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything was computed: a tier from which nothing arrives is left, one that is slow and
+    goes on is not."""
+    monkeypatch.setattr(loads_module, "_CHUNK_IF_UNKNOWN_S", 0.3)
+    prompt = tokens_of("prompt", 60)
+    for delay_s, is_loaded in ((0.1, True), (0.9, False)):
+        tier = DictTier()
+        with simulation([tier]) as first:
+            first.add("a", prompt, 4)
+            first.run()
+            flush(first)
+        with simulation([tier]) as second:
+            assert second.store is not None
+            tier.delay_s = delay_s
+            second.add("b", prompt, 4)
+            second.run()
+            assert (second.num_hit_tokens > 0) is is_loaded
+            abandoned = second.store.counts.as_dict().get("load_abandoned", {})
+            assert abandoned == ({} if is_loaded else {"deadline": 1})
 
 
 def test_loading_that_is_slower_than_computing_is_left() -> None:

@@ -3,6 +3,7 @@ same to the bit, and a failure of theirs is one request's alone."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from logits_processors import (
     FAULTS,
     CannotBeMade,
+    ChooserOfRequest,
     FlatTop,
     Fragile,
     InvariantLedger,
@@ -24,7 +26,9 @@ from logits_processors import (
 )
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, RequestError
+from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
 from quire.logits_processors import LogitsProcessor
 from quire.outputs import RequestOutput
@@ -227,6 +231,51 @@ def test_logprobs_are_of_the_models_own_logits(settings: dict[str, Any]) -> None
         assert chosen[67].rank == 1 or is_raw
         assert (chosen[67].logprob == 0.0) is not is_raw
         assert ({*chosen} >= {*best}) is is_raw
+
+
+def only_67(logits: Logits) -> Logits:
+    kept = logits[67]
+    logits[:] = -np.inf
+    logits[67] = kept
+    return logits
+
+
+def test_objects_reach_processors_in_this_process(settings: dict[str, Any]) -> None:
+    params = SamplingParams(
+        n=2, seed=1, max_tokens=3, ignore_eos=True, extra_args={"chooser": only_67, 5: object()}
+    )
+    with LLM(**settings, logits_processors=[ChooserOfRequest]) as llm:
+        [output] = llm.generate([PROMPTS[0]], params, use_tqdm=False)
+    assert [one.token_ids for one in output.outputs] == [[67] * 3] * 2
+
+
+@pytest.mark.parametrize("engine_mode", ["thread", "process"])
+def test_objects_reach_an_engine_of_this_process_alone(
+    settings: dict[str, Any], engine_mode: Any
+) -> None:
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(**settings, logits_processors=["logits_processors:ChooserOfRequest"]),
+        engine_mode=engine_mode,
+    )
+
+    async def tokens(**extra: Any) -> list[int]:
+        params = SamplingParams(seed=1, max_tokens=3, ignore_eos=True, extra_args=extra)
+        stream = engine.generate(PROMPTS[0], params, "a")
+        return [output async for output in stream][-1].outputs[0].token_ids
+
+    async def scenario() -> None:
+        if engine_mode == "thread":
+            assert await tokens(chooser=only_67) == [67] * 3
+            return
+        with pytest.raises(RequestError, match=r"extra_args must hold only JSON values where the"):
+            await tokens(chooser=only_67)
+        assert engine.get_num_unfinished_requests() == 0
+        assert len(await tokens(other=[1, {"a": None}])) == 3
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        engine.shutdown()
 
 
 def test_the_order_of_the_steps(settings: dict[str, Any]) -> None:

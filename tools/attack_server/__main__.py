@@ -19,14 +19,19 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tools.attack_server import secrets
 from tools.attack_server.attacks import HOSTILE_TEMPLATE, PLAIN, TEMPLATE, TLS, Attack
+from tools.attack_server.floods import FLOODS, TLS_FLOODS
 from tools.attack_server.more_attacks import KEYED, MORE
 from tools.attack_server.probe import Probe
+from tools.attack_server.secrets import PLANTED_SECRETS
 from tools.attack_server.server import Server
 from tools.attack_server.token_attacks import TOKENS
 from tools.attack_server.warm_up import warm_up
 
 _DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
+_FEW_CONNECTIONS = ["--max-connections", "200", "--reserved-connections", "50"]
+"""So that a flood need not be large: each TLS handshake takes milliseconds, of the client too."""
 _ROW = "{:36} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6}  {:16} {:>5} {:>5} {:>5}  {}"
 
 _TITLES = (
@@ -50,7 +55,10 @@ def main() -> None:
             (MORE, []),
             (TOKENS, []),
             (KEYED, ["--api-key", "secret"]),
+            (FLOODS, []),
             (TLS, _certificate(Path(directory))),
+            (TLS_FLOODS, [*_certificate(Path(directory)), *_FEW_CONNECTIONS]),
+            (PLANTED_SECRETS, secrets.options()),
             (TEMPLATE, _template(Path(directory))),
         ):
             chosen = {
@@ -61,13 +69,17 @@ def main() -> None:
             if chosen:
                 arguments = ["--model", str(_DEMO), "--disable-access-log"]
                 arguments += ["--kv-store-path", f"{directory}/kv", *options, *args.serve]
-                server = Server(arguments, is_tls=attacks is TLS)
+                server = Server(arguments, is_tls=attacks in (TLS, TLS_FLOODS))
                 try:
-                    warm_up(server.port)
+                    if attacks is not PLANTED_SECRETS:  # the others need no key, or none is right
+                        warm_up(server.port)
                     for name, attack in chosen.items():
                         _run(name, attack, server, args.seconds)
                 finally:
                     server.stop()
+                shown = sum(any(one in line for one in secrets.SECRETS) for line in server.log)
+                if shown:
+                    print(f"{shown} lines of the log show a secret", flush=True)
 
 
 def _run(name: str, attack: Attack, server: Server, seconds: float) -> None:

@@ -12,7 +12,7 @@ from quire.metrics.sleep_metrics import SleepMetrics
 from quire.planning.plan import build_engine_config
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    "there is no cache but the KV cache": (
+    "the K/V that is kept beyond the KV cache has its own metrics: `quire:kv_store_*`": (
         "vllm:external_prefix_cache_queries", "vllm:external_prefix_cache_hits",
         "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_*", "vllm:simple_kv_offload_*",
         "vllm:nixl_*", "vllm:mooncake_store_*", "vllm:hf3fs_*", "vllm:hisparse_*",
@@ -29,7 +29,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "vllm:kv_block_reuse_gap_seconds", "vllm:estimated_flops_per_gpu",
         "vllm:estimated_read_bytes_per_gpu", "vllm:estimated_write_bytes_per_gpu",
     ),
-    "weights are read once, at the start": ("vllm:rl_weight_update_*",),
+    "the log says how long new weights took": ("vllm:rl_weight_update_*",),
     "there are no WebSockets": ("vllm:websocket_*",),
     "they tell of Python, not of the engine": ("python_info", "python_gc_*"),
 }  # fmt: skip

@@ -142,19 +142,24 @@ def spread(name: str, seconds: Sequence[float], percentiles: Sequence[float]) ->
 
 
 def peaks(results: Sequence[RequestResult]) -> tuple[float, int]:
-    """Most tokens that arrived, and most requests that were in flight, in any one second."""
+    """Most tokens per second that arrived in one part of the run, and most requests that were in
+    flight in any one second.
+
+    The parts are equally long, at least a second, or the whole of a shorter run: no peak is below
+    the mean. The tokens of a request count evenly over its events.
+    """
     if not results:
         return 0.0, 0
     begin = min(result.start_time for result in results)
-    end = max(result.start_time + result.latency for result in results)
-    seconds = math.ceil(end - begin) + 1
-    tokens, in_flight = np.zeros(seconds), np.zeros(seconds)
+    span = max(result.start_time + result.latency for result in results) - begin
+    num_parts = max(1, int(span))
+    in_flight = np.zeros(int(span) + 1)
+    times: list[float] = []
+    weights: list[float] = []
     for result in results:
-        arrival = result.start_time + result.ttft - begin
-        tokens[int(arrival)] += 1
-        for gap in result.itl:
-            arrival += gap
-            tokens[min(int(arrival), seconds - 1)] += 1
-        first = int(result.start_time - begin)
-        in_flight[first : int(result.start_time + result.latency - begin) + 1] += 1
-    return float(tokens.max()), int(in_flight.max())
+        first, num_events = result.start_time - begin, 1 + len(result.itl)
+        times.extend(first + result.ttft + np.cumsum([0.0, *result.itl]))
+        weights += [result.output_tokens / num_events] * num_events
+        in_flight[int(first) : int(first + result.latency) + 1] += 1
+    tokens, _ = np.histogram(np.minimum(times, span), num_parts, (0, span), weights=weights)
+    return float(tokens.max()) * num_parts / span, int(in_flight.max())

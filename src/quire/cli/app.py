@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from types import TracebackType
 
+from quire.redaction import redact
 from quire.system.garbage import expect_imports
 from quire.version import __version__
 
@@ -51,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The entry point. Returns the exit code; usage errors leave through SystemExit(2)."""
     words = list(sys.argv[1:] if argv is None else argv)
     _open_standard_streams()
+    sys.excepthook = _print_exception
     expect_imports()
     try:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
@@ -70,6 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _print_exception(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Prints an exception that nothing has caught, without secrets."""
+    from traceback import format_exception
+
+    print(redact("".join(format_exception(kind, error, traceback))), end="", file=sys.stderr)
 
 
 def _open_standard_streams() -> None:
@@ -93,7 +105,7 @@ def _give_up_stdout() -> None:
 
 def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence[str]) -> int:
     """Runs the command that the first word names; also used for commands of commands."""
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         if len(words) > 1 and words[0] == "help":
             return dispatch(prog, about, commands, [words[1], "--help"])
         print(_overview(prog, about, commands))

@@ -121,7 +121,7 @@ def compute() -> Iterator[Finding]:
     except (ImportError, OSError, QuireError) as error:
         yield Finding(
             "compute",
-            "note",
+            "bad",
             f"the native library does not load ({error}); models run on the NumPy reference "
             "backend, far slower",
             "install a C++17 compiler (apt install g++) and reinstall Quire",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from quire.cli.checks import cpuinfo
 from quire.config.model_files import DEMO_MODEL_PATH
 from quire.errors import ConfigError, QuireError
+from quire.redaction import environment
 from quire.units import format_bytes
 from quire.version import __version__
 
@@ -32,7 +32,6 @@ _PREFIXES = (
     "QUIRE_", "VLLM_", "HF_", "OMP_", "MKL_", "OTEL_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD",
     "XDG_CACHE_HOME", "TRANSFORMERS_OFFLINE", "DO_NOT_TRACK",
 )  # fmt: skip
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|HEADERS|CREDENTIAL", re.IGNORECASE)
 
 
 def collect() -> dict[str, Facts]:
@@ -43,7 +42,7 @@ def collect() -> dict[str, Facts]:
         "memory": dict(_memory()),
         "quire": dict(_quire()),
         "libraries": dict(_libraries()),
-        "environment": dict(_environment()),
+        "environment": environment(_PREFIXES),
     }
 
 
@@ -108,12 +107,6 @@ def _libraries() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             yield name, "not installed"
-
-
-def _environment() -> Iterator[tuple[str, str]]:
-    for name in sorted(os.environ):
-        if name.startswith(_PREFIXES):
-            yield name, "(set, not shown)" if _SECRET.search(name) else os.environ[name]
 
 
 def _ranges(numbers: list[int]) -> str:

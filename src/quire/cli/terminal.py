@@ -17,6 +17,7 @@ from typing import Any
 from quire.log import get_logger
 
 _HISTORY_LINES = 2000
+_QUOTES = '"""'
 _CONTROLS = dict.fromkeys([*range(32), *range(127, 160)]) | {9: "\t", 10: "\n"}
 
 
@@ -77,11 +78,14 @@ def printable(text: str) -> str:
 def read_line(prompt: str) -> str | None:
     """One message from the user, or None at the end of input (Ctrl+D).
 
-    A trailing backslash continues on the next line.
+    A trailing backslash continues on the next line. At a terminal, where there is a prompt, a
+    message may also be many lines between two marks of three double quotes.
     """
     lines: list[str] = []
     try:
         line = input(prompt)
+        if prompt and line.lstrip().startswith(_QUOTES):
+            return _read_quoted(line.lstrip().removeprefix(_QUOTES))
         while line.endswith("\\"):
             lines.append(line[:-1])
             line = input("… ")
@@ -90,24 +94,48 @@ def read_line(prompt: str) -> str | None:
     return "\n".join([*lines, line])
 
 
-class History:
-    """Line editing with the arrow keys, and a history file."""
+def _read_quoted(line: str) -> str:
+    """The lines up to the one that ends with the mark, or up to the end of input."""
+    lines = []
+    try:
+        while not line.rstrip().endswith(_QUOTES):
+            lines.append(line)
+            line = input("… ")
+        lines.append(line.rstrip().removesuffix(_QUOTES))
+    except EOFError:
+        print()
+    return "\n".join(lines).strip("\n")
 
-    def __init__(self, name: str) -> None:
+
+class LineEditor:
+    """Line editing with the arrow keys, completion with the Tab key, and a history file."""
+
+    def __init__(self, name: str, completions: Callable[[str], list[str]]) -> None:
+        """`completions` returns the whole lines that the beginning of a line may become."""
+        self._completions = completions
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         self._path = Path(state) / "quire" / f"{name}_history"
 
-    def __enter__(self) -> History:
+    def __enter__(self) -> LineEditor:
         try:
             import readline
         except ImportError:  # Python was built without readline: plain input works
             return self
         readline.set_history_length(_HISTORY_LINES)
+        readline.set_completer_delims("")
+        readline.set_completer(self._complete)
+        is_libedit = "libedit" in (readline.__doc__ or "")
+        readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
         try:
             readline.read_history_file(self._path)
         except OSError:
             return self  # there is no history file, or it cannot be read
         return self
+
+    def _complete(self, line: str, number: int) -> str | None:
+        """The completion of this number, or None after the last one; called by readline."""
+        found = self._completions(line)
+        return found[number] if number < len(found) else None
 
     def __exit__(
         self,
@@ -118,6 +146,7 @@ class History:
         try:
             import readline
 
+            readline.set_completer(None)
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             readline.write_history_file(self._path)
             self._path.chmod(0o600)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from quire.config.names import checked_arguments, default_of
 from quire.config.records import LogprobsMode
+from quire.redaction import shown
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
 LoadFormat = Literal["auto", "hf", "safetensors", "pt", "gguf", "dummy"]
@@ -197,6 +198,9 @@ class EngineArgs:
     otlp_traces_endpoint: str | None = None
     """OTLP endpoint to which a trace of each request is sent (needs `quire[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def __getattr__(self, name: str) -> Any:
         """vLLM's default of an argument that does nothing here and was not given."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.errors import ConfigError, quoted
+from quire.redaction import shown
 
 KVCacheDtype = Literal["float32", "bfloat16", "int8"]
 
@@ -106,6 +107,9 @@ class KVStoreConfig:
     role: KVRole = "kv_both"
     tenant_bytes: int | None = None
     """Most bytes of one model and tenant in each of memory and disk; None: no bound of its own."""
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 @dataclass(frozen=True)

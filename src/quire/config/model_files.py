@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ MODEL_SAMPLING_KEYS = (
     "min_p",
 )
 """What of `SamplingParams` a model's generation_config.json may set."""
+_QUANTISATION_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+    "quantization_config.json": "auto-round",
+}
+"""Files in which tools describe the quantisation, where config.json does not, and the
+`quant_method` that they leave out. Sources: AutoGPTQ, AutoAWQ, ModelOpt, auto-round, as in vLLM's
+`get_config_filenames`."""
+_KEYS_OF_AWQ = frozenset({"w_bit", "q_group_size"})
+"""AutoAWQ has written them to quantize_config.json too."""
+_CHAT_SAMPLING: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -123,13 +136,37 @@ def read_optional_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json. Raises ModelNotFoundError where there is none, CheckpointError for a bad one."""
+    """config.json, with `quantization_config` from a file of its own where config.json has none.
+
+    Raises ModelNotFoundError where there is no config.json, CheckpointError for a bad one.
+    """
     path = directory / "config.json"
     if not has_file(path):
         raise ModelNotFoundError(
             f"{directory} holds no config.json: it is not a Hugging Face model directory"
+            + _models_inside(directory)
         )
-    return read_json_object(path)
+    config = read_json_object(path)
+    if "quantization_config" not in config and "compression_config" not in config:
+        config.update(_described_quantisation(directory))
+    return config
+
+
+def _described_quantisation(directory: Path) -> dict[str, Any]:
+    for name, method in _QUANTISATION_FILES.items():
+        if found := read_optional_json_object(directory / name):
+            method = "awq" if _KEYS_OF_AWQ & found.keys() else method
+            return {"quantization_config": {"quant_method": method, **found}}
+    return {}
+
+
+def _models_inside(directory: Path) -> str:
+    """The models up to two levels below a directory, as a sentence; "" if there are none."""
+    patterns = ("*/config.json", "*/*.gguf", "*/*/config.json")
+    files = [file for pattern in patterns for file in islice(directory.glob(pattern), 8)]
+    found = {file if file.suffix == ".gguf" else file.parent: None for file in files}
+    names = ", ".join(sorted(str(place) for place in found)[:8])
+    return f". There are models in it: {names}; give one of them" if found else ""
 
 
 def read_generation_config(directory: Path, hf_config: Mapping[str, Any]) -> GenerationConfig:
@@ -157,6 +194,17 @@ def default_sampling_params(config: GenerationConfig) -> dict[str, float | int]:
             raise CheckpointError(f"{config.source}: {key} is {quoted(value)}, not a number")
         found["max_tokens" if key == "max_new_tokens" else key] = value
     return found
+
+
+def chat_sampling_params(model_defaults: Mapping[str, Any]) -> dict[str, float]:
+    """What a front end for people adds to a model's sampling defaults: the page, and the commands
+    that talk to a person. The HTTP API and `LLM` do not add it.
+
+    Empty where the model recommends how to sample. Without that, sampling at temperature 1 from
+    the whole vocabulary would make small models write words at random.
+    """
+    is_chosen = any(name in model_defaults for name in ("temperature", "top_p", "top_k", "min_p"))
+    return {} if is_chosen else dict(_CHAT_SAMPLING)
 
 
 def eos_token_ids(config: GenerationConfig) -> tuple[int, ...]:

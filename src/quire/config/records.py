@@ -16,6 +16,7 @@ from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, 
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
 from quire.reasoning.marks import ReasoningMarks
+from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
 from quire.watermark.config import WatermarkConfig
 
@@ -184,6 +185,9 @@ class ObservabilityConfig:
     """JSON for `logging.config.dictConfig`; None: Quire's own log."""
     profiler: ProfilerConfig | None = None
     """None: steps are not recorded."""
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,9 @@ class EngineCoreClient(ABC):
     loop's death raise EngineDeadError with the cause.
     """
 
+    is_other_process: bool = False
+    """Whether the loop runs in another process, so that only plain values reach it."""
+
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: LoopMailbox | None = None
@@ -104,6 +107,11 @@ class EngineCoreClient(ABC):
         Blocks for `timeout_s` at most, by default some seconds; then a thread is left alone and a
         process is killed.
         """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Ends the loop and its thread or process, and waits for nothing: its owner is gone.
+        Idempotent. May be called by the garbage collector, on any thread."""
 
     @abstractmethod
     def _deliver(self, command: Command) -> None:

@@ -7,6 +7,7 @@ token ids alone: text is the front end's.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,15 @@ logger = get_logger(__name__)
 
 
 _ENGINES_OWN = frozenset(
-    {"call", "close", "execute", "release_memory", "restore_memory", "write_blocks"}
+    {
+        "call",
+        "close",
+        "execute",
+        "release_memory",
+        "restore_memory",
+        "take_new_weights",
+        "write_blocks",
+    }
 )
 """Methods of a worker that keep to the engine's order: called from outside, they break the model
 under running requests."""
@@ -95,6 +104,8 @@ class EngineCore:
         self._transfers = (
             None if store is None else KVTransfers(self.scheduler, self.executor, store)
         )
+        # None of their threads has the core, which ends them when it is dropped.
+        weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
@@ -102,7 +113,7 @@ class EngineCore:
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
             "prepare_grammars": self.structured_outputs.prepare,
-            "collective_rpc": partial(_collective_rpc, self.executor),
+            "collective_rpc": partial(_collective_rpc, self.executor, pause),
             "is_busy": pause.is_busy,
             "pause": pause.pause,
             "resume": pause.resume,
@@ -118,6 +129,7 @@ class EngineCore:
             of_store = StoreCommands(kv, store)
             self.commands |= {
                 "kv_store_usage": store.stats,
+                "kv_store_stats": partial(_kv_store_stats, store),
                 "kv_store_flush": store.flush,
                 "kv_store_clear": of_store.clear,
                 "kv_store_pin": of_store.pin,
@@ -141,12 +153,15 @@ class EngineCore:
 
     def _step(self) -> EngineCoreOutputs:
         scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
+        if executor.has_new_weights and not scheduler.in_flight:
+            self._pause.take_new_weights()
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
         if self.structured_outputs.num_requests:
             late = self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
-        while len(submitted) < executor.max_plans_in_flight and not self._pause.is_frozen:
+        may_plan = not (self._pause.is_frozen or executor.has_new_weights)
+        while may_plan and len(submitted) < executor.max_plans_in_flight:
             plan = scheduler.schedule()
             if not plan.request_ids:
                 break
@@ -310,6 +325,19 @@ def _reset_prefix_cache(
     return is_done and not (reset_connector and store is None)
 
 
+def _kv_store_stats(store: KVStore) -> dict[str, Any]:
+    """`KVStoreStats` of now, in plain values."""
+    return {"sums": store.counts.as_dict(), "usage": store.usage()}
+
+
+def _abandon(store: KVStore | None, publisher: EventPublisher | None) -> None:
+    """The core was dropped without `shutdown`."""
+    if store is not None:
+        store.abandon()
+    if publisher is not None:
+        publisher.abandon()
+
+
 def _publisher(
     config: EngineConfig, kv: KVCacheManager
 ) -> tuple[EventPublisher | None, TierEvents | None]:
@@ -348,13 +376,21 @@ def _may_force(params: SamplingParams) -> bool:
 
 def _collective_rpc(
     executor: Executor,
+    pause: EnginePause,
     method: str | Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Calls a method of the workers. Raises ConfigError for one by which the engine runs them."""
+    """Calls a method of the workers. Raises ConfigError for one by which the engine runs them.
+
+    `reload_weights` has loaded them when it returns; a method that sets single weights leaves the
+    loading to the next step.
+    """
     if isinstance(method, str) and method in _ENGINES_OWN:
         raise ConfigError(
             f"{method} is called by the engine alone; sleep and wake_up release and restore memory"
         )
-    return executor.call(method, *args, **(kwargs or {}))
+    found = executor.call(method, *args, **(kwargs or {}))
+    if method == "reload_weights":
+        pause.take_new_weights()
+    return found

@@ -60,6 +60,7 @@ class EventPublisher:
         self._num_kept_bytes = 0
         self._encode = msgspec.msgpack.Encoder().encode
         self._is_closing = False
+        self._pid = os.getpid()
         self._context = zmq.Context(io_threads=1)
         self._sockets: list[zmq.Socket[bytes]] = []
         self._num_subscribed_bytes = 0
@@ -116,9 +117,17 @@ class EventPublisher:
             self._is_closing = True
             os.write(self._wake, b".")
         self._thread.join(_CLOSE_S)
-        if not self._thread.is_alive():
-            os.close(self._wake)
-            os.close(self._woken)
+
+    def abandon(self) -> None:
+        """The same without waiting, for an owner that is gone. May be called by the garbage
+        collector, on a thread that holds the lock."""
+        is_free = self._pid == os.getpid() and self._lock.acquire(blocking=False)
+        was_closing, self._is_closing = self._is_closing, True
+        if is_free:
+            with suppress(BlockingIOError):
+                if not was_closing:
+                    os.write(self._wake, b".")
+            self._lock.release()
 
     def _open(self) -> None:
         """Lets others subscribe. Raises ConfigError."""
@@ -163,6 +172,8 @@ class EventPublisher:
         finally:
             with self._lock:
                 self._is_closing = True
+                os.close(self._wake)
+                os.close(self._woken)
             self._close_sockets(_LINGER_MS)
 
     def _turn(self) -> None:

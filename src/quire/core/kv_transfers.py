@@ -150,10 +150,11 @@ class KVTransfers:
     def _note(self, load: PrefixLoad, loaded: LoadedChunk) -> None:
         """A chunk of a load is in the pool."""
         one = load.chunks[loaded.index]
+        load.chunk_arrived()
         load.written += [key for _, key in one.places]
         loads = self._scheduler.loads
         if loads is not None and one.chunk.key.group == loads.leading_group:
-            load.request.num_loaded_tokens += one.num_tokens
+            load.request.count_loaded(loaded.tier, one.num_tokens)
             self._store.counts.add("hit_tokens", loaded.tier, one.num_tokens)
 
     def _end(self, load: PrefixLoad) -> None:

@@ -102,6 +102,20 @@ class EnginePause:
             self.resume()
         return not self._asleep
 
+    def take_new_weights(self) -> None:
+        """Loads the weights that workers were given, unless these are asleep and are loaded when
+        they wake up. The KV cache is emptied; requests that are running compute their tokens again.
+        Raises ConfigError while a plan is in flight, and what loading raises."""
+        if "weights" in self._asleep:
+            return
+        if self._scheduler.in_flight:
+            raise ConfigError("weights cannot be loaded while a step is computed: pause first")
+        with phase(logger, "loading new weights"):
+            self._empty_pool()
+            for fingerprint in self._executor.call("take_new_weights"):
+                self._scheduler.use_fingerprint(fingerprint)
+        self._released()
+
     def is_sleeping(self) -> bool:
         """Whether new requests wait or memory is given back."""
         return self.is_paused() or bool(self._asleep)
@@ -109,13 +123,17 @@ class EnginePause:
     def _release(self, tags: set[str]) -> None:
         if not self.is_paused() or self._scheduler.in_flight:
             raise ConfigError("memory can be released in a pause only: call sleep(level=0) first")
-        if not self._scheduler.reset_prefix_cache(reset_running_requests=True):
-            raise ConfigError("requests still hold KV blocks: wait until the pause is complete")
-        self._scheduler.leave_pool()
+        self._empty_pool()
         self._executor.call("release_memory", sorted(tags - self._asleep))
         self._released()
         self._asleep |= tags
         logger.info("asleep: memory released of %s", _named(self._asleep))
+
+    def _empty_pool(self) -> None:
+        """No request holds KV blocks afterwards, and nothing is cached."""
+        if not self._scheduler.reset_prefix_cache(reset_running_requests=True):
+            raise ConfigError("requests still hold KV blocks: wait until the pause is complete")
+        self._scheduler.leave_pool()
 
 
 def check_mode(mode: object) -> None:

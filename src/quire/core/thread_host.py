@@ -6,15 +6,18 @@ the thread has to be started. Chosen by `hosts.make_client`; implements `EngineC
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from quire.core.client import EngineCoreClient, EngineHealth, health_of
 from quire.core.commands import Command, Dead, Event, Reply, Step, Stop
 from quire.core.loop import EngineLoop, SteppedCore
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import get_logger
+from quire.system.at_exit import close_at_exit
 
 logger = get_logger(__name__)
 
@@ -36,7 +39,9 @@ class ThreadHost(EngineCoreClient):
         self._thread.start()
         self._engine_loop = self._booted.result()
         self._observation = StepObservation()
-        self._is_over = threading.Event()
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Ends the watching. Unlike an Event it can be told so by the garbage collector."""
+        close_at_exit(self, ThreadHost.shutdown)
         self._watching = threading.Thread(target=self._watch, name="quire-watch", daemon=True)
         self._watching.start()
 
@@ -53,7 +58,10 @@ class ThreadHost(EngineCoreClient):
     def _watch(self) -> None:
         """The watching thread, until the engine is dead or told to stop."""
         watch = StepWatch(self._engine_loop.status)
-        while not self._is_over.wait(WATCH_INTERVAL_S) and self._dead_cause is None:
+        while self._dead_cause is None:
+            with suppress(queue.Empty):
+                self._over.get(timeout=WATCH_INTERVAL_S)
+                return
             self._observation = watch.look()
             health = health_of(self._observation, self._step_timeout_s)
             if health.state == "dead" and not self._is_closing:
@@ -67,16 +75,19 @@ class ThreadHost(EngineCoreClient):
         return health_of(self._observation, self._step_timeout_s)
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        self._is_closing = True
-        self._is_over.set()
+        self.abandon()
         self._watching.join(_JOIN_S)
-        self._engine_loop.inbox.put(Stop())
         if threading.current_thread() is not self._thread:
             join_s = _JOIN_S if timeout_s is None else timeout_s
             self._thread.join(join_s if self._dead_cause is None else _DEAD_JOIN_S)
             if self._thread.is_alive():
                 logger.warning("the engine thread is still inside a step; it ends with the process")
         self._mark_shut_down()
+
+    def abandon(self) -> None:
+        self._is_closing = True
+        self._over.put(None)
+        self._engine_loop.inbox.put(Stop())
 
     def _deliver(self, command: Command) -> None:
         self._engine_loop.inbox.put(command)

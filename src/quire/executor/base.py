@@ -46,6 +46,11 @@ class Executor(ABC):
         """A number that changes while a step advances; None if it is not counted. Any thread."""
         return None
 
+    @property
+    def has_new_weights(self) -> bool:
+        """Whether workers were given weights that they load when `take_new_weights` is called."""
+        return False
+
     @abstractmethod
     def shutdown(self) -> None:
         """Frees everything. Idempotent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quire.config.records import EngineConfig
@@ -31,6 +31,26 @@ class UniProcExecutor(Executor):
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [self._worker.call(method, *args, **kwargs)]
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """vLLM's name of `call`. `timeout` is ignored: the call runs on this thread."""
+        del timeout
+        return self.call(method, *args, **(kwargs or {}))
+
+    @property
+    def driver_worker(self) -> Worker:
+        """The worker."""
+        return self._worker
+
+    @property
+    def has_new_weights(self) -> bool:
+        return self._worker.has_new_weights
 
     def progress(self) -> int | None:
         return self._worker.progress()

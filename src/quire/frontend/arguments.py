@@ -1,11 +1,14 @@
-"""Arguments that the methods of every engine share. Called by `LLM`, `LLMEngine` and `AsyncLLM`."""
+"""Arguments that the methods of every engine share, and the position of a wrong one in a batch.
+
+Called by `LLM`, `LLMEngine`, `AsyncLLM` and the server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
-from quire.errors import ConfigError, RequestError, quoted
+from quire.errors import ConfigError, PromptError, RequestError, quoted
 
 
 def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
@@ -34,3 +37,22 @@ def check_data_parallel_rank(rank: int | None) -> None:
             parameter="data_parallel_rank",
             value=rank,
         )
+
+
+@contextmanager
+def located(prompts: str, index: int, count: int, *, params: str | None = None) -> Iterator[None]:
+    """Adds the position to a RequestError about one of `count` requests.
+
+    `prompts` and `params` are the caller's names of the two lists; None: all requests have the same
+    parameters. An error of such parameters is the same for all, and is found at the first request,
+    so it gets no position.
+    """
+    try:
+        yield
+    except RequestError as error:
+        is_of_prompt = isinstance(error, PromptError) or error.parameter == prompts
+        is_of_all = not is_of_prompt and params is None and index == 0
+        if count > 1 and not is_of_all:
+            name = prompts if is_of_prompt or params is None else params
+            error.args = (f"{name}[{index}]: {error}",)
+        raise

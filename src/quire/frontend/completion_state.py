@@ -28,7 +28,8 @@ class CompletionState:
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
         "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
-        "kv_name", "num_cached_tokens", "request_id", "stats", "stop_reason", "token_ids",
+        "kv_name", "loaded_tokens", "num_cached_tokens", "request_id", "stats", "stop_reason",
+        "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,8 @@ class CompletionState:
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.num_cached_tokens = 0
+        self.loaded_tokens: dict[str, int] = {}
+        """Those of them whose K/V came from the KV store, by tier."""
         self.kv_name: str | None = None
         """Of the prompt's K/V, for another engine that goes on."""
         self.stats = RequestStateStats(
@@ -95,6 +98,7 @@ class CompletionState:
             stats.first_token_latency = timestamp - stats.arrival_time
             stats.scheduled_ts = output.scheduled_time or timestamp
             self.num_cached_tokens = output.num_cached_tokens
+            self.loaded_tokens = output.loaded_tokens
         stats.last_token_ts = timestamp
         stats.num_preemptions = output.num_preemptions
         is_stopped_by_string = False

@@ -170,6 +170,8 @@ class OutputProcessor:
 
     def _first_token(self, record: RequestRecord, completion: CompletionState) -> None:
         record.num_with_tokens += 1
+        if record.num_with_tokens == 1:
+            record.num_cached_tokens = completion.num_cached_tokens
         for observer in self._observers:
             observer.on_first_token(record, completion)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.config.records import ModelConfig
-from quire.errors import RequestError, quoted
+from quire.errors import PromptError, quoted
 from quire.frontend.tokenization import Tokenization
 from quire.frontend.too_long import prompt_fills_context, prompt_too_long
 from quire.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class PromptParser:
         self._tokenizer = tokenizer
 
     def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
-        """Token ids that the model can take. Raises RequestError."""
+        """Token ids that the model can take. Raises PromptError."""
         parsed = self._parse(prompt, tokenization)
         self._check_tokens(parsed.token_ids)
         return parsed
@@ -60,38 +60,39 @@ class PromptParser:
         )
         if unknown:
             names = ", ".join(unknown[:10])
-            raise RequestError(
+            raise PromptError(
                 f"a prompt cannot hold {names}; it may hold prompt or "
                 "prompt_token_ids, and cache_salt",
                 parameter=unknown[0],
             )
         salt = prompt.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and salt and _is_unicode(salt)):
-            raise RequestError(
+            raise PromptError(
                 "Parameter 'cache_salt' must be a non-empty string if provided.",
                 parameter="cache_salt",
                 value=salt,
             )
         text = prompt.get("prompt")
         if text is not None and not isinstance(text, str):
-            raise RequestError(
-                f"prompt must be a text, got {type(text).__name__}", parameter="prompt"
+            raise PromptError(
+                f"prompt must be a text, got {quoted(text)} ({type(text).__name__})",
+                parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
         if ids is not None:
             return ParsedPrompt(text, _cut(_as_token_ids(ids), tokenization), salt)
         if text is None:
-            raise RequestError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
+            raise PromptError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
         return ParsedPrompt(text, self._encode(text, tokenization), salt)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:
-            raise RequestError(
+            raise PromptError(
                 "You cannot pass text prompts when `skip_tokenizer_init=True`; pass token ids",
                 parameter="prompt",
             )
         if not _is_unicode(text):
-            raise RequestError("the prompt is not valid Unicode", parameter="prompt")
+            raise PromptError("the prompt is not valid Unicode", parameter="prompt")
         wants_special, truncation = tokenization.add_special_tokens, tokenization.truncation
         ids = self._tokenizer.encode(text, add_special_tokens=wants_special)
         if truncation is None:
@@ -101,7 +102,7 @@ class PromptParser:
     def _check_tokens(self, token_ids: list[int]) -> None:
         count, limit = len(token_ids), self._model_config.max_model_len
         if not count:
-            raise RequestError("The decoder prompt cannot be empty", parameter="prompt")
+            raise PromptError("The decoder prompt cannot be empty", parameter="prompt")
         if count > limit:
             raise prompt_too_long(count, limit)
         if count == limit:
@@ -109,7 +110,7 @@ class PromptParser:
         vocab_size = self._model_config.vocab_size
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         if not 0 <= wrong < vocab_size:
-            raise RequestError(
+            raise PromptError(
                 f"Token id {quoted(wrong)} is out of vocabulary: ids are from 0 to "
                 f"{vocab_size - 1}",
                 parameter="prompt_token_ids",
@@ -135,13 +136,14 @@ def _as_token_ids(value: Any) -> list[int]:
     if hasattr(value, "tolist"):  # an array
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
-        raise RequestError(
-            f"a prompt must be a text or a list of token ids, got {type(value).__name__}",
+        raise PromptError(
+            "a prompt must be a text, a list of token ids, or a dict with prompt or "
+            f"prompt_token_ids, got {quoted(value)} ({type(value).__name__})",
             parameter="prompt",
         )
     for token_id in value:
         if type(token_id) is not int:
-            raise RequestError(
+            raise PromptError(
                 f"token ids must be integers, got {quoted(token_id)}",
                 parameter="prompt_token_ids",
                 value=token_id,

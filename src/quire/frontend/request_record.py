@@ -36,8 +36,9 @@ class RequestRecord:
     """
 
     __slots__ = (
-        "_is_delta", "completions", "error", "input", "is_final_only", "is_unmet", "num_open",
-        "num_with_tokens", "prompt_logprobs", "sink", "stream_interval",
+        "_is_delta", "completions", "error", "input", "is_final_only", "is_unmet",
+        "num_cached_tokens", "num_open", "num_with_tokens", "prompt_logprobs", "sink",
+        "stream_interval",
     )  # fmt: skip
 
     def __init__(self, request: EngineInput, sink: Sink | None) -> None:
@@ -56,6 +57,9 @@ class RequestRecord:
         """Completions that have begun and not ended."""
         self.num_with_tokens = 0
         """Completions that have a token."""
+        self.num_cached_tokens = 0
+        """Of the prompt, for the completion that had the first token: the others find what that
+        one computes."""
         self.prompt_logprobs: Positions | None = None
         """Of the whole prompt once the first token is there; a stream of deltas gets them once."""
         self.stream_interval = 1
@@ -132,7 +136,7 @@ class RequestRecord:
             outputs=outputs,
             finished=self.num_open == 0,
             metrics=first.stats if len(self.completions) == 1 else self.stats(),
-            num_cached_tokens=first.num_cached_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             kv_transfer_params=(
                 None if first.kv_name is None else answer(request.request_id, first.kv_name)
             ),

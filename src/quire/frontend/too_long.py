@@ -5,12 +5,12 @@ Raised by the engine's front end and by the server, which checks texts before it
 
 from __future__ import annotations
 
-from quire.errors import RequestError
+from quire.errors import PromptError
 
 _LESS = "Please reduce the length of the input prompt."
 
 
-def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = True) -> RequestError:
+def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = True) -> PromptError:
     """The refusal of a prompt of so many tokens; `is_whole`: this is all of it."""
     count = f"{num_tokens}" if is_whole else f"at least {num_tokens}"
     excess = (
@@ -18,7 +18,7 @@ def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = Tru
         if num_tokens == max_model_len
         else "which exceeds this limit even without any output tokens"
     )
-    return RequestError(
+    return PromptError(
         f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
         f"contains {count} input tokens, {excess}. {_LESS}",
         parameter="input_tokens",
@@ -26,9 +26,9 @@ def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = Tru
     )
 
 
-def prompt_fills_context(max_model_len: int) -> RequestError:
+def prompt_fills_context(max_model_len: int) -> PromptError:
     """The refusal of a prompt of as many tokens as the context has, outside a server."""
-    return RequestError(
+    return PromptError(
         f"The decoder prompt (length {max_model_len}) plus the number of requested output tokens "
         f"(at least 1) is longer than the maximum model length of {max_model_len}. Make sure that "
         "`max_model_len` is no smaller than the number of text tokens (prompt + requested output "
@@ -38,9 +38,9 @@ def prompt_fills_context(max_model_len: int) -> RequestError:
     )
 
 
-def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> RequestError:
+def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> PromptError:
     """The refusal of a text that is not tokenized, since no text of its size fits."""
-    return RequestError(
+    return PromptError(
         f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
         f"contains {num_bytes} bytes (more than {max_bytes} bytes, which is the upper bound for "
         f"{max_model_len} input tokens). {_LESS}",

@@ -12,7 +12,11 @@ from quire.errors import ConfigError
 
 _LORA = "LoRA adapters"
 _POOLING = "pooling models (embeddings, classification, scoring)"
-_TRANSFER = "transfer of weights from a trainer"
+_TRANSFER = "connection to a trainer"
+_NEW_WEIGHTS = (
+    "new weights come from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
+    "folder}), or from memory, apply_model(lambda model: model.load_weights(names_and_tensors))"
+)
 _SCALING = "more than one engine"
 
 
@@ -49,22 +53,22 @@ class UnsupportedEngineMethods:
     remove_lora = _Refused(_LORA)
     list_loras = _Refused(_LORA)
     pin_lora = _Refused(_LORA)
-    get_weight_version = _Refused(_TRANSFER)
-    set_weight_version = _Refused(_TRANSFER)
-    compute_weight_checksums = _Refused(_TRANSFER)
+    get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    set_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    compute_weight_checksums = _Refused(_TRANSFER, _NEW_WEIGHTS)
 
 
 class UnsupportedTransfers:
     """What `LLM` and `AsyncLLM` lack for training."""
 
-    init_weight_transfer_engine = _Refused(_TRANSFER)
-    shutdown_weight_transfer_engine = _Refused(_TRANSFER)
-    start_weight_update = _Refused(_TRANSFER)
-    start_draft_weight_update = _Refused(_TRANSFER)
-    update_weights = _Refused(_TRANSFER)
-    finish_weight_update = _Refused(_TRANSFER)
-    update_weight_version = _Refused(_TRANSFER)
-    get_weight_version = _Refused(_TRANSFER)
+    init_weight_transfer_engine = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    shutdown_weight_transfer_engine = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    start_weight_update = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    start_draft_weight_update = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    update_weights = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    finish_weight_update = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    update_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
+    get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
 
 
 class UnsupportedLLMMethods(UnsupportedTransfers):

@@ -41,6 +41,44 @@ _DEEPSEEK_WORDS = (
 _SEED_CODER = (
     rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
 )
+_CASED = (
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
+    "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-"
+    "\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90"
+    "-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d"
+    "\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-"
+    "\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4"
+    "\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-"
+    "\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-"
+    "\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-"
+    "\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-"
+    "\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-"
+    "\U000118df\U0001e900-\U0001e943"
+)
+"""Letters with a case, of Unicode 10, for a set of a regular expression."""
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?[{_CASED}]+",
+    r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    "[一-龥ࠀ-一가-퟿]+",
+    r"\p{N}",
+)
+_BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_EXAONE_MOE = (
+    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_HALVED_SPACES = "|".join(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1))
+_JAIS2 = _cl100k(r"\p{N}{1,3}").replace(
+    r"|\s+(?!\S)|\s+", rf"|{_HALVED_SPACES}|\s{{1,2}}(?!\S)|\s{{1}}"
+)
+_THREE_DIGITS_FROM_THE_RIGHT = r"(?<!\d)\d{1,2}(?=(?:\d{3})+(?!\d))|\d{3}"
+"""The model's own pattern, `(?=(\\d{3})+(?!\\d))`, takes time that grows with the square of the
+digits. This one cuts digits alike."""
 _DIGITS_FROM_THE_RIGHT = r"\d{1,3}(?=(?:\d{3})*\b)"
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
@@ -107,6 +145,17 @@ WORD_PATTERNS: dict[str, WordPattern] = {
     ),
     **_rows(
         WordPattern((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")), "falcon"
+    ),
+    **_rows(WordPattern(_DEEPSEEK_LLM), "deepseek-llm"),
+    **_rows(WordPattern((_BAILING,)), "bailingmoe", "bailingmoe2", "llada-moe"),
+    **_rows(WordPattern((_EXAONE_MOE,)), "exaone-moe"),
+    **_rows(WordPattern((_JAIS2,)), "jais-2"),
+    **_rows(
+        WordPattern((r"\p{N}{1,3}", _cl100k(r"\p{N}+")), ignore_merges=True), "minicpm5"
+    ),
+    **_rows(WordPattern((r"\p{N}+", _THREE_DIGITS_FROM_THE_RIGHT)), "superbpe"),
+    **_rows(
+        WordPattern((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")), "default"
     ),
     **_rows(WordPattern((_BLOOM,)), "bloom", "gpt3-finnish", "poro-chat"),
     **_rows(WordPattern((_BLOOM, r"\p{N}")), "viking"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -19,6 +20,7 @@ from quire.kvstore.loading.readers import Readers
 from quire.kvstore.tiers.base import Tier
 from quire.kvstore.tiers.events import TierEvents
 from quire.kvstore.write_behind import WriteBehind
+from quire.system.at_exit import close_at_exit
 
 MAX_QUEUED_BYTES = 64 << 20
 NUM_READ_THREADS = 4
@@ -67,6 +69,9 @@ class KVStore:
             self._tiers, self._writes, self.counts, self.shape_of, NUM_READ_THREADS
         )
         self._is_closed = False
+        self._pid = os.getpid()
+        """Of the process that has the threads."""
+        close_at_exit(self, KVStore.close)
         if self._has_far and self.is_read:
             self._readers.connect()
 
@@ -204,12 +209,26 @@ class KVStore:
         return self._writes.flush(timeout_s)
 
     def close(self) -> None:
-        """Writes what is queued and closes the tiers. Idempotent."""
-        if self._is_closed:
+        """Writes what is queued and closes the tiers. Idempotent. Does nothing in a forked child,
+        which has none of the threads."""
+        if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
         self._readers.close(_CLOSE_S)
         self._writes.close(_CLOSE_S)
+        self._close_rest()
+
+    def abandon(self) -> None:
+        """The same without waiting for anything, for an owner that is gone: the store's threads do
+        it. May be called by the garbage collector, on any thread."""
+        if self._is_closed or self._pid != os.getpid():
+            return
+        self._is_closed = True
+        self._readers.stop()
+        self._writes.stop(_CLOSE_S, self._close_rest)
+
+    def _close_rest(self) -> None:
+        self._readers.close(_CLOSE_S)
         for tier in self._tiers:
             tier.tier.close()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -52,6 +54,9 @@ class WriteBehind:
         self._buffer: memoryview | None = None
         """Of the thread: a chunk with its header, at the begin of a page."""
         self._is_closing = False
+        self._drops_at = math.inf
+        """`time.monotonic()` when what is queued is dropped: a time after nobody needs it."""
+        self._at_end: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name="kv-store-write", daemon=True)
         self._thread.start()
 
@@ -116,6 +121,13 @@ class WriteBehind:
             self._drop(keys)
             self._is_unwanted = self._is_unwanted or self._writing in keys
 
+    def stop(self, timeout_s: float, at_end: Callable[[], None]) -> None:
+        """As `close`, but waits for nothing. The thread calls `at_end` as the last thing."""
+        with self._changed:
+            self._drops_at, self._at_end = time.monotonic() + timeout_s, at_end
+            self._is_closing = True
+            self._changed.notify_all()
+
     def close(self, timeout_s: float) -> None:
         """Ends the thread: what is queued is written, for so long, and then dropped. The pool is
         not read any more afterwards. Idempotent."""
@@ -171,9 +183,17 @@ class WriteBehind:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        self._write_all()
+        at_end, self._at_end = self._at_end, _nothing
+        at_end()
+
+    def _write_all(self) -> None:
+        """Returns when the queues are empty and closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._num_waiting or self._is_closing)
+                if time.monotonic() >= self._drops_at:
+                    self.clear()
                 if self._queued:  # they take memory
                     key = self._writing = next(iter(self._queued))
                 elif self._pooled:
@@ -224,6 +244,10 @@ class WriteBehind:
             return []
         encoded[:HEADER_BYTES] = encode(chunk.key, chunk.shape, encoded[HEADER_BYTES:])[0]
         return [encoded]
+
+
+def _nothing() -> None:
+    """Nobody waits for the end."""
 
 
 class _PoolChunks:

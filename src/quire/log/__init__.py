@@ -21,6 +21,7 @@ from pathlib import Path
 from quire import env
 from quire.errors import ConfigError, quoted, reason
 from quire.log.writer import FLUSH_S, Writer
+from quire.redaction import redact
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
 _MAX_CONFIG_BYTES = 1 << 20
@@ -29,7 +30,8 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {10: "\\n", 
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters of the message, so that no input can forge a log line."""
+    """Escapes control characters of the message, so that no input can forge a log line, and hides
+    secrets, in tracebacks too."""
 
     def __init__(self) -> None:
         super().__init__(_FORMAT, datefmt="%m-%d %H:%M:%S")
@@ -37,7 +39,7 @@ class _EscapingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord(record.__dict__)
         record.msg, record.args = record.getMessage().translate(_ESCAPES), None
-        return super().format(record)
+        return redact(super().format(record))
 
 
 class _WriterHandler(logging.Handler):
@@ -63,7 +65,7 @@ _writers: list[Writer] = []
 
 class _UnblockedStderr(io.TextIOBase):
     """Non-blocking `sys.stderr` of Quire's own processes: warnings, tracebacks and other loggers
-    write here, in order with the log."""
+    write here, in order with the log and without secrets."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -73,7 +75,7 @@ class _UnblockedStderr(io.TextIOBase):
         self._writer = writer
 
     def write(self, text: str) -> int:
-        self._writer.add(_encode(text))
+        self._writer.add(_encode(redact(text)))
         return len(text)
 
     def writable(self) -> bool:

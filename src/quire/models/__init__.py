@@ -4,6 +4,7 @@
     model_facts(hf_config)     sizes for config resolution and KV planning, no program built
     name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
     shipped_format(hf_config)  how a quantised checkpoint holds its matrices
+    quantisation_of(hf_config) the description of the quantisation, wherever it is written
     as_asked(hf_config, name)  config.json of a quantised checkpoint, for a value of `quantization`
     ModelRegistry              the known architectures; register_model adds one
     is_transformers(hf_config) whether no family, but transformers computes the model
@@ -29,12 +30,14 @@ from quire.models.quantised import (
     Shipped,
     as_asked,
     as_expanded,
+    quantisation_of,
     shipped_format,
+    with_order,
     with_plain,
     with_shipped_formats,
 )
 from quire.models.registry import ModelRegistry, resolve
-from quire.models.text_part import has_other_parts, text_part
+from quire.models.text_part import has_other_parts, text_part, with_tied_head
 from quire.models.transformers.mark import is_transformers
 from quire.program import Program
 
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelFamily", "ModelFacts", "ModelRegistry",
     "NameMap", "Shipped", "as_asked", "as_expanded", "build_program", "family_of",
-    "is_transformers", "model_facts", "name_map", "shipped_format", "with_plain",
+    "is_transformers", "model_facts", "name_map", "quantisation_of", "shipped_format", "with_order",
+    "with_plain", "with_tied_head",
 ]  # fmt: skip
 
 

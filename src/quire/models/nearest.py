@@ -1,4 +1,4 @@
-"""Which known architecture an unknown one is most like, and what differs.
+"""Which known architecture an unknown one is most like, and what differs; why others never run.
 
 Only for the message that refuses it. A config.json is compared by its keys: a family builds its
 program from it, and what it did not ask for is what differs.
@@ -25,14 +25,37 @@ _WITHOUT_EFFECT = frozenset([
 ])  # fmt: skip
 _MAX_KEYS = 8
 _SUFFIXES = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration|Model)$", re.IGNORECASE)
+_DECODER = re.compile(r"(ForCausalLM|LMHeadModel|ModelWithLMHead|Decoder)$", re.IGNORECASE)
+_OF_STATE = (
+    "state_size", "ssm_", "mamba_", "lru_width", "attention_hidden_size", "linear_num_",
+    "linear_conv_kernel_dim", "short_conv_kernel_size",
+)  # fmt: skip
+"""Beginnings of keys of models that keep a state: Mamba, RWKV, Griffin, gated delta rules."""
+_UNLIKE = frozenset({"bitnet"})
+"""Types of models whose config.json has the keys of a known family, and which compute otherwise:
+BitNet normalises inside attention and the MLP, and rounds activations."""
 _LEAST_LIKENESS = 0.6
 """Of two names without these, from 0 to 1; below it a name says nothing."""
 _USUAL = "llama"
 """The family that stands for all others, where nothing else decides."""
 
 
+def why_never(config: HfConfig, architecture: str) -> str | None:
+    """The reason why a model can run neither here nor with transformers' modules, as far as its
+    config.json says it; None: it says nothing."""
+    if config.get("is_encoder_decoder") is True:
+        return "it has an encoder"
+    if not _DECODER.search(architecture):
+        return "it is not a decoder of text"
+    if any(key.startswith(_OF_STATE) for key in config):
+        return "it keeps a state in addition to keys and values"
+    return None
+
+
 def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str | None:
-    """A sentence with the nearest architecture and what differs; None where none is near."""
+    """A sentence with the nearest architecture and what differs; None where no one is near."""
+    if config.get("model_type") in _UNLIKE:
+        return None
     found: list[tuple[int, bool, float, bool, str, list[str]]] = []
     for family in families:
         reader = ConfigReader(config)

@@ -170,10 +170,12 @@ def resolve(registry: _ModelRegistry, config: HfConfig, is_wrapped: bool) -> Mod
     if not set(architectures) & set(known):
         if is_wrapped and of_type is not None:
             return registry.resolve([of_type])
-        from quire.models.nearest import nearest  # for this message alone
+        from quire.models.nearest import nearest, why_never  # for this message alone
 
-        families = [registry.resolve([name]) for name in known]
-        if (like := nearest(config, architectures[0], families)) is not None:
+        name, like = architectures[0], None
+        if is_wrapped or why_never(config, name) is None:
+            like = nearest(config, name, (registry.resolve([name]) for name in known))
+        if like is not None:
             raise UnsupportedModelError(
                 f"config.json: model architectures {architectures} are not supported; {like}; "
                 "`quire models` lists all that are supported"

@@ -132,12 +132,13 @@ def _linear(config: RopeConfig) -> Rotary:
 
 
 def _dynamic(config: RopeConfig) -> Rotary:
-    """NTK-aware scaling for the full extended length from the first token on.
+    """NTK-aware scaling for the full extended length, from the first token on, as in vLLM.
 
-    transformers recomputes the base as a sequence grows, so that a cached key would depend on the
-    length of its request. A fixed base, as in vLLM, keeps every row a function of its own tokens.
-    Both agree for a sequence of max_position_embeddings * factor tokens. `alpha` is the stretch of
-    the base itself, the same at any length (Hunyuan).
+    transformers recomputes the base as a sequence grows: up to max_position_embeddings tokens it
+    has the unscaled base, so that its logits differ from those here for every shorter sequence.
+    There a cached key would depend on the length of its request; a fixed base keeps every row a
+    function of its own tokens. Both agree for a sequence of max_position_embeddings * factor
+    tokens. `alpha` is the stretch of the base itself, the same at any length (Hunyuan).
     """
     dim = config.dim
     if dim < 4:

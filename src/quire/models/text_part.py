@@ -1,15 +1,16 @@
 """The text model of a checkpoint that also reads images or sound.
 
 Its config.json has the text model's configuration as a section. Older ones (Qwen2-VL) have the keys
-at the top, beside a section for images.
+at the top, next to a section for images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quire.models.base import HfConfig
+if TYPE_CHECKING:
+    from quire.models.base import HfConfig
 
 _SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")
@@ -31,6 +32,15 @@ def text_part(hf_config: HfConfig) -> HfConfig:
     return {**section, **outer}
 
 
+def with_tied_head(hf_config: HfConfig, is_tied: bool) -> HfConfig:
+    """The configuration of a model whose head is its table of embeddings, or is not."""
+    tied = {"tie_word_embeddings": is_tied}
+    key = _section_key(hf_config)
+    if key is None:
+        return {**hf_config, **tied}
+    return {**hf_config, **tied, key: {**hf_config[key], **tied}}
+
+
 def has_other_parts(hf_config: HfConfig) -> bool:
     """Whether the checkpoint has more than a text model."""
     if _section(hf_config) is not None:
@@ -39,5 +49,11 @@ def has_other_parts(hf_config: HfConfig) -> bool:
 
 
 def _section(hf_config: HfConfig) -> Mapping[str, Any] | None:
-    found = (hf_config.get(key) for key in _SECTIONS)
-    return next((value for value in found if isinstance(value, Mapping) and value), None)
+    key = _section_key(hf_config)
+    found: Mapping[str, Any] | None = None if key is None else hf_config[key]
+    return found
+
+
+def _section_key(hf_config: HfConfig) -> str | None:
+    found = ((key, hf_config.get(key)) for key in _SECTIONS)
+    return next((key for key, value in found if isinstance(value, Mapping) and value), None)

@@ -15,8 +15,9 @@ StrictLevel = Literal["auto", "function", "parameter"]
 """How far arguments follow their schemas, by vLLM's names. In vLLM `auto` leaves a reply that need
 not be a call without any grammar, unless a tool is strict; here names are held in every level, and:
 
-- `auto`: schemas hold. Unless a tool is `strict: true`, keywords that cannot be compiled say
-  nothing; with `strict: false` a schema that does not work at all stands for any object.
+- `auto`: schemas hold. Unless a tool is `strict: true`, keywords that cannot be compiled are left
+  out. A schema that cannot be compiled at all is left out too, so that the arguments are any
+  object: with `strict: false`, and without `strict` where the reply need not be a call.
 - `function`: arguments are any object, but for tools with `strict: true`.
 - `parameter`: schemas hold, whatever the tools say.
 """
@@ -37,6 +38,11 @@ class OfferedTool:
     strict: bool | None = None
     place: str = "tools"
     """Where the request has the schema, for errors: `tools[0].function.parameters`."""
+
+    @property
+    def readable(self) -> Mapping[str, Any]:
+        """What arguments are read by, whether it can be compiled or not."""
+        return _ANY_OBJECT if self.parameters is None else self.parameters
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -63,22 +69,32 @@ class OfferedTool:
                 message += " it can"
             raise GrammarError(message, parameter=self.place) from None
 
-    def held_schema(self, level: StrictLevel, check: Check) -> Mapping[str, Any]:
-        """What the arguments follow. Raises GrammarError."""
+    def held_schema(
+        self, level: StrictLevel, check: Check, *, must_call: bool
+    ) -> Mapping[str, Any] | None:
+        """What the arguments follow. None: any object, because the schema cannot be compiled and
+        need not hold. Raises GrammarError where it has to hold."""
         if level == "function" and self.strict is not True:
             return _ANY_OBJECT
-        schema = self.schema
         is_lenient = level == "auto" and not self.strict
-        for one in (schema, {**schema, "x-guidance": {"lenient": True}}) if is_lenient else ():
-            try:
-                self.check_schema(one, check)
-            except GrammarError:
-                continue
-            return one
-        if is_lenient and self.strict is False:
-            return _ANY_OBJECT
-        self.check_schema(schema, check)  # what is written of it later takes its values as they are
+        try:
+            schema = self.schema
+            for one in (schema, {**schema, "x-guidance": {"lenient": True}}) if is_lenient else ():
+                if self._works(one, check):
+                    return one
+            self.check_schema(schema, check)  # its parts are used as they are later
+        except GrammarError:
+            if is_lenient and (self.strict is False or not must_call):
+                return None
+            raise
         return schema
+
+    def _works(self, schema: Mapping[str, Any], check: Check) -> bool:
+        try:
+            self.check_schema(schema, check)
+        except GrammarError:
+            return False
+        return True
 
     def _error(self, what: str, value: object) -> GrammarError:
         return GrammarError(f"{self.place} {what}", parameter=self.place, value=value)
@@ -102,11 +118,24 @@ class CallRules:
         """The tools that may be called."""
         return [tool for tool in self.tools if self.only is None or tool.name in self.only]
 
-    def schemas(self, check: Check) -> dict[str, Mapping[str, Any]]:
-        """What the arguments of each tool follow. Raises GrammarError."""
+    @property
+    def are_optional(self) -> bool:
+        """Whether a reply may come without the schemas of some tools: see `StrictLevel`."""
+        is_loose = self.choice == "auto" and self.level == "auto"
+        return is_loose and any(tool.parameters and not tool.strict for tool in self.allowed)
+
+    def schemas(self, check: Check, left_out: list[str]) -> dict[str, Mapping[str, Any]]:
+        """What the arguments of each tool follow. Adds to `left_out` the places of the schemas that
+        do not hold, because they cannot be compiled. Raises GrammarError."""
         if len(self.allowed) > MAX_TOOLS:
             raise GrammarError(
                 f"there are {len(self.allowed)} tools, more than is allowed: at most {MAX_TOOLS}",
                 parameter="tools",
             )
-        return {tool.name: tool.held_schema(self.level, check) for tool in self.allowed}
+        held = dict[str, Mapping[str, Any]]()
+        for tool in self.allowed:
+            schema = tool.held_schema(self.level, check, must_call=self.choice == "required")
+            if schema is None:
+                left_out.append(tool.place)
+            held[tool.name] = _ANY_OBJECT if schema is None else schema
+        return held

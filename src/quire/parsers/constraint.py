@@ -34,13 +34,14 @@ def reply_constraint(
     is_reasoning: bool = False,
     may_reason: bool = True,
     content: StructuredOutputsParams | None = None,
+    left_out: list[str] | None = None,
 ) -> StructuredOutputsParams | None:
     """The form of the reply; None: any text. Raises RequestError for what cannot be had.
 
     `is_reasoning`: the prompt ends within the reasoning. `may_reason`: the reply may begin with
     reasoning of its own. `content`: what the answer has to look like where it is no call; with
     the choice `required` it always is one. `check` raises GrammarError for a grammar that does not
-    work, as `InputProcessor.check_grammar` does.
+    work, as `InputProcessor.check_grammar` does. `left_out`: as `CallRules.schemas` has it.
 
     - `none`, or no tools: the content alone, behind the reasoning.
     - `required`: nothing but calls; several only if `is_parallel`.
@@ -50,7 +51,8 @@ def reply_constraint(
     Calls whose form is not known are held to none.
     """
     is_known = format.tools is None or format.tools.has_grammar
-    schemas = rules.schemas(check) if rules.choice != "none" and is_known else {}
+    left_out = [] if left_out is None else left_out
+    schemas = rules.schemas(check, left_out) if rules.choice != "none" and is_known else {}
     if not schemas and content is None:
         return None
     calls: Part | None = None

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
 from quire.parsers.reply import Reply
+from quire.structured.tags.starts import first_texts
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""
@@ -78,9 +79,25 @@ class ToolFormat(ABC):
         """The same for the begin of the answer: what it does not begin with."""
         return tuple(map(re.escape, self.opening_markers))
 
+    def is_call_so_far(self, text: str, tools: Schemas, least: int) -> bool:
+        """Whether a reply that was cut ends with the begin of a call. `text`: from a marker on.
+
+        True for what no text without calls contains, and for a part of how a call of one of these
+        tools begins, if that has `least` characters. So JSON in an answer stays content.
+        """
+        if any(re.search(pattern, text) for pattern in self.call_patterns(tools)):
+            return True
+        if any(re.match(pattern, text) for pattern in self.opening_patterns(tools)):
+            return True
+        begin = _squeezed(text)
+        if len(begin) < least or begin[0].isalnum() or not self.has_grammar:
+            return False
+        form = self.grammar({name: {} for name in tools}, is_parallel=False)
+        return any(_squeezed(one).startswith(begin) for one in first_texts(form))
+
     def literal_texts(self) -> tuple[str, ...]:
         """All texts that calls are known by, each of which may be, or contain, a special token."""
-        written = _texts_within(self.grammar({"f": {}}, is_parallel=True))
+        written = texts_within(self.grammar({"f": {}}, is_parallel=True))
         markers = (*self.markers, *self.opening_markers, *self.bare_markers)
         return (*markers, *self.other_texts, *written)
 
@@ -121,6 +138,7 @@ class ReplyFormat:
         if tools is not None and tools.opening_markers:
             space = yield from _read_space(reply)
             opening = yield from reply.reader.starts_with(*tools.opening_markers)
+            reply.reader.drop_cut(tools.opening_markers)
             reply.content(space)
             if opening is not None:
                 yield from read_marked_calls(reply, tools, opening, is_read=False)
@@ -177,7 +195,9 @@ def _read_answer(reply: Reply, tags: ReasoningTags | None, tools: ToolFormat | N
     begins = tags.begins if tags is not None and tags.may_repeat else ()
     dropped = () if tags is None else tags.answer_marks
     while True:
-        mark = yield from reply.reader.until((*calls, *begins, *dropped), reply.content)
+        mark = yield from reply.reader.until(
+            (*calls, *begins, *dropped), reply.content, least_cut=1 if reply.num_calls else 2
+        )
         if mark is None:
             return
         if tools is not None and mark in calls:
@@ -201,32 +221,48 @@ def read_marked_calls(
     reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
 ) -> Parse[None]:
     """Reads calls at a marker; what is none becomes content. `is_read`: the marker was read."""
-    text = yield from _try_calls(reply, tools, marker)
+    text = yield from _try_calls(reply, tools, marker, is_read=is_read)
     if text is not None:
         reply.content(marker + text if is_read else text)
 
 
-def _try_calls(reply: Reply, tools: ToolFormat, marker: str) -> Parse[str | None]:
-    """Reads calls. None if any has begun; otherwise what was read, which is none."""
-    before = reply.num_calls
+def _try_calls(
+    reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
+) -> Parse[str | None]:
+    """Reads calls. None if any has begun, or would have if the reply had not been cut; otherwise
+    what was read, which is none."""
+    before, reader = reply.num_calls, reply.reader
     reply.marker = marker
-    reply.reader.record()
+    reader.ran_out = False
+    reader.record()
     is_call = yield from tools.read_calls(reply)
-    text = reply.reader.recorded()
-    return None if is_call or reply.num_calls > before else text
+    text = reader.recorded()
+    is_call = is_call or reply.num_calls > before
+    if reader.is_cut and reader.ran_out:
+        written = (marker if is_read else "") + text + reader.available()
+        least = 1 if reply.num_calls else 2
+        if is_call or tools.is_call_so_far(written, reply.tools, least):
+            reader.drop_rest()
+            return None
+    return None if is_call else text
 
 
-def _texts_within(part: Any) -> Iterator[str]:
+def _squeezed(text: str) -> str:
+    """Without white space, of which models write more or less."""
+    return "".join(text.split())
+
+
+def texts_within(part: Any) -> Iterator[str]:
     """The literal texts of a part of a structural tag."""
     if isinstance(part, Mapping):
         for key, value in part.items():
             if key in _LITERALS and isinstance(value, str):
                 yield value
             elif key != "json_schema":
-                yield from _texts_within(value)
+                yield from texts_within(value)
     elif isinstance(part, list):
         for each in part:
-            yield from _texts_within(each)
+            yield from texts_within(each)
 
 
 _LITERALS = frozenset({"begin", "end", "value", "separator"})

@@ -100,6 +100,8 @@ def read_named_call(reply: Reply, name: str, *ends: str, call_id: str | None = N
     char = yield from reply.reader.skip_space()
     if char and char in '{"n':
         is_whole = yield from read_arguments(reply.reader, reply.arguments)
+    elif not char and reply.reader.is_cut:
+        is_whole = False
     else:
         reply.arguments("{}")
         is_whole = (yield from reply.reader.starts_with(*ends)) is not None

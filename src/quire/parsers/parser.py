@@ -45,12 +45,15 @@ class ReplyParser:
         """Where reasoning is in the text so far, from a character up to before another one."""
         return self._reply.reasoning_spans
 
-    def read(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[Event]:
+    def read(
+        self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
+    ) -> list[Event]:
         """What more text means; with the last of it also what was held back. `token_ids`: its
-        tokens, which are not looked at: parsers of plug-ins have them too."""
+        tokens, which are not looked at: parsers of plug-ins have them too. `is_cut`: see
+        `finish`."""
         del token_ids
         events = self.feed(text)
-        return events + self.finish() if is_last else events
+        return events + self.finish(is_cut=is_cut) if is_last else events
 
     def feed(self, text: str) -> list[Event]:
         """What more text means. Texts of one kind that follow each other are one event."""
@@ -64,9 +67,11 @@ class ReplyParser:
         self._reply.keep_reasoning_space()
         return merged(self._reply.taken())
 
-    def finish(self) -> list[Event]:
-        """What was held back, now that no more text comes."""
-        self._reply.reader.end()
+    def finish(self, *, is_cut: bool = False) -> list[Event]:
+        """What was held back, now that no more text comes. `is_cut`: a limit or a stop string ended
+        the reply. Then the begin of a call whose name did not come, or a part of a mark, is no
+        content: it is left out."""
+        self._reply.reader.end(is_cut=is_cut)
         self._advance()
         self._reply.end()
         return merged(self._reply.taken())

@@ -40,6 +40,12 @@ class TextReader:
         self._at = 0
         self.has_ended = False
         """Whether no text comes after what is here."""
+        self.is_cut = False
+        """Whether a limit or a stop string ended the text, not the model."""
+        self.has_dropped = False
+        """Whether the end of a text that was cut was dropped."""
+        self.ran_out = False
+        """Whether more text was needed after the last one; readers of calls reset it."""
         self.num_read = 0
         """Characters."""
         self._record: list[str] | None = None
@@ -49,9 +55,9 @@ class TextReader:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def end(self) -> None:
-        """Nothing more arrives."""
-        self.has_ended = True
+    def end(self, *, is_cut: bool = False) -> None:
+        """Nothing more arrives. `is_cut`: the model would have written more."""
+        self.has_ended, self.is_cut = True, is_cut
 
     def record(self) -> None:
         """Begins to keep what is read, until `recorded` takes it."""
@@ -95,9 +101,25 @@ class TextReader:
         had = len(self._text) - self._at
         while len(self._text) - self._at == had:
             if self.has_ended:
+                self.ran_out = True
                 return False
             yield
         return True
+
+    def drop_cut(self, markers: Sequence[str], least: int = 2) -> bool:
+        """Drops the rest of a text that was cut within one of these markers; False if there is
+        none. A word, or fewer than `least` characters, may as well be text, and stays."""
+        rest = self.available() if self.has_ended and self.is_cut else ""
+        is_cut = len(rest) >= least and not rest[0].isalnum()
+        is_cut = is_cut and any(one.startswith(rest) and one != rest for one in markers)
+        if is_cut:
+            self.drop_rest()
+        return is_cut
+
+    def drop_rest(self) -> None:
+        """Drops what is left of a text that was cut."""
+        self.take(len(self._text) - self._at)
+        self.has_dropped = True
 
     def next_char(self) -> Parse[str]:
         """The next character, which is not read; empty at the end."""
@@ -120,17 +142,23 @@ class TextReader:
         return (yield from self._match(0, texts))
 
     def literal(self, *texts: str) -> Parse[str | None]:
-        """Reads the longest of these that comes next. None, and nothing is read: none of them."""
+        """Reads the longest of these that comes next. None, and nothing is read: none of them. A
+        part of one with which the text was cut is dropped."""
         found = yield from self._match(0, texts)
+        if self.is_cut and found != self.available() and self.drop_cut(texts, least=1):
+            return None
         if found is not None:
             self.take(len(found))
         return found
 
-    def until(self, markers: Sequence[str], emit: Emit = ignore) -> Parse[str | None]:
+    def until(
+        self, markers: Sequence[str], emit: Emit = ignore, *, least_cut: int = 2
+    ) -> Parse[str | None]:
         """Reads up to the first of these markers, and the marker. What is before it goes to `emit`.
 
         Where several begin at one place, the longest counts. Returns the marker; None if none
-        comes: then all of the text went to `emit`.
+        comes: then all of the text went to `emit`, except a marker within which it was cut, if
+        there are `least_cut` characters of it.
         """
         firsts = _any_of(frozenset(marker[0] for marker in markers)) if markers else None
         while True:
@@ -148,7 +176,8 @@ class TextReader:
             if marker is not None:
                 self.take(len(marker))
                 return marker
-            emit(self.take(1))
+            if not self.drop_cut(markers, least_cut):
+                emit(self.take(1))
 
     def while_in(self, chars: str, most: int) -> Parse[str]:
         """Reads characters as long as they are of these, and no more than `most`."""

@@ -50,7 +50,8 @@ class HeldSpace:
 class Reply:
     """The text of one reply, and what was told of it.
 
-    White space right before a call, and after the last one, belongs to neither: it is dropped.
+    White space right before a call, and after the last one, belongs to neither: it is dropped. So
+    is white space before a part of a mark or of a call with which the reply was cut.
     """
 
     def __init__(self, tools: Mapping[str, Mapping[str, Any]], *, is_reasoning: bool) -> None:
@@ -137,7 +138,7 @@ class Reply:
 
     def end(self) -> None:
         """The text is over."""
-        if not self.num_calls:
+        if not self.num_calls and not self.reader.has_dropped:
             self._content.release()
         self._content.drop()
 

@@ -153,6 +153,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The stop token that ended it, or `repetition_detected`; None for EOS and all other ends."""
     num_cached_tokens: int = 0
     """Prompt tokens that a prefix hit saved."""
+    loaded_tokens: dict[str, int] = {}
+    """Those of them whose K/V came from the KV store, by tier."""
     num_preemptions: int = 0
     scheduled_time: float | None = None
     """Seconds since the epoch when it first ran."""
@@ -183,10 +185,8 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     """Share of the blocks that hold a running request's tokens, 0 to 1."""
     num_prefix_queried_tokens: int = 0
     num_prefix_hit_tokens: int = 0
-    num_loaded_tokens: int = 0
-    """Those of the hits that came from the KV store."""
     num_preemptions: int = 0
-    """These four count since the last snapshot."""
+    """These three count since the last snapshot."""
     kv_store: KVStoreStats | None = None
     """Now and then, where there is a store."""
 

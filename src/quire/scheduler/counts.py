@@ -13,4 +13,3 @@ class Counts:
     num_queried_tokens: int = 0
     """Prompt tokens looked up in the prefix cache."""
     num_hit_tokens: int = 0
-    num_loaded_tokens: int = 0

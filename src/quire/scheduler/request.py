@@ -61,10 +61,10 @@ class Request:
 
     __slots__ = (
         "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
-        "draft_token_ids", "eos_token_ids",
-        "forced_token_ids", "hands_off", "has_grammar", "is_generating", "max_total_tokens",
-        "may_load", "min_total_tokens", "num_cached_tokens", "num_collected_tokens",
-        "num_computed_tokens", "num_drafts_in_flight", "num_loaded_tokens", "num_plans_in_flight",
+        "draft_token_ids", "eos_token_ids", "forced_token_ids", "hands_off", "has_grammar",
+        "is_generating", "loaded_tokens", "max_total_tokens", "may_load", "min_total_tokens",
+        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
+        "num_drafts_in_flight", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
@@ -133,13 +133,27 @@ class Request:
         """Both as in the message."""
         self.save_due = NEVER_SAVED
         """With so many computed tokens there is more for the KV store."""
-        self.num_loaded_tokens = 0
-        """Tokens whose K/V came from the KV store, before the request first ran."""
+        self.loaded_tokens: dict[str, int] = {}
+        """Cached prompt tokens whose K/V came from the KV store, by tier. Set when the request
+        first runs."""
         self.num_saved_chunks = 0
         """Leading whole chunks that the store was offered."""
         self.scheduled_time: float | None = None
         self.repetition_detection = params.repetition_detection
         self.stop_reason: int | str | None = None
+
+    def count_loaded(self, tier: str, num_tokens: int) -> None:
+        """The KV store has brought K/V of so many tokens of the prompt."""
+        if self.scheduled_time is None:
+            self.loaded_tokens[tier] = self.loaded_tokens.get(tier, 0) + num_tokens
+
+    def limit_loaded_tokens(self, num_cached_tokens: int) -> None:
+        """The request runs for the first time, with so many cached tokens: others of those that
+        were loaded are in blocks that have been reused."""
+        left = num_cached_tokens
+        for tier, num_tokens in self.loaded_tokens.items():
+            self.loaded_tokens[tier] = min(num_tokens, left)
+            left -= self.loaded_tokens[tier]
 
     @property
     def is_finished(self) -> bool:

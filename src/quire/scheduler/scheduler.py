@@ -337,6 +337,7 @@ class Scheduler:
             request_id=request.request_id,
             new_token_ids=token_ids,
             num_cached_tokens=request.num_cached_tokens,
+            loaded_tokens=request.loaded_tokens,
             num_preemptions=request.num_preemptions,
             scheduled_time=request.scheduled_time,
         )

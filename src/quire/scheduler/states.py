@@ -138,7 +138,7 @@ class RequestStates:
             request.num_cached_tokens = num_cached_tokens
             self.counts.num_queried_tokens += request.num_tokens
             self.counts.num_hit_tokens += num_cached_tokens
-            self.counts.num_loaded_tokens += min(request.num_loaded_tokens, num_cached_tokens)
+            request.limit_loaded_tokens(num_cached_tokens)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = request.num_collected_tokens = num_cached_tokens
         bisect.insort(self.running, request, key=_by_sort_key)
@@ -207,7 +207,6 @@ class RequestStates:
             kv_cache_usage=self._kv.usage,
             num_prefix_queried_tokens=counts.num_queried_tokens,
             num_prefix_hit_tokens=counts.num_hit_tokens,
-            num_loaded_tokens=counts.num_loaded_tokens,
             num_preemptions=counts.num_preemptions,
         )
 

@@ -93,7 +93,7 @@ def _routes(context: ServerContext, endpoints: Sequence[Endpoint]) -> list[Route
         routes.append(Route("/docs", page.docs))
     if context.args.ui:
         routes.append(Route("/", page.index))
-        routes.append(Route("/ui/{name}", page.asset))
+        routes.append(Route("/ui/{name:path}", page.asset))
     return routes
 
 

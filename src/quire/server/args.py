@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
+from quire.redaction import shown
 from quire.units import KiB, MiB
 
 EngineMode = Literal["auto", "thread", "process"]
@@ -223,6 +224,9 @@ class ServerArgs:
     or written at once; others wait."""
     max_large_requests_waiting: int = 16
     """Such requests that wait (503)."""
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,6 +9,7 @@ from quire.chat.async_renderer import NUM_PROCESSES
 from quire.chat.job import MAX_MEMORY_BYTES, MAX_STEPS, MAX_TEXT
 from quire.config import EngineConfig
 from quire.server.args import ServerArgs
+from quire.server.http.listening import BACKLOG
 from quire.server.requests.request_work import WorkLimits
 from quire.structured.compile import MAX_CACHE_BYTES, NUM_THREADS
 from quire.structured.limits import MAX_BYTES, MAX_LEXER_STATES, MAX_WORK_S
@@ -33,6 +34,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
     bounds = [
         Bound("max_connections", str(args.max_connections), "open connections", "503"),
         Bound("reserved_connections", str(args.reserved_connections), "probes beyond them", "503"),
+        Bound("(fixed)", str(BACKLOG), "clients without a request, or refused", "oldest closed"),
         Bound("header_timeout", _s(args.header_timeout), "time for headers to arrive", "408"),
         Bound("max_url_bytes", format_bytes(args.max_url_bytes), "path and query", "414"),
         Bound("max_header_bytes", format_bytes(args.max_header_bytes), "all but the body", "431"),

@@ -142,7 +142,7 @@ class ServerContext:
         if asked is None or asked == "":
             return self.names[0]
         if asked not in self.names:
-            raise not_found(asked[:200])
+            raise not_found(asked[:200], self.names)
         return asked
 
     @property

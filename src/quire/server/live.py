@@ -9,6 +9,9 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
     {
       "state": "ready",            loading | ready | paused | draining | stalled | dead
       "model": "demo",             the first served model name
+      "is_demo": true,             whether it is the bundled demo model
+      "sampling": {"model": {"temperature": 0.2},   the model's defaults, and those that a front
+                   "chat": {}},                     end for people adds (`chat_sampling_params`)
       "uptime_s": 12.5,
       "requests": {"running": 2, "waiting": 0, "max_num_seqs": 128,
                    "finished": {"stop": 5, "length": 1, "abort": 0, "error": 0,
@@ -43,6 +46,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from quire.config.model_files import DEMO_MODEL_PATH, chat_sampling_params
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server.context import ServerContext
 
@@ -84,6 +88,12 @@ class LiveView:
         }
         if engine is None:
             return snapshot
+        model = engine.config.model
+        snapshot["is_demo"] = model.path == DEMO_MODEL_PATH
+        snapshot["sampling"] = {
+            "model": dict(model.default_sampling_params),
+            "chat": chat_sampling_params(model.default_sampling_params),
+        }
         latest = engine.metrics.latest
         snapshot["requests"] = {
             "running": latest.num_running,

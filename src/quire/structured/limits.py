@@ -144,6 +144,12 @@ def check_schema(name: str, schema: Any) -> None:
     what = "patterns and formats for one text"
     _at_most(name, what, merged.patterns, MAX_MERGED_PATTERNS)
     _at_most(name, "units of multipleOf for one number", merged.multiple, MAX_MULTIPLE)
+    if not merged.is_exact:
+        raise GrammarError(
+            f"{FIELD}.{name}: the bounds that allOf, $ref or branches give one number together "
+            "cannot be held exactly; write minimum, maximum and the like in one schema",
+            parameter=f"{FIELD}.{name}",
+        )
     _check_references(name, schema)
 
 

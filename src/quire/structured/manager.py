@@ -181,12 +181,16 @@ class StructuredOutputManager:
 
     def _run_when_compiled(self, future: Future[CompiledGrammar], job: _Job) -> None:
         """A grammar outlives its requests, and a future keeps the functions that it has called. So
-        they hold nothing of a request then."""
-        if future.done():
-            self._runner.run([job], 0.0)
-            return
+        they hold nothing of a request then. A compilation is cancelled where no request waits for
+        it any more: there is no news of that."""
         waiting = [job]
-        future.add_done_callback(lambda _: self._runner.run([waiting.pop()], 0.0))
+
+        def run(done: Future[CompiledGrammar]) -> None:
+            begun = waiting.pop()
+            if not done.cancelled():
+                self._runner.run([begun], 0.0)
+
+        future.add_done_callback(run)
 
     def shutdown(self) -> None:
         """Compiles and follows nothing any more. Idempotent."""

@@ -22,6 +22,8 @@ _MASK_BITS = 32
 _FORBIDDEN = "doesn't satisfy the grammar"
 """In the library's message about a token that was forbidden; others are about its limits."""
 _END_OF_ERROR = "<non-verbose/>"
+_NO_TEXT = "NoExtension"
+"""How the library's messages begin where no token may follow."""
 
 
 class Matcher(Protocol):
@@ -171,7 +173,8 @@ def only_token(mask: NDArray[np.int32]) -> int | None:
 
 def error_of(matcher: LLMatcher) -> str:
     """What is wrong with a matcher."""
-    return matcher.get_error().removesuffix(_END_OF_ERROR).strip()
+    message = matcher.get_error().removesuffix(_END_OF_ERROR).strip()
+    return "no text matches it" if message.startswith(_NO_TEXT) else message
 
 
 def without(mask: NDArray[np.int32], token_ids: tuple[int, ...]) -> NDArray[np.int32]:
@@ -193,6 +196,8 @@ def _compute_mask(matcher: LLMatcher, num_words: int) -> NDArray[np.int32]:
     mask = np.empty((1, num_words), np.int32)
     fill_next_token_bitmask(matcher, mask)
     if matcher.is_error():
+        if matcher.get_error().startswith(_NO_TEXT):
+            raise GrammarError("no text that begins like this output matches the grammar")
         raise _too_much(error_of(matcher))
     row: NDArray[np.int32] = mask.reshape(num_words)
     return row

@@ -16,11 +16,14 @@ from quire.errors import GrammarError
 from quire.structured import limits
 from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.schemas.exact import make_exact
+from quire.structured.schemas.numbers import settle_numbers
+from quire.structured.schemas.parts import SettledSchema, parts_of
+from quire.structured.schemas.tag_parts import Part
 from quire.structured.tags.texts import AddedTokens
 
-WHITE_SPACE = r"[ \t\n\r]{1,40}"
-"""Between the parts of JSON, where a request says nothing: bounded, because a model may write
-blanks without end where it is allowed to. Enough for ten levels of indentation by four."""
+WHITE_SPACE = r"[ \t]{1,40}|[ \t]{0,8}(\r?\n){1,2}[ \t]{0,40}"
+"""Between two parts of JSON, where a request says nothing: a model may write blanks and newlines
+without end where they are allowed. Enough for ten levels of indentation by four, after a line."""
 _IS_LARK = re.compile(r"(?m)^[ \t]*(%llguidance\b|\??start[ \t]*:(?!:=))")
 _INNER_SCHEMA = re.compile(r"%json\s{0,64}(?=\{)")
 _SCHEMAS_WITHIN = (
@@ -42,27 +45,21 @@ def grammar_of(spec: StructuredOutputsParams, added: AddedTokens) -> str:
         limits.check_bytes(kind, value)
     if spec.whitespace_pattern is not None:
         limits.check_bytes("whitespace_pattern", spec.whitespace_pattern)
-    if kind == "json":
-        return _json_grammar(parsed_schema("json", value), spec)
-    if kind == "json_object":
-        return _json_grammar({"type": "object"}, spec)
+    if kind in ("json", "json_object"):
+        schema = parsed_schema("json", value) if kind == "json" else {"type": "object"}
+        written = _written(schema, spec)
+        if isinstance(written, SettledSchema):
+            return _json_grammar(written)
+        return _tags_grammar({"format": written}, spec, added)
     if kind == "regex":
         return _grammar(f"start: {regex_terminal(value)}")
     if kind == "choice":
         return _choice_grammar(value)
     if kind == "grammar":
-        return _grammar(added.by_id(lark_of(value)))
-    from quire.structured.tags.grammar import tags_grammar  # rarely needed
-
+        return _grammar(added.by_id(lark_of(value, spec)))
     tags = parsed_json("structural_tag", value)
     limits.check_depth("structural_tag", tags, limits.MAX_TAG_DEPTH)
-    return tags_grammar(
-        tags,
-        lambda schema: inline_schema(schema, spec),
-        lambda text: added.by_id(lark_of(text)),
-        regex_terminal,
-        added,
-    )
+    return _tags_grammar(tags, spec, added)
 
 
 def parsed_schema(name: str, given: Any) -> Any:
@@ -96,10 +93,33 @@ def parsed_json(name: str, text: str) -> Any:
         raise _error(name, f"is not valid JSON: {error}") from None
 
 
-def inline_schema(schema: Any, spec: StructuredOutputsParams) -> str:
-    """A schema within a Lark grammar."""
-    parsed = parsed_schema("structural_tag", schema)
-    return f"%json {msgspec.json.encode(_with_options(parsed, spec)).decode()}"
+def _tags_grammar(tags: Any, spec: StructuredOutputsParams, added: AddedTokens) -> str:
+    from quire.structured.tags.grammar import tags_grammar  # rarely needed
+
+    try:
+        return tags_grammar(
+            tags,
+            lambda schema: inline_schema(schema, spec),
+            lambda text: added.by_id(lark_of(text, spec)),
+            regex_terminal,
+            added,
+        )
+    except RecursionError:
+        raise _error(spec.kind, "refers to parts or to exact numbers in too long a row") from None
+
+
+def inline_schema(schema: Any, spec: StructuredOutputsParams) -> str | Part:
+    """A schema within a Lark grammar, or the parts of a structural tag that it has to be."""
+    if not isinstance(schema, SettledSchema):
+        written = _written(parsed_schema("structural_tag", schema), spec)
+        if not isinstance(written, SettledSchema):
+            return written
+        schema = written
+    return _inline(schema)
+
+
+def _inline(settled: SettledSchema) -> str:
+    return f"%json {msgspec.json.encode(settled.schema).decode()}"
 
 
 def regex_terminal(regex: str) -> str:
@@ -114,11 +134,10 @@ def regex_body(regex: str) -> str:
     return regex_to_lark(regex, "")
 
 
-def lark_of(grammar: str) -> str:
+def lark_of(grammar: str, spec: StructuredOutputsParams) -> str:
     """A grammar in Lark's notation, from that or GBNF. Raises GrammarError."""
     if _IS_LARK.search(grammar):
-        _check_inner_schemas(grammar)
-        return grammar
+        return _with_inner_schemas(grammar, spec)
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     limits.check_count("grammar", "rules", grammar.count("::="), limits.MAX_RULES)
@@ -134,15 +153,30 @@ def lark_of(grammar: str) -> str:
         ) from None
 
 
-def _check_inner_schemas(grammar: str) -> None:
-    """Limits for the schemas in a Lark grammar too."""
+def _with_inner_schemas(grammar: str, spec: StructuredOutputsParams) -> str:
+    """With the schemas of a Lark grammar written as any schema is."""
+    pieces, end = list[str](), 0
     for found in _INNER_SCHEMA.finditer(grammar):
+        if found.start() < end:
+            continue  # a text within a schema
         try:
-            schema, _ = json.JSONDecoder().raw_decode(grammar, found.end())
+            schema, after = json.JSONDecoder().raw_decode(grammar, found.end())
         except (ValueError, RecursionError):
             raise _error("grammar", "has a %json that is not valid JSON") from None
-        limits.check_depth("grammar", schema)
-        limits.check_schema("grammar", schema)
+        try:
+            written = _written(parsed_schema("grammar", schema), spec)
+        except GrammarError as error:
+            message = str(error).replace(f"{FIELD}.json", f"{FIELD}.grammar")
+            raise GrammarError(message, parameter=f"{FIELD}.grammar") from None
+        if not isinstance(written, SettledSchema):
+            raise _error(
+                "grammar",
+                "has a %json with a number of more than 15 digits, or between bounds that a 64-bit "
+                "float cannot hold exactly; use structured_outputs.json or a structural tag for it",
+            )
+        pieces += [grammar[end : found.start()], _inline(written)]
+        end = after
+    return "".join([*pieces, grammar[end:]])
 
 
 def _choice_grammar(choices: list[str]) -> str:
@@ -152,8 +186,8 @@ def _choice_grammar(choices: list[str]) -> str:
     return _grammar(f"start: CHOICE\nCHOICE: {words}")
 
 
-def _json_grammar(schema: Any, spec: StructuredOutputsParams) -> str:
-    grammar = {"name": "json_schema", "json_schema": _with_options(schema, spec)}
+def _json_grammar(settled: SettledSchema) -> str:
+    grammar = {"name": "json_schema", "json_schema": settled.schema}
     return msgspec.json.encode({"grammars": [grammar]}).decode()
 
 
@@ -161,11 +195,21 @@ def _grammar(lark: str) -> str:
     return msgspec.json.encode({"grammars": [{"lark_grammar": lark}]}).decode()
 
 
-def _with_options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str, Any]:
-    """As llguidance has to have it, with options: the defaults, the schema's, the request's."""
+def _written(schema: dict[str, Any], spec: StructuredOutputsParams) -> SettledSchema | Part:
+    """As llguidance has to have it; parts of a structural tag, where it cannot read the numbers of
+    the schema exactly."""
     make_exact(schema)
+    patterns = settle_numbers(schema)
     if spec.disable_additional_properties:
         _close_objects(schema)
+    options = _options(schema, spec)
+    if not patterns:
+        return SettledSchema({**schema, "x-guidance": options})
+    return parts_of(schema, patterns, options)
+
+
+def _options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str, Any]:
+    """The defaults, the schema's own options, the request's."""
     options: dict[str, Any] = {"whitespace_pattern": WHITE_SPACE}
     own = schema.get("x-guidance")
     if own is not None and not isinstance(own, dict):
@@ -177,7 +221,7 @@ def _with_options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict
         options["whitespace_pattern"] = spec.whitespace_pattern
     if spec.disable_any_whitespace:
         options |= {"whitespace_flexible": False, "whitespace_pattern": None}
-    return {**schema, "x-guidance": options}
+    return options
 
 
 def _close_objects(schema: Any) -> None:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from quire.system.deferred_signals import with_signals_deferred
+
 _SLICE_S = 0.002
 """Processor time for calls in one turn of the event loop; one call is always made."""
 
@@ -39,6 +41,7 @@ class LoopMailbox:
             self._is_scheduled = True
             self._loop.call_soon_threadsafe(self._run)
 
+    @with_signals_deferred
     def _run(self) -> None:
         self._is_scheduled = False  # first, so that what is posted from now on schedules a turn
         end = self._work_clock() + _SLICE_S

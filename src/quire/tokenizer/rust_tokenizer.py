@@ -7,7 +7,7 @@ byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's; `tekken.json`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ class RustTokenizer:
 
     backend: tokenizers.Tokenizer
     roles: Mapping[str, str]
+    encode: Callable[[str], list[int]] | None = None
+    """Gives a text's ids instead of `backend`, without special tokens around it."""
 
 
 def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> RustTokenizer:
@@ -84,22 +86,28 @@ def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens
     from quire.tokenizer.formats.added_ids import check_ids, with_gaps_filled
     from quire.tokenizer.formats.frames import add_frame
     from quire.tokenizer.formats.sentencepiece import build_sentencepiece
+    from quire.tokenizer.formats.sentencepiece_parts import SentencePieceEncoder
     from quire.tokenizer.formats.tiktoken import build_tiktoken, is_tiktoken
 
     path = directory / MODEL
     data = read_bytes(path, max_bytes=MAX_TOKENIZER_BYTES)
     roles: Mapping[str, str] = {}
+    built = None
     if is_tiktoken(data):
         backend = build_tiktoken(data, path, config)
     else:
-        backend, roles = build_sentencepiece(data, path, config)
+        built = build_sentencepiece(data, path, config)
+        backend, roles = built.backend, built.roles
     check_growth(backend, path)
     special = SpecialTokens({**roles, **special.roles}, special.to_add)
     special = with_gaps_filled(special, backend.get_vocab_size(), path)
     _add_tokens(backend, special, directory)
     check_ids(backend, special, path)
     add_frame(backend, config, special.roles, directory / "tokenizer_config.json")
-    return RustTokenizer(backend, special.roles)
+    if built is None or built.parts is None:
+        return RustTokenizer(backend, special.roles)
+    own = SentencePieceEncoder(built.parts, backend, built.symbols)
+    return RustTokenizer(backend, special.roles, own.encode)
 
 
 def _of_tekken(directory: Path, special: SpecialTokens) -> RustTokenizer:

@@ -7,7 +7,7 @@ detokenizer and the server. Knows no model and no request.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,10 +48,13 @@ class Tokenizer:
         backend: tokenizers.Tokenizer,
         roles: Mapping[str, str],
         config: Mapping[str, Any] | None = None,
+        encode: Callable[[str], list[int]] | None = None,
     ) -> None:
         """`roles` gives special tokens by name (`eos_token`, ...); `config` is
-        tokenizer_config.json."""
+        tokenizer_config.json; `encode` gives a text's ids instead of `backend`, without special
+        tokens around it."""
         self.backend = backend
+        self._encode = encode
         self.roles = dict(roles)
         self.config = dict(config or {})
         self._has_warned = False
@@ -65,7 +68,7 @@ class Tokenizer:
         """
         config = read_optional_json_object(directory / "tokenizer_config.json")
         rust = build_rust_tokenizer(directory, config)
-        return cls(rust.backend, rust.roles, config)
+        return cls(rust.backend, rust.roles, config, rust.encode)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; `add_special_tokens`: with a start token, if the model has one.
@@ -99,6 +102,9 @@ class Tokenizer:
     ) -> list[list[int]]:
         """`encode` of several texts, which may run on several threads."""
         with library_errors(_no_ids):
+            if self._encode is not None:
+                frame = self.special_frame if add_special_tokens else SpecialFrame([], [])
+                return [[*frame.before, *self._encode(text), *frame.after] for text in texts]
             encodings = self.backend.encode_batch_fast(
                 list(texts), add_special_tokens=add_special_tokens
             )

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGABRT, SIGXCPU
+from tempfile import TemporaryFile
+from typing import IO
 
 from quire import env
 from quire.config.model_files import has_file, read_bytes
@@ -36,6 +38,9 @@ _CPU_S = 30
 _CPU_S_PER_MIB = 2
 _MEMORY = 2 * GiB
 _MEMORY_PER_BYTE = 64
+_MAX_WORDS = 300
+_NO_MEMORY = ("memory allocation of", "capacity overflow", "MemoryError", "bad_alloc")
+"""What Rust, Python and C++ write when memory cannot be had."""
 _WALL_FACTOR = 10
 """Wall-clock limit in multiples of the processor time limit: a loaded machine may give the process
 a tenth of a core."""
@@ -103,21 +108,23 @@ def _run(file: Path, num_bytes: int) -> None:
     words = [str(file.parent), str(cpu_s), str(memory)]
     if not sys.executable or getattr(sys, "frozen", False):
         raise _UntriedError("there is no interpreter")
-    try:
-        done = subprocess.run(
-            module_command("quire.tokenizer.trial_process", *words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=cpu_s * _WALL_FACTOR,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        stages, died = expired.stdout or b"", f"does not end in {expired.timeout:.0f} s"
-    except OSError as error:
-        raise _UntriedError(str(error)) from None
-    else:
-        stages, died = done.stdout, _death(done.returncode, cpu_s, memory)
+    with TemporaryFile() as errors:
+        try:
+            done = subprocess.run(
+                module_command("quire.tokenizer.trial_process", *words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "RUST_BACKTRACE": "0"},
+                timeout=cpu_s * _WALL_FACTOR,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as expired:
+            stages, died = expired.stdout or b"", f"does not end in {expired.timeout:.0f} s"
+        except OSError as error:
+            raise _UntriedError(str(error)) from None
+        else:
+            stages, died = done.stdout, _death(done.returncode, cpu_s, memory, _end_of(errors))
     if died and not stages:
         raise _UntriedError(f"it {died}")
     if died:
@@ -125,12 +132,20 @@ def _run(file: Path, num_bytes: int) -> None:
         raise CheckpointError(f"{file}: the tokenizers library {died}, as it {stage}")
 
 
-def _death(code: int, cpu_s: int, memory: int) -> str:
-    """The meaning of the exit code; empty for 0."""
+def _end_of(file: IO[bytes]) -> str:
+    """The last words that a process wrote to a file."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_WORDS))
+    return " ".join(file.read().decode("utf-8", "replace").split())
+
+
+def _death(code: int, cpu_s: int, memory: int, words: str) -> str:
+    """The meaning of the exit code; empty for 0. `words`: the end of standard error."""
     if code >= 0:
         return f"ends with exit code {code}" if code else ""
     if -code == SIGXCPU:
         return f"takes more than {cpu_s} s of processor time"
-    if -code == SIGABRT:
-        return f"gives up (SIGABRT), perhaps for want of more than {format_bytes(memory)} of memory"
-    return f"dies of signal {-code}"
+    if -code != SIGABRT:
+        return f"dies of signal {-code}"
+    if any(mark in words for mark in _NO_MEMORY):
+        return f"needs more than {format_bytes(memory)} of memory"
+    return f"aborts the process ({words})" if words else "aborts the process without a message"

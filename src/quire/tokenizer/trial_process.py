@@ -39,6 +39,7 @@ def main(directory: str, cpu_s: str, memory: str) -> int:
     try:
         _try(Path(directory))
     except MemoryError:
+        os.write(2, b"MemoryError")
         os.abort()
     return 0
 

@@ -23,12 +23,20 @@ _PARSERS = (
 )
 _ONE_PROCESS = "this version computes in one process, on the CPU"
 _TIERS = "K/V is kept and loaded by Quire itself: docs/kv_store.md"
-_WEIGHTS = "weights are not changed while a model is loaded"
+_WEIGHTS = (
+    "no trainer connects to the engine; new weights come from a folder (reload_weights) or from "
+    "memory (model_runner.model.load_weights)"
+)
 _RECORD = "vLLM's internal configuration; give the values to LLM or EngineArgs"
 _SERVER = "the server is not made of vLLM's parts; start it with the command `serve`"
 _MODELS = "models are not torch modules here; quire.models has them"
 _INTERNAL = "a part of vLLM's engine, which Quire does not share"
 _HELPERS = "a helper of vLLM's own code, not of its public interface"
+_COMPILED = (
+    "it is a compiled library of vLLM, whose kernels take tensors of torch; Quire's own library is "
+    "loaded with the first model"
+)
+_OLD = "vLLM 0.32 has no such package either; it belonged to the engine of earlier versions"
 
 MISSING_NAMES: dict[str, dict[str, str]] = {
     _LORA: {"vllm.lora.request": "LoRARequest", "vllm.config": "LoRAConfig"},
@@ -102,6 +110,22 @@ MISSING_MODULES: dict[str, str] = {
         ),
         _HELPERS,
     ),
+    **dict.fromkeys(
+        (
+            "vllm._C",
+            "vllm._C_stable_libtorch",
+            "vllm._custom_ops",
+            "vllm._flashmla_C",
+            "vllm._flashmla_extension_C",
+            "vllm._ipex_ops",
+            "vllm._moe_C",
+            "vllm._rocm_C",
+            "vllm.cumem_allocator",
+            "vllm.vllm_flash_attn",
+        ),
+        _COMPILED,
+    ),
+    **dict.fromkeys(("vllm.core", "vllm.spec_decode", "vllm.worker"), _OLD),
     "vllm.assets": _TEXT,
     "vllm.attention": _INTERNAL,
     "vllm.benchmarks": "the benchmarks are commands: `bench`",

@@ -7,36 +7,56 @@ give wrong output without an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import prod
 
 from quire.errors import CheckpointError
+from quire.log import get_logger
 from quire.program import Program, Tensor
 from quire.weights.quantised.experts import split_experts
 from quire.weights.store import HostTensor, WeightStore
 
 _MAX_NAMED = 8
 """Most problems listed in one message; the rest are counted."""
+_MAX_BIAS = 1 << 20
+"""Most numbers of a bias that is looked at."""
+_OF_QUANTISED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".W_q",
+                 ".weight.absmax", "._weight_qdata")  # fmt: skip
+"""Ends of the names of tensors that quantised checkpoints alone have."""
+
+logger = get_logger(__name__)
 
 
 class BoundStore(WeightStore):
     """A checkpoint under the program's names. Invariant: it has every tensor of the program."""
 
-    def __init__(self, store: WeightStore, stored_names: dict[str, str]) -> None:
-        """`stored_names` gives the checkpoint's name for each of the program's."""
+    def __init__(
+        self,
+        store: WeightStore,
+        stored_names: dict[str, str],
+        given: Mapping[str, HostTensor] | None = None,
+    ) -> None:
+        """`stored_names` gives the checkpoint's name for each of the program's; `given` has tensors
+        that replace the checkpoint's."""
         self._store = store
         self._stored_names = stored_names
+        self._given = given or {}
 
     def names(self) -> Iterable[str]:
         return self._stored_names.keys()
 
     def get(self, name: str) -> HostTensor:
+        if name in self._given:
+            return self._given[name]
         stored = self._stored_names.get(name)
         if stored is None:
             raise CheckpointError(f"the program has no tensor {name!r}")
         return replace(self._store.get(stored), name=name)
 
     def stored(self, name: str) -> HostTensor:
+        if name in self._given:
+            return self._given[name]
         found = self._stored_names.get(name)
         if found is None:
             raise CheckpointError(f"the program has no tensor {name!r}")
@@ -58,9 +78,12 @@ class BoundStore(WeightStore):
 
 
 def bind(
-    program: Program, store: WeightStore, canonical_name: Callable[[str], str | None]
+    program: Program,
+    store: WeightStore,
+    canonical_name: Callable[[str], str | None],
+    given: Mapping[str, HostTensor] | None = None,
 ) -> BoundStore:
-    """The store keyed by the names in the program's `Param.parts`.
+    """The store keyed by the names in the program's `Param.parts`, of which `given` replaces some.
 
     `canonical_name` is the model family's: a checkpoint's tensor name to the program's, `None`
     for a known tensor that the program does not use (a rotary table, a tied head).
@@ -71,11 +94,14 @@ def bind(
     store = split_experts(store, fused)
     stored_names: dict[str, str] = {}
     problems: list[str] = []
+    zeros: list[str] = []
     for stored in store.names():
         name = canonical_name(stored)
         if name is None:
             continue
-        if name not in wanted:
+        if name not in wanted and _is_zero_bias(store, stored):
+            zeros.append(stored)
+        elif name not in wanted:
             problems.append(f"unexpected tensor {stored!r}: {program.name} has no place for it")
         elif name in stored_names:
             problems.append(f"tensor {name!r} is there twice: {stored!r}, {stored_names[name]!r}")
@@ -87,8 +113,35 @@ def bind(
         else:
             problems.extend(_shape_problem(store.describe(stored_names[name]), part))
     if problems:
-        raise CheckpointError(_summary(store.source, problems))
-    return BoundStore(store, stored_names)
+        raise CheckpointError(_summary(store.source, problems, _undescribed(store.names())))
+    if zeros:
+        logger.info(
+            "%s: left out are %d biases that are all zero and have no place in %s, such as %s",
+            store.source,
+            len(zeros),
+            program.name,
+            zeros[0],
+        )
+    return BoundStore(store, stored_names, given)
+
+
+def _is_zero_bias(store: WeightStore, name: str) -> bool:
+    """Whether it is a bias that changes nothing. Files of GPTQ have one for each matrix."""
+    if not name.endswith(".bias") or prod(store.shape(name)) > _MAX_BIAS:
+        return False
+    return not store.get(name).to_float32().any()
+
+
+def _undescribed(names: Iterable[str]) -> str:
+    """For people: why the names are not those of config.json, where that can be seen."""
+    found = next((name for name in names if name.endswith(_OF_QUANTISED)), None)
+    if found is None:
+        return ""
+    return (
+        f". {found!r} is of a quantised checkpoint: quantization_config in config.json (or "
+        "quantize_config.json, quant_config.json or hf_quant_config.json) must describe how it is "
+        "quantised"
+    )
 
 
 def _shape_problem(tensor: HostTensor, part: Tensor) -> list[str]:
@@ -100,8 +153,8 @@ def _shape_problem(tensor: HostTensor, part: Tensor) -> list[str]:
     ]
 
 
-def _summary(source: str, problems: list[str]) -> str:
+def _summary(source: str, problems: list[str], advice: str) -> str:
     named = "; ".join(problems[:_MAX_NAMED])
     rest = len(problems) - _MAX_NAMED
     more = f"; and {rest} more" if rest > 0 else ""
-    return f"{source} does not fit its config.json: {named}{more}"
+    return f"{source} does not fit its config.json: {named}{more}{advice}"

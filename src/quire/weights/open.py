@@ -1,7 +1,7 @@
 """`open_checkpoint`: finds the weight files in a directory and opens them.
 
 Called when an engine is built. Prefers safetensors to PyTorch's files, and the files of an index to
-those that match a pattern. Knows no tensor names.
+those that match a pattern. Does not interpret names of tensors.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from pathlib import Path
 
 from quire.config.model_files import has_file
 from quire.errors import CheckpointError
+from quire.log import get_logger
 from quire.weights.safetensors import SafetensorsFile
 from quire.weights.sharded import indexed_store, joined_store, read_index
 from quire.weights.store import WeightStore
 from quire.weights.torch_bin import TorchFile
+
+logger = get_logger(__name__)
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.\w+")
 
@@ -65,8 +68,8 @@ def open_checkpoint(path: Path) -> WeightStore:
     index names a file or tensor that is not there.
     """
     for format in _FORMATS:
-        index = path / format.index
-        if has_file(index):
+        index = _index(path, format)
+        if index is not None:
             owners = read_index(index)
             files = _open_all(path, set(owners.values()), format, f"{index} names")
             return indexed_store(index, owners, files)
@@ -84,13 +87,32 @@ def weight_files(path: Path) -> list[Path]:
     """The files that `open_checkpoint` reads, with the index before them. Raises CheckpointError
     where it finds none of them."""
     for format in _FORMATS:
-        index = path / format.index
-        if has_file(index):
+        index = _index(path, format)
+        if index is not None:
             names = sorted(set(read_index(index).values()))
             return [index, *(_checked(path, name, f"{index} names") for name in names)]
         if names := _weight_files(path, format):
             return [_checked(path, name, f"{path} holds") for name in names]
     raise _no_weights(path)
+
+
+def _index(path: Path, format: _Format) -> Path | None:
+    """The index of a directory, if it has one. An index whose files are not there is stale where
+    one file holds the whole model: tools that join the files of a model leave it behind."""
+    index = path / format.index
+    if not has_file(index):
+        return None
+    if has_file(path / format.main):
+        missing = [name for name in set(read_index(index).values()) if not has_file(path / name)]
+        if missing:
+            logger.warning(
+                "%s is left out: it names %s, which is missing; %s is read",
+                index,
+                min(missing),
+                format.main,
+            )
+            return None
+    return index
 
 
 def _no_weights(path: Path) -> CheckpointError:

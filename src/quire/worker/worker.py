@@ -8,31 +8,33 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel
 from quire.backends.registry import make_backend
-from quire.config.records import EngineConfig
+from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
-from quire.models import is_transformers, name_map, shipped_format
 from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program, format_program
 from quire.protocol import SchedulePlan, StepResult
 from quire.system.free_memory import release_free_memory
 from quire.units import ceil_div
-from quire.weights import PACKED_NAME, PackedFile, WeightStore, bind, open_checkpoint
-from quire.weights.dummy import DummyStore
-from quire.weights.quantised.store import as_shipped
+from quire.weights import PackedFile
+from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
+from quire.worker.model_weights import ModelWeights
 
 if TYPE_CHECKING:
     from quire.worker.processors.processing import LogitsProcessing
@@ -50,8 +52,6 @@ class Worker:
         if config.device.cores is not None:
             os.sched_setaffinity(0, config.device.cores)
         self._config = config
-        self._has_kv = True
-        """Whether the memory of the KV cache is not given back."""
         self._batch = InputBatch(
             config.scheduler.max_num_seqs,
             len(config.cache.layout.groups),
@@ -62,14 +62,16 @@ class Worker:
         self._processing = _processing(config)
         self._kv_fingerprint = config.cache.fingerprint
         """Of the weights that are loaded."""
+        self._weights = ModelWeights(config)
         self._load()
 
     def _load(self) -> None:
         """Loads the model; the rows of the batch stay."""
         config = self._config
         with phase(logger, f"loading {config.model.model}"):
-            loaded = _load(config)
-        self.model, self._packed = loaded.model, loaded.packed
+            loaded = _load(config, self._weights)
+        self._weights.note_loaded()
+        self.model, self._packed, self._program = loaded.model, loaded.packed, loaded.program
         keeps_all = config.cache.layout.keeps_all
         self._runner = ModelRunner(
             self.model, self._batch, keeps_all=keeps_all, processing=self._processing
@@ -93,7 +95,8 @@ class Worker:
             return method(self, *args, **kwargs)
         found = None if method.startswith("_") else getattr(self, method, None)
         if not callable(found):
-            names = [name for name in vars(Worker) if not name.startswith("_")]
+            own = vars(Worker).items()
+            names = [name for name, one in own if callable(one) and not name.startswith("_")]
             raise ConfigError(
                 f"a worker has no method {quoted(method)}; it has {', '.join(sorted(names))}"
             )
@@ -122,9 +125,37 @@ class Worker:
         others. Raises ValueError on a bad shape."""
         self.model.write_blocks(np.array(block_ids, np.int32), data)
 
-    def apply_model(self, function: Callable[[CompiledModel], Any]) -> Any:
-        """What a function returns of the compiled model."""
-        return function(self.model)
+    @property
+    def vllm_config(self) -> EngineConfig:
+        """The whole configuration."""
+        return self._config
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """What is being served."""
+        return self._config.model
+
+    @property
+    def device(self) -> Any:
+        """The CPU: a device of torch in a process that has imported it, otherwise "cpu"."""
+        return sys.modules["torch"].device("cpu") if "torch" in sys.modules else "cpu"
+
+    @property
+    def model_runner(self) -> RunnerHandle:
+        """For extensions: `model_runner.model.load_weights`."""
+        update = partial(self._weights.update, self._program)
+        return RunnerHandle(ModelHandle(self.model, update), self._config, self.device)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse("the worker", name, ABSENT_OF_WORKER)
+
+    def get_model(self) -> ModelHandle:
+        """The loaded model."""
+        return self.model_runner.model
+
+    def apply_model(self, function: Callable[[ModelHandle], Any]) -> Any:
+        """What a function returns of the loaded model."""
+        return function(self.get_model())
 
     def get_model_inspection(self) -> str:
         """The program as `quire explain` prints it."""
@@ -138,7 +169,6 @@ class Worker:
     def release_memory(self, tags: Sequence[str]) -> None:
         """Gives memory back to the system: `kv_cache`, or with `weights` all of the model. No
         request holds KV blocks, and no step runs before `restore_memory`."""
-        self._has_kv = self._has_kv and "kv_cache" not in tags
         if "weights" in tags:
             self.model.close()
             self._packed = None
@@ -151,20 +181,51 @@ class Worker:
         written. Returns the fingerprint of what it will hold: the weights may be new."""
         if "weights" in tags:
             self._load_again()
-        self._has_kv = self._has_kv or "kv_cache" in tags
         return self._kv_fingerprint
 
-    def reload_weights(self) -> None:
-        """Loads the weights from disk again. Raises ConfigError while the KV cache holds what the
-        old ones gave."""
-        if self._has_kv:
-            raise ConfigError("reload_weights needs a KV cache that is asleep: call sleep first")
+    def reload_weights(
+        self,
+        weights_iterator: Iterable[tuple[str, Any]] | None = None,
+        weights_path: str | Path | None = None,
+        is_checkpoint_format: bool = True,
+    ) -> None:
+        """Steps from the next one on use other weights: those of the folder `weights_path`, or
+        those in its files now; then, in place of some of them, those of `weights_iterator`.
+
+        Requests that are running compute their tokens again. Raises ConfigError, or CheckpointError
+        for weights that do not fit the model; the old ones stay then.
+        """
+        if is_checkpoint_format is not True:
+            raise ConfigError("is_checkpoint_format must be True: give weights as a checkpoint has")
+        self._weights.use_files(self._program, weights_path)
+        if weights_iterator is not None:
+            try:
+                self._weights.update(self._program, weights_iterator)
+            except BaseException:
+                self._weights.undo()
+                raise
+
+    @property
+    def has_new_weights(self) -> bool:
+        """Whether weights were given that `take_new_weights` is to load."""
+        return self._weights.is_new
+
+    def take_new_weights(self) -> str:
+        """Loads the weights that were given, with an empty KV cache; their fingerprint. No request
+        holds KV blocks. If that fails, the old ones are loaded again, and the error is raised."""
         self.model.close()
-        self._load_again()
+        try:
+            self._load_again()
+        except BaseException:
+            self._weights.undo()
+            self._load_again()
+            raise
+        return self._kv_fingerprint
 
     def _load_again(self) -> None:
         capabilities = make_backend(self._config.device).capabilities
-        self._kv_fingerprint = reread_fingerprint(self._config, capabilities)
+        of_files = reread_fingerprint(self._weights.config, capabilities)
+        self._kv_fingerprint = self._weights.fingerprint(of_files)
         self._load()
 
     def progress(self) -> int | None:
@@ -192,29 +253,16 @@ class _Loaded:
 
     model: CompiledModel
     packed: PackedFile | None
+    program: Program
 
 
-def _load(config: EngineConfig) -> _Loaded:
+def _load(config: EngineConfig, source: ModelWeights) -> _Loaded:
     """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
     plan = compile_plan(config)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
-    with closing(_weights(config, plan.program)) as weights:
+    with closing(source.open(plan.program)) as weights:
         model = backend.compile(plan.program, weights, plan.kv, plan.options)
         weights.check()
-        return _Loaded(model, weights if isinstance(weights, PackedFile) else None)
-
-
-def _weights(config: EngineConfig, program: Program) -> WeightStore | PackedFile:
-    model = config.model
-    if model.weights == "packed":
-        return PackedFile(model.path / PACKED_NAME)
-    if model.weights == "dummy":
-        return DummyStore(program)
-    if is_transformers(model.hf_config):  # which maps the names of a checkpoint itself
-        return open_checkpoint(model.path)
-    names = name_map(model.hf_config)
-    store = as_shipped(open_checkpoint(model.path), shipped_format(model.hf_config))
-    if (left_out := names.summary(store.names())) is not None:
-        logger.info("%s", left_out)
-    return bind(program, store, names.canonical)
+        packed = weights if isinstance(weights, PackedFile) else None
+        return _Loaded(model, packed, plan.program)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from running_server import StartServer
+from running_server import RunningServer, StartServer
 
 from .raw_http import (
     HEALTH,
@@ -57,15 +62,58 @@ def test_connections_without_a_request_make_room(start_server: StartServer, firs
             assert is_healthy(server)
 
 
-def test_a_crowd_of_idle_connections_is_bounded(start_server: StartServer) -> None:
-    server = start_server(max_connections=100, reserved_connections=20)
+def test_a_crowd_of_idle_connections_costs_little(start_server: StartServer) -> None:
+    bounds = {"max_connections": 100, "reserved_connections": 20, "header_timeout": 5.0}
+    server = start_server(**bounds)
     before = resident_mib(server)
     with many(server, 1000):
-        server.until(lambda: 100 <= num_files(server) < 200)
+        server.until(lambda: num_files(server) >= 1000)
         for _ in range(20):
             assert is_healthy(server)
-        assert 100 <= num_files(server) < 200
         assert resident_mib(server) < before + 8
+        server.until(lambda: num_files(server) < 200)
+
+
+_CLOSE = b"Connection: close\r\n"
+
+
+async def ask_at_once(
+    server: RunningServer, count: int, tls: ssl.SSLContext | None, pause_s: float
+) -> Counter[Any]:
+    """The statuses of so many clients, each of which connects and sends a request after a pause."""
+    address, request = urlsplit(server.url), post({**LONG, "max_tokens": 20}, headers=_CLOSE)
+
+    async def visit() -> str:
+        try:
+            reader, writer = await asyncio.open_connection(
+                address.hostname, address.port, ssl=tls, ssl_handshake_timeout=60 if tls else None
+            )
+            await asyncio.sleep(pause_s)
+            writer.write(request)
+            reply = await reader.read()
+            writer.close()
+        except OSError as error:
+            return type(error).__name__
+        return reply[9:12].decode() or "closed"
+
+    return Counter(await asyncio.gather(*(visit() for _ in range(count))))
+
+
+@pytest.mark.parametrize("kind", ["plain", "late", "TLS"])
+def test_all_of_a_crowd_get_a_reply(
+    start_server: StartServer, certificate: Path, kind: str
+) -> None:
+    is_tls, pause_s = kind == "TLS", 1.5 if kind == "late" else 0.0
+    tls = {"ssl_keyfile": certificate, "ssl_certfile": certificate} if is_tls else {}
+    most, crowd = (10, 25) if is_tls else (40, 400)
+    server = start_server(max_connections=most, reserved_connections=5, **tls)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    before = num_files(server)
+    statuses = asyncio.run(ask_at_once(server, crowd, context if is_tls else None, pause_s))
+    assert {*statuses} == {"200", "503"}, statuses
+    assert statuses["200"] >= most
+    server.until(lambda: num_files(server) <= before + 2)
 
 
 _RUSH = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from quire.bench.load import RequestResult
@@ -61,9 +63,26 @@ def test_goodput_wants_every_bound_kept() -> None:
             parse_goodput([wrong])
 
 
-def test_peaks_count_by_the_second() -> None:
-    assert peaks(RESULTS[:3]) == (4.0, 2)
+def test_peaks() -> None:
+    """Of 2.2 s in two parts, the first has 5 + 2 tokens."""
+    tokens, in_flight = peaks(RESULTS[:3])
+    assert (tokens, in_flight) == (pytest.approx(7 / 1.1), 2)
     assert peaks([]) == (0.0, 0)
+
+
+def test_no_peak_is_below_the_mean() -> None:
+    generator = random.Random(4)
+    for _ in range(200):
+        longest = generator.choice([0.02, 0.5, 3.0])
+        results = []
+        for _ in range(generator.randrange(1, 6)):
+            gaps = [generator.uniform(0, longest / 9) for _ in range(generator.randrange(9))]
+            start, ttft = generator.uniform(0, longest), generator.uniform(1e-4, longest)
+            results.append(result(start, ttft, gaps, len(gaps) + generator.randrange(1, 5)))
+        begin = min(one.start_time for one in results)
+        duration = max(one.start_time + one.latency for one in results) - begin
+        found = summarise(results, duration, [], [], {})
+        assert found["max_output_tokens_per_s"] >= found["output_throughput"] * (1 - 1e-9)
 
 
 def test_spread() -> None:

@@ -59,6 +59,36 @@ def test_a_pipe_is_a_conversation(
     assert capsys.readouterr().out == "answer 1\nanswer 3\n"
 
 
+def test_the_address_of_a_server_is_enough(server: ScriptedServer) -> None:
+    for url in (server.url, server.url.rstrip("/"), server.url + "v1", server.url + "v1/"):
+        assert main(["chat", "--url", url, "-q", "hi"]) == 0
+        assert server.script.requests[-1]["path"] == "/v1/chat/completions"
+    with pytest.raises(ServerError, match="404 at /other/models"):
+        Server(server.url + "other").first_model()
+    assert Server("example.org/proxy/v1").url == "http://example.org/proxy/v1"
+
+
+def test_sampling_defaults_come_from_the_server(server: ScriptedServer) -> None:
+    chat = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    server.script.sampling = {"model": {}, "chat": chat}
+    for command in ("chat", "complete"):
+        assert run(server, command, "-q", "hi", "--temperature", "0") == 0
+        sent = server.script.requests[-1]
+        assert {name: sent[name] for name in chat} == {**chat, "temperature": 0}
+    server.script.sampling = {"model": {"temperature": 0.2}, "chat": {}}
+    assert run(server, "chat", "-q", "hi") == 0
+    assert "temperature" not in server.script.requests[-1]
+    assert Server(server.url + "other/v1").sampling_defaults() is None
+
+
+def test_a_model_without_a_chat_template_is_told_apart(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.script.refusal = (400, "The model has no chat template.")
+    assert run(server, "chat", "-q", "hi") == 1
+    assert "`quire complete` continues a text without one" in capsys.readouterr().err
+
+
 def test_completions(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.script.answer = lambda body: say(body["prompt"].upper())
     assert run(server, "complete", "-q", "once upon") == 0

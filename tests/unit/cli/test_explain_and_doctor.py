@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from quire.backends import cpu
 from quire.backends.cpu import machine
 from quire.cli import checks, main
 from quire.cli.checks import Finding
+from quire.errors import BackendError
 
 
 def test_explain_shows_program_memory_and_bounds(
@@ -163,6 +165,20 @@ def test_doctor_reports_and_judges(
     assert report["healthy"] is False
     bad = [one for one in report["findings"] if one["level"] == "bad"]
     assert any("pip install no_such_library" in (one["remedy"] or "") for one in bad)
+
+
+def test_doctor_is_not_healthy_without_the_native_library(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: object) -> None:
+        raise BackendError("no library for this processor")
+
+    monkeypatch.delenv("QUIRE_BACKEND", raising=False)
+    monkeypatch.setattr(cpu, "load", load)
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "BAD   the native library does not load (no library for this processor)" in text
+    assert text.endswith("not healthy: see the lines marked BAD\n")
 
 
 def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from quire.cli.app import main
 from quire.cli.commands.kv.bench import TierTimes
-from quire.kvstore.chunk_file import encode, num_file_bytes
+from quire.kvstore.chunk_file import encode, num_file_bytes, read_header
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.disk import DiskTier
 
@@ -162,16 +162,72 @@ def test_prune_must_be_told_what(store: Path, run: Run, words: list[str], messag
 def test_a_move_to_another_place(store: Path, tmp_path: Path, run: Run) -> None:
     damage(store)
     archive, other = tmp_path / "kv.tar", tmp_path / "other"
-    other.mkdir()
     found = run("export", archive, "--path", store, "--json")
     assert found == {"num_chunks": 3, "num_bytes": 3 * SIZE, "num_damaged": 3}
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
-    assert run("import", archive, "--path", other, "--json")["num_chunks"] == 3
+    assert "this store has not signed" in run("import", archive, "--path", other, code=1)
+    assert left(other) == set()
+    assert run("import", archive, "--path", other, "--json", "--trust")["num_chunks"] == 3
     assert left(other) == {0, 3, 5}
     for number in (0, 3, 5):
         one, copy = (file_of(place, key_of(number)).read_bytes() for place in (store, other))
         assert one == copy
     assert run("export", archive, "--path", other, "--folder", "ff", "--json")["num_chunks"] == 2
+
+
+def forge(archive: Path, is_signature: bool) -> None:
+    """Changes what an archive has of its first chunk, whose checksum holds again."""
+    with tarfile.open(archive) as tar:
+        members = [(one, tar.extractfile(one).read()) for one in tar.getmembers()]  # type: ignore[union-attr]
+    for index, (one, data) in enumerate(members):
+        if one.name.endswith(".sig") is is_signature:
+            if is_signature:
+                members[index] = one, b"0" * 64
+            else:
+                header = read_header(data)
+                wrong = bytes(255 - byte for byte in data[-SHAPE.num_bytes :])
+                members[index] = one, b"".join(encode(header.key, header.shape, wrong))
+            break
+    write_tar(archive, *members)
+
+
+@pytest.mark.parametrize("what", ["K/V", "signature", "other's signature", "no signature"])
+def test_only_what_the_store_has_signed_is_taken(
+    store: Path, tmp_path: Path, run: Run, what: str
+) -> None:
+    archive = tmp_path / "kv.tar"
+    run("export", archive, "--path", store)
+    assert stat.S_IMODE((store / "secret").stat().st_mode) == 0o600
+    run("prune", "--all", "--path", store)
+    assert run("import", archive, "--path", store, "--json")["num_chunks"] == 6  # its own
+    run("prune", "--all", "--path", store)
+    if what == "other's signature":
+        (store / "secret").write_bytes(bytes(32))
+    elif what == "no signature":
+        with tarfile.open(archive) as tar:
+            pairs = [(one, tar.extractfile(one).read()) for one in tar.getmembers()]  # type: ignore[union-attr]
+        write_tar(archive, *(pair for pair in pairs if not pair[0].name.endswith(".sig")))
+    else:
+        forge(archive, is_signature=what == "signature")
+    assert "this store has not signed the chunk" in run("import", archive, "--path", store, code=1)
+    assert left(store) == set()
+    assert run("import", archive, "--path", store, "--json", "--trust")["num_chunks"] == 6
+
+
+def test_stores_with_the_same_secret_trust_each_other(
+    store: Path, tmp_path: Path, run: Run
+) -> None:
+    archive, other = tmp_path / "kv.tar", tmp_path / "other"
+    run("export", archive, "--path", store)
+    other.mkdir()
+    (other / "secret").write_bytes((store / "secret").read_bytes())
+    assert "must be a file that its owner alone can read" in run(
+        "import", archive, "--path", other, code=1
+    )
+    (other / "secret").chmod(0o600)
+    assert run("import", archive, "--path", other, "--json")["num_chunks"] == 6
+    (other / "secret").write_bytes(b"short")
+    assert "must have 32 bytes" in run("import", archive, "--path", other, code=1)
 
 
 def write_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
@@ -202,9 +258,8 @@ GOOD = f"{key_of(0).folder}/{key_of(0).name}.kv"
 )  # fmt: skip
 def test_nothing_but_chunks_is_taken(tmp_path: Path, run: Run, bad: tarfile.TarInfo) -> None:
     archive = write_tar(tmp_path / "bad.tar", (bad, b""))
-    other = tmp_path / "a" / "b"
-    other.mkdir(parents=True)
-    assert "which is no chunk; make one with" in run("import", archive, "--path", other, code=1)
+    other = tmp_path / "a" / "b"  # a new folder
+    assert "which is not a chunk; make one with" in run("import", archive, "--path", other, code=1)
     assert {path.name for path in tmp_path.rglob("*")} == {"bad.tar", "a", "b", "ledger"}
 
 
@@ -226,7 +281,7 @@ def test_archives_that_lie(store: Path, tmp_path: Path, run: Run) -> None:
     assert "cut short" in run("import", archive, "--path", other, code=1)
     for junk in (b"junk", os.urandom(2000)):
         archive.write_bytes(junk)
-        assert "no archive of chunks" in run("import", archive, "--path", other, code=1)
+        assert "not an archive of chunks" in run("import", archive, "--path", other, code=1)
     assert left(other) == set()
     assert "cannot be read" in run("import", tmp_path / "none", "--path", other, code=1)
 

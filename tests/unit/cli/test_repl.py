@@ -6,11 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from quire.cli.conversation.repl import Conversation, Repl, TokenCounts
-from quire.cli.terminal import History, StopOnInterrupt, printable, read_line
+from quire.cli.conversation.defaults import SamplingDefaults
+from quire.cli.conversation.repl import Conversation, Repl, TokenCounts, completions
+from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
+from quire.errors import RequestError
 from quire.parsers.events import Content, Event, Message
 
 
@@ -102,7 +105,41 @@ def test_commands(repl: Repl) -> None:
     assert "max_tokens = 7" in repl.command("/set")
     assert "did you mean temperature?" in repl.command("/set temprature 1")
     assert "not a number" in repl.command("/set top_k many")
+    assert "temperature must be in [0, 2]" in repl.command("/set temperature 9")
+    assert repl.conversation.settings == {"max_tokens": 7}
     assert "did you mean /reset?" in repl.command("/rset")
+
+
+def test_settings_are_shown_with_their_origin(repl: Repl) -> None:
+    assert "temperature = the server's default" in repl.command("/set")
+    repl.conversation.defaults = SamplingDefaults({"top_k": 20}, {"temperature": 0.7})
+    repl.command("/set seed 3")
+    lines = [line.strip() for line in repl.command("/set").splitlines()]
+    for line in ("temperature = 0.7 (default)", "top_k = 20 (the model's default)", "seed = 3",
+                 "min_p = 0.0, all tokens (default)"):  # fmt: skip
+        assert line in lines
+    assert repl.conversation.sampling() == {"temperature": 0.7, "seed": 3}
+    assert "temperature = 0.7 (default)" in repl.command("/set temperature default")
+
+
+def test_tab_completes_commands() -> None:
+    assert completions("/re") == ["/reset", "/reasoning"]
+    assert completions("/set te") == ["/set temperature"]
+    assert completions("/reasoning o") == ["/reasoning on", "/reasoning off"]
+    assert completions("re") == completions("") == completions("/help x") == []
+
+
+def test_a_refused_message_does_not_end_the_conversation(
+    repl: Repl, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    refusal = RequestError("the prompt is too long")
+    answers = Mock(side_effect=[refusal, iter([Content("fine")])])
+    monkeypatch.setattr(repl.conversation, "stream", answers)
+    feed(monkeypatch, ["long", "short", "/quit"])
+    assert repl.loop("welcome") == 0
+    assert capsys.readouterr().out == "welcome\nthe prompt is too long\nfine\n"
+    assert [one["content"] for one in repl.conversation.history] == ["short", "fine"]
 
 
 def test_reasoning_is_switched(repl: Repl) -> None:
@@ -117,8 +154,10 @@ def test_reasoning_is_switched(repl: Repl) -> None:
 
 
 def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed(monkeypatch, ["one\\", "two"])
+    lines = ["one\\", "two", '"""', "a", "", " b", '"""', '"""c', 'd"""', '"""e"""', '"""f']
+    feed(monkeypatch, lines)
     assert read_line("> ") == "one\ntwo"
+    assert [read_line("> ") for _ in range(4)] == ["a\n\n b", "c\nd", "e", "f"]
     assert read_line("> ") is None
     assert printable("a\x1b[2Jb\tc\nd\x00\x9b") == "a[2Jb\tc\nd"
     assert printable("می\u200cخواهم 👩\u200d🚀") == "می\u200cخواهم 👩\u200d🚀"
@@ -128,9 +167,9 @@ def test_history_needs_no_writable_home(monkeypatch: pytest.MonkeyPatch, tmp_pat
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
-    with History("test"):
+    with LineEditor("test", completions):
         pass
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with History("test"):
+    with LineEditor("test", completions):
         pass
     assert (tmp_path / "state/quire/test_history").stat().st_mode & 0o777 == 0o600

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from quire.cli import main
 from quire.cli.commands.run import split_words
 from quire.cli.conversation.local import LocalConversation
 from quire.config.engine_args import EngineArgs
+from quire.config.model_files import chat_sampling_params
 from quire.errors import ConfigError
 
 
@@ -20,7 +23,9 @@ def test_words(tmp_path: Path) -> None:
     assert split_words([here], None) == (here, None)
     assert split_words(["org/name"], None) == ("org/name", None)
     assert split_words(["What is 17 + 25?"], None) == (None, "What is 17 + 25?")
-    assert split_words(["Hello"], None) == (None, "Hello")
+    assert split_words(["Hello!"], None) == (None, "Hello!")
+    assert split_words(["Grüße"], None) == (None, "Grüße")
+    assert split_words(["demo"], None) == ("demo", None)
     assert split_words(["either/or what?"], None) == (None, "either/or what?")
     assert split_words(["m", "hi"], None) == ("m", "hi")
     assert split_words(["hi"], "m") == ("m", "hi")
@@ -28,6 +33,88 @@ def test_words(tmp_path: Path) -> None:
         split_words(["What", "is", "this"], None)
     with pytest.raises(ConfigError, match="quotes"):
         split_words(["What", "is"], "m")
+
+
+@pytest.mark.parametrize("word", ["lama", "llama3.2:1b", "Hello"])
+def test_a_word_that_is_no_model_is_not_sent_to_the_demo_model(
+    capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    assert main(["run", word]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"there is no model {word!r}." in told.err
+    assert f"quire run demo {word}" in told.err
+
+
+def test_a_mistyped_model_is_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hub/models--Qwen--Qwen3-0.6B/snapshots").mkdir(parents=True)
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama/config.json").write_text("{}")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    meant = {
+        "lama": "llama", "./lama": "llama", "qwen3-0.6": "Qwen/Qwen3-0.6B", "dmo": "demo",
+        "Qwen/Qwen-0.6B": "Qwen/Qwen3-0.6B",
+    }  # fmt: skip
+    for word, model in meant.items():
+        commands = [
+            ["run", word, "hi"],
+            ["explain", word],
+            *([] if "/" in word else [["run", word]]),
+        ]
+        for command in commands:
+            assert main(command) == 1
+            assert f"Did you mean {model}?" in capsys.readouterr().err, command
+    assert main(["run", "unknown"]) == 1
+    assert "on this machine: demo, llama, Qwen/Qwen3-0.6B." in capsys.readouterr().err
+    assert split_words(["Qwen/Qwen3-0.6B"], None) == ("Qwen/Qwen3-0.6B", None)
+
+
+def test_the_whole_name_is_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "llama3.2:1b"]) == 1
+    assert "'llama3.2:1b'" in capsys.readouterr().err
+
+
+def test_a_folder_of_models_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a/config.json", "snapshots/123/config.json", "b/model.gguf"):
+        (tmp_path / "above" / name).parent.mkdir(parents=True)
+        (tmp_path / "above" / name).write_text("{}")
+    assert main(["run", str(tmp_path / "above"), "hi"]) == 1
+    told = capsys.readouterr().err
+    for model in ("a", "b/model.gguf", "snapshots/123"):
+        assert str(tmp_path / "above" / model) in told
+
+
+def test_people_get_moderate_sampling_where_the_model_recommends_none(tiny_model: Path) -> None:
+    wanted = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    conversation = LocalConversation(EngineArgs(model=str(tiny_model), max_num_seqs=2))
+    try:
+        params = conversation._params()
+        assert {name: getattr(params, name) for name in wanted} == wanted
+        conversation.settings["temperature"] = 1.0
+        assert conversation._params().temperature == 1.0
+        own = conversation.engine.model_config.get_diff_sampling_param()
+        assert own == {}  # those of the API
+    finally:
+        conversation.close()
+    assert chat_sampling_params({"repetition_penalty": 1.1}) == wanted
+    assert chat_sampling_params({"top_k": 20}) == {}
+
+
+def test_a_model_without_a_chat_template_says_so(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "bare"
+    shutil.copytree(tiny_model, model)
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (model / "tokenizer_config.json").write_text(json.dumps(config))
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    assert main(["run", str(model), "hi", "--max-tokens", "3"]) == 0
+    assert "has no chat template, so it continues your text" in capsys.readouterr().err
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -71,7 +71,7 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
     told = capsys.readouterr()
     assert "21 of 28 requests answered" in told.out
     assert "7 failed; each has its error in the replies" in told.err
-    assert "3 of these are no requests with a custom_id" in told.err
+    assert "3 of these have no custom_id" in told.err
 
 
 def test_errors_that_have_their_line_end_with_success(
@@ -204,3 +204,20 @@ def test_an_id_that_is_no_text(tmp_path: Path, tiny_model: Path) -> None:
     lines = [request("\ud800", prompt="x"), request("é", prompt="x")]
     replies = run(tmp_path, tiny_model, lines)
     assert [reply["custom_id"] for reply in replies] == ["\ud800", "é"]
+
+
+def test_the_progress_bar_has_a_total(
+    tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["", *[request(f"p{n}", prompt="x") for n in range(6)], "{not json", "", "[]"]
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join(lines))
+    words = ["run-batch", "-i", str(source), "-o", str(target), "--model", str(tiny_model)]
+    assert main([*words, "--max-num-seqs", "2"]) == 1
+    first, *_, last = (
+        capsys.readouterr().err.replace("\r", "\n").partition("Requests:")[2].split("\nReq")
+    )
+    assert "  0%" in first
+    assert "0/8 [00:00<?" in first
+    assert "100%" in last
+    assert "8/8 [" in last

@@ -13,7 +13,7 @@ COMMANDS = {
     "doctor": 0,
     "run --help": 0,
     "frobnicate": 2,
-    "run --max-model-len -7 hello": 1,
+    "run --max-model-len -7 demo hello": 1,
 }
 """With the exit codes that they have when all is well."""
 
@@ -65,7 +65,7 @@ def test_no_traceback_and_the_right_exit_code(command: str, how: str) -> None:
 
 
 def test_under_the_strictest_interpreter() -> None:
-    ended = run("run hello --max-tokens 2", "", "-O -W error -X dev")
+    ended = run("run demo hello --max-tokens 2", "", "-O -W error -X dev")
     assert (ended.returncode, ended.stderr) == (0, "")
-    ended = run("run hello --max-tokens 2", "<&- >&-", "-O -W error -X dev")
+    ended = run("run demo hello --max-tokens 2", "<&- >&-", "-O -W error -X dev")
     assert (ended.returncode, ended.stderr) == (0, "")

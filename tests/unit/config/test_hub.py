@@ -139,6 +139,8 @@ def test_a_missing_shard_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     os.symlink("../../blobs/none", snapshot / "b.safetensors")
     with pytest.raises(ModelNotFoundError, match=r"lacks b\.safetensors of"):
         resolve_model("org/name", download_dir=tmp_path)
+    (snapshot / "model.safetensors").touch()  # the index is stale, and not read
+    assert resolve_model("org/name", download_dir=tmp_path) == snapshot
 
 
 def test_a_tokenizer_alone_needs_no_weights(

@@ -184,12 +184,17 @@ def test_the_cache_is_described_by_its_labels(metrics: EngineMetrics) -> None:
 def test_cached_tokens_are_counted_by_their_source(
     metrics: EngineMetrics, counted: Counted
 ) -> None:
-    counted.add("a")
-    counted.process_outputs(step(101.0, token("a"), num_prefix_hit_tokens=16))
+    counted.add("a", "b", num_prompt_tokens=100)
+    first, second = token("a"), token("b")
+    first.num_cached_tokens, second.num_cached_tokens = 80, 96
+    first.loaded_tokens = {"memory": 16, "queue": 4, "disk": 32, "redis": 8}
+    counted.process_outputs(step(101.0, first, second, num_prefix_hit_tokens=176))
     sources = metrics.series.prompt_tokens_cached_by_source
-    assert [(key, one.value) for (key,), one in sources.series.items() if one.value] == [
-        ("device", 16)
-    ]
+    assert {key: one.value for (key,), one in sources.series.items() if one.value} == {
+        "device": 20, "host": 20, "disk": 32, "external_unspecified": 8,
+    }  # fmt: skip
+    assert metrics.series.prompt_tokens_cached.value == 80
+    assert metrics.series.prefix_cache_hits.value == 176
 
 
 def test_the_dashboard_asks_for_metrics_that_exist(

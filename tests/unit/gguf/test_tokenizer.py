@@ -23,7 +23,9 @@ MORE_TEXTS = [
     *TEXTS, "DON'T we'Ve I'M", "x=1;y=22;z=333;w=4444", "a\r\n\r\n  b\t\n", "   ",
     "日本語とEnglish混ぜ",
     "ﬁ ligature e\u0301 composed é", "٣٤٥ ½ Ⅻ", "<|im_start|><|im_end|> <tool call>", "a" * 200,
-    "foo/bar//baz\n/qux", "UPPERlowerMixed CamelCase", "नमस्ते दुनिया", "\u2581under", "tab\tend\n",
+    "foo/bar//baz\n/qux", "UPPERlowerMixed CamelCase",
+    "1 12 123 1234 12345 123456 1234567 a1234b", "x" + " " * 700 + "y",
+    "नमस्ते दुनिया", "\u2581under", "tab\tend\n",
 ]  # fmt: skip
 NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
 
@@ -104,6 +106,39 @@ def _split(regex: str) -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), "isolated"), letters])
 
 
+def _splits(*steps: Any) -> Any:
+    """Of patterns and other steps."""
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    found = [
+        pre_tokenizers.Split(Regex(step), "isolated") if isinstance(step, str) else step
+        for step in steps
+    ]
+    return pre_tokenizers.Sequence([*found, letters])
+
+
+_BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_EXAONE_MOE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    r"\s?[A-Za-z\u00e4\u00f6\u00fc\u00df\u00e9\u0410-\u044f\u0451]+",  # of those in the texts
+    r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    pre_tokenizers.Digits(individual_digits=True),
+)
+_JAIS2 = _LLAMA3.replace(
+    r"|\s+(?!\S)|\s+",
+    r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)"
+    r"|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
+)
+
+
 def _digits() -> Any:
     """As SmolLM's tokenizer.json has it."""
     return pre_tokenizers.Sequence(
@@ -116,7 +151,10 @@ def _digits() -> Any:
     ("pre", "own"),
     [("llama-bpe", _split(_LLAMA3)), ("qwen2", _split(_QWEN2)), ("tekken", _split(_TEKKEN)),
      ("smollm", _digits()), ("glm4", _split(_LLAMA3)),
-     ("seed-coder", _split(_SEED_CODER))],
+     ("seed-coder", _split(_SEED_CODER)), ("bailingmoe", _split(_BAILING)),
+     ("exaone-moe", _split(_EXAONE_MOE)), ("deepseek-llm", _splits(*_DEEPSEEK_LLM)),
+     ("minicpm5", _splits(r"\p{N}{1,3}", _LLAMA3.replace("{1,3}", "+"))),
+     ("superbpe", _splits(r"\p{N}+", r"(?=(\d{3})+(?!\d))")), ("jais-2", _split(_JAIS2))],
 )  # fmt: skip
 def test_words_are_cut_as_in_the_models_own_files(pre: str, own: Any, tmp_path: Path) -> None:
     """The cuts themselves, and not only ids, which a small vocabulary may hide."""

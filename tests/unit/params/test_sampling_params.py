@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from quire.errors import ConfigError, RequestError
+from quire.param_checks import checked_json
 from quire.params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, SamplingType
 
 
@@ -91,13 +93,6 @@ def test_positional_arguments_follow_the_published_order() -> None:
         ({"allowed_token_ids": [1.0]}, "allowed_token_ids must contain only integers, got [1.0]."),
         ({"allowed_token_ids": [True]}, "allowed_token_ids must contain only integers"),
         ({"extra_args": [1]}, "extra_args must be a dict, got [1]."),
-        (
-            {"extra_args": {"a": [2**64]}},
-            "extra_args integers must be between -2**63 and 2**64 - 1.",
-        ),
-        ({"extra_args": {1: 2}}, "extra_args must hold only what JSON has"),
-        ({"extra_args": {"a": object()}}, "extra_args must hold only what JSON has"),
-        ({"extra_args": {"a": "\ud800"}}, "extra_args must hold only what JSON has"),
         ({"repetition_detection": 3}, "repetition_detection must be RepetitionDetectionParams or"),
         ({"repetition_detection": {"min": 3}}, "a dict of max_pattern_size, min_pattern_size, min"),
         ({"repetition_detection": {"max_pattern_size": -1}}, "min_pattern_size must be >=0, with"),
@@ -368,10 +363,42 @@ def test_the_ends_of_the_penalties_are_taken(given: dict[str, float]) -> None:
         assert getattr(params, name) == value
 
 
-def test_other_arguments_are_kept() -> None:
-    given = {"a": [1, {"b": None}], "c": 2**64 - 1, "d": -(2**63), "e": 0.5}
-    assert SamplingParams(extra_args=given).extra_args == given
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"a": [1, {"b": None}], "c": 2**64 - 1, "d": -(2**63), "e": 0.5},
+        {1: 2},
+        {"a": object(), "b": [2**64], "c": "\ud800", "d": lambda: None},
+    ],
+)
+def test_other_arguments_are_kept(given: dict[Any, Any]) -> None:
+    params = SamplingParams(extra_args=given)
+    params.verify()
+    assert params.clone().extra_args is given
     assert SamplingParams(extra_args={}).extra_args is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"a": [2**64]}, "name integers must be between"),
+        ({1: 2}, r"name must hold only JSON values here, got \{1: 2\}."),
+        ({"a": object()}, "name must hold only JSON values here, got <object"),
+        ({"a": "\ud800"}, "name must hold only JSON values here"),
+        ({"a": {"b": ({1},)}}, "name must hold only JSON values here"),
+        ([1], "name must be a dict, got"),
+    ],
+)
+def test_json_values_are_checked_where_they_are_sent(given: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        checked_json(given, "name", " here")
+
+
+def test_a_value_that_holds_itself_is_not_json() -> None:
+    given: dict[str, Any] = {}
+    given["self"] = given
+    with pytest.raises(RequestError, match="name must hold at most"):
+        checked_json(given, "name")
 
 
 @pytest.mark.parametrize("value", ["3", 1.0, True, 2**63])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.unit.structured.texts import follows, trial, vocabulary
 
-from quire.errors import RequestError
+from quire.errors import GrammarError, RequestError
 from quire.parsers.call_rules import CallRules, OfferedTool
 from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import ReplyParser
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
 from quire.parsers.tool_formats.json.hermes import HermesCalls
@@ -255,11 +257,63 @@ def test_arguments_are_an_object_always() -> None:
         assert not allows(call(arguments="null"), tools=tools)
 
 
-def test_a_schema_that_is_none_is_refused_unless_the_tool_may_have_any() -> None:
-    wrong = {"properties": {"a": {"type": "string", "minLength": "x"}}}
-    with pytest.raises(RequestError):
-        allows(F, tools=(OfferedTool("f", wrong),))
-    assert allows(F, tools=(OfferedTool("f", wrong, strict=False),))
+def deep(levels: int) -> Any:
+    return json.loads('{"items":' * levels + "{}" + "}" * levels)
+
+
+UNUSABLE: dict[str, Any] = {
+    "look-ahead": {"type": "string", "pattern": "^(?!a).*$"},
+    "look-behind": {"type": "string", "pattern": "(?<=a)b"},
+    "back-reference": {"type": "string", "pattern": r"(a)\1"},
+    "broken pattern": {"type": "string", "pattern": "("},
+    "type any": {"type": "any"},
+    "type in capitals": {"type": "STRING"},
+    "type null": {"type": None},
+    "types within types": {"type": [["string"]]},
+    "null as items": {"type": "array", "items": None},
+    "null as required": {"type": "object", "required": [None]},
+    "text as properties": {"type": "object", "properties": "a"},
+    "text as required": {"type": "object", "required": "a"},
+    "text as enum": {"enum": "a"},
+    "remote reference": {"$ref": "https://example.com/schema.json"},
+    "missing reference": {"$ref": "#/$defs/a"},
+    "multiple of zero": {"type": "number", "multipleOf": 0},
+    "multiple of 0.07": {"type": "number", "multipleOf": 0.07},
+    "bounds apart": {"allOf": [{"minimum": -(2**63)}, {"type": "integer"}]},
+    "text as a bound": {"type": "integer", "minimum": "1"},
+    "text as a length": {"type": "string", "minLength": "x"},
+    "nested deeply": deep(100),
+    "many values": {"enum": [str(i) for i in range(20_000)]},
+    "unique items": {"type": "array", "uniqueItems": True, "minItems": -1},
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+@pytest.mark.parametrize("family", ["hermes", "qwen3_xml"])
+def test_a_tool_that_cannot_be_held_to_its_schema_takes_any_object(kind: str, family: str) -> None:
+    """With the choice `auto`, and without `strict`: other tools are held to theirs."""
+    wrong = {"type": "object", "properties": {"a": UNUSABLE[kind]}, "required": ["a"]}
+    tools = (TOOLS[0], OfferedTool("h", wrong, place="tools[1].function.parameters"))
+    rules, check, left_out = CallRules(tools), trial().checked, list[str]()
+    format = ReplyFormat(None, TOOL_FORMATS[family]())
+    form = reply_constraint(format, rules, check, left_out=left_out)
+    assert form is not None
+    assert left_out == [tools[1].place]
+    grammar = grammar_of(check(form), vocabulary().added)
+    if family == "hermes":
+        assert follows(grammar, call("h", '{"a": [null]}'))
+        assert follows(grammar, F)
+        assert not follows(grammar, call("f", '{"n": "1"}'))
+    events = ReplyParser(format, {"f": NUMBER, "h": wrong}).read(
+        call("h", '{"a": 1}'), is_last=True
+    )
+    assert events
+
+    for strict, choice in ((True, "auto"), (None, "required")):
+        held = CallRules((replace(tools[1], strict=strict),), choice)
+        with pytest.raises(GrammarError) as raised:
+            reply_constraint(format, held, check)
+        assert raised.value.parameter == tools[1].place
 
 
 @pytest.mark.parametrize(

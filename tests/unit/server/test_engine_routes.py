@@ -248,3 +248,16 @@ def test_profiles_need_a_directory(make_harness: MakeHarness) -> None:
     reply = make_harness(enable_dev_routes=True).request("POST", "/start_profile")
     assert reply.status_code == 404
     assert "--profiler-config" in reply.json()["error"]["message"]
+
+
+def test_the_live_view_has_the_sampling_defaults_and_the_api_has_none(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness()
+    shown = harness.request("GET", "/quire/live").json()
+    assert shown["is_demo"] is False
+    chat = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05}
+    assert shown["sampling"] == {"model": {}, "chat": chat}
+    body = {"model": harness.context.names[0], "prompt": "a"}
+    rendered = harness.post("/v1/completions/render", body).json()
+    assert rendered[0]["sampling_params"].get("temperature", 1.0) == 1.0

@@ -8,8 +8,9 @@ import pytest
 from starlette.requests import Request
 
 from quire.server.http import ignored_fields
+from quire.structured import limits
 
-from .conftest import Harness, MakeHarness
+from .conftest import Harness, MakeHarness, MakeScripted
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 TEXT = {"prompt": "A", "max_tokens": 1}
@@ -93,6 +94,74 @@ def test_each_name_is_logged_once_and_not_without_end(monkeypatch: pytest.Monkey
     for index in range(500):
         scope = {"type": "http", "state": {}}
         fields.tell(Request(scope), ["same\n", f"field{index}"])
-        assert ignored_fields.header_of(scope)[0][1] == b"same?, field%d" % index
+        assert ignored_fields.header_of(scope, 200)[0][1] == b"same?, field%d" % index
+    refused = {"type": "http", "state": {}}
+    fields = ignored_fields.IgnoredFields()
+    fields.tell(Request(refused), ["image_url"])
+    assert ignored_fields.header_of(refused, 400)[0][1] == b"image_url"
+    assert "image_url" not in logged
     assert logged[:3] == ["same?", "field0", "field1"]
     assert len(logged) == len(set(logged)) == 256
+
+
+LOOK_AHEAD = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?!b).*$"}}}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_schemas_of_tools_that_do_not_hold_are_named(
+    make_scripted: MakeScripted, is_stream: bool
+) -> None:
+    """Other tools are held to theirs. Calls that have to come, and strict tools, are refused."""
+    harness = make_scripted('<tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call>')
+    good = {"type": "object", "properties": {"a": {"type": "string"}}}
+    names = {"g": good, "f": LOOK_AHEAD}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in names.items()
+    ]
+    body = {**CHAT, "max_tokens": 100, "tools": tools, "stream": is_stream}
+    reply = harness.post("/v1/chat/completions", body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools[1].function.parameters"
+    tools[1]["function"]["strict"] = True
+    for changed in (body, {**body, "tools": tools[:1], "tool_choice": "required"}):
+        reply = harness.post("/v1/chat/completions", changed)
+        assert (reply.status_code == 200) == (len(changed["tools"]) == 1)
+        assert HEADER not in reply.headers
+    own = [{"name": name, "input_schema": schema} for name, schema in names.items()]
+    reply = harness.post("/v1/messages", {**CHAT, "model": "tiny", "max_tokens": 9, "tools": own})
+    assert reply.headers.get(HEADER) == "tools[1].input_schema", reply.text
+
+
+def test_tools_that_are_too_much_together_come_without_schemas(
+    make_scripted: MakeScripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each alone could be held."""
+    monkeypatch.setitem(limits.MAX_BYTES, "structural_tag", 1200)
+    schema = {"type": "object", "properties": {f"p{i}": {"enum": ["a", "b"]} for i in range(4)}}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": schema}} for name in "fg"
+    ]
+    body = {**CHAT, "tools": tools}
+    reply = make_scripted("hello").post("/v1/chat/completions", body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools[0].function.parameters, tools[1].function.parameters"
+    monkeypatch.setitem(limits.MAX_BYTES, "structural_tag", 300)
+    reply = make_scripted("hello").post("/v1/chat/completions", {**body, "tool_choice": "required"})
+    assert reply.status_code == 400
+    assert "offer fewer of them" in reply.text
+
+
+def test_tools_that_are_left_out_are_named(harness: Harness) -> None:
+    function = {"name": "f", "parameters": {"type": "object"}}
+    tools = [{"type": "web_search", "external_web_access": True}, {"type": "function", **function}]
+    asked = {"input": "a", "tools": tools, "tool_choice": "none", "max_output_tokens": 1}
+    reply = harness.post("/v1/responses", asked)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools.external_web_access, tools.web_search"
+    assert [tool["type"] for tool in reply.json()["tools"]] == ["function"]
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    body = {"model": "tiny", "messages": CHAT["messages"], "tools": [search], "max_tokens": 1}
+    reply = harness.post("/v1/messages", body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers[HEADER] == "tools.web_search"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fake_core import FakeCore
 
 from quire.config import EngineConfig
 from quire.errors import ConfigError
+from quire.metrics.kv_store_series import KVStoreSeries
 from quire.server.http.auth import tenant_salt
 
 from .conftest import Harness, MakeHarness
@@ -24,12 +25,14 @@ class StoringCore(FakeCore):
     """Has the commands of a store."""
 
     pins: list[tuple[Any, ...]]
+    usage: ClassVar[dict[str, tuple[int, int]]] = {}
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         StoringCore.pins = []
         self.commands |= {
             "kv_store_usage": lambda: USAGE,
+            "kv_store_stats": lambda: {"sums": USAGE["counts"], "usage": StoringCore.usage},
             "kv_store_clear": self._clear,
             "kv_store_pin": self._pin,
         }
@@ -52,6 +55,20 @@ def test_usage_and_clear(server: Harness) -> None:
     assert server.request("POST", "/kv/clear").json() == {"num_chunks": 3}
     assert server.request("GET", "/kv/clear").status_code == 405
     assert server.request("POST", "/kv/clear?all=1").status_code == 400
+
+
+def test_the_metrics_are_those_of_now(server: Harness) -> None:
+    """An idle engine's store goes on writing, and is cleared: no step tells of it."""
+    engine = server.context.engine
+    assert engine is not None
+    series = engine.metrics.series
+    series.kv_store = KVStoreSeries(series.metric_set)
+    for chunks, size in ((3, 300), (1, 100), (0, 0)):
+        StoringCore.usage = {"disk": (chunks, size)}
+        lines = server.request("GET", "/metrics").text.splitlines()
+        [found] = [line for line in lines if line.startswith("quire:kv_store_usage_bytes{")]
+        assert 'tier="disk"' in found
+        assert float(found.split()[-1]) == size
 
 
 def test_a_prompt_is_pinned_by_the_tokens_of_a_request(server: Harness) -> None:

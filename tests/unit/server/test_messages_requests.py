@@ -217,8 +217,6 @@ def test_a_schema_keeps_the_order_of_its_keys_which_the_model_reads() -> None:
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        ({"type": "web_search_20250305", "name": "web_search"}, "web_search_20250305"),
-        ({"type": "bash_20250124", "name": "bash"}, "bash_20250124"),
         ({"name": "f"}, "input_schema"),
         ({"name": "", "input_schema": {}}, "name"),
     ],
@@ -227,6 +225,17 @@ def test_tools_that_do_not_work_are_named(tool: Any, words: str) -> None:
     message = refusal(tools=[TOOLS[0], tool])
     assert "tools[1]" in message
     assert words in message
+
+
+def test_tools_that_only_the_vendors_models_know_are_left_out() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    toolset = {"type": "mcp_toolset"}
+    request = converted(tools=[search, TOOLS[0], toolset])
+    assert [tool.function.name for tool in request.tools or ()] == [TOOLS[0]["name"]]
+    assert converted(tools=[search]).tools is None
+    assert "web_search_20250305" in refusal(
+        tools=[search, TOOLS[0]], tool_choice={"type": "tool", "name": "web_search"}
+    )
 
 
 @pytest.mark.parametrize(

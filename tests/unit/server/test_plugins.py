@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError
+from quire.parsers.events import CallEnds
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
+from quire.server.plugins.deltas import CallEvents
 from quire.server.plugins.formats import load_plugins
 from quire.server.plugins.reasoning_parser import ReasoningParserManager
+from quire.server.plugins.records import DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from quire.server.plugins.tool_parser import ToolParserManager
 
 from .conftest import Harness
@@ -227,3 +230,17 @@ def test_what_is_wrong_with_a_plugin_is_told(plugin: Path) -> None:
     plugin.write_text(PLUGIN.replace('class_name="ArrowParser"', 'class_name="Absent"'))
     with pytest.raises(ConfigError, match=r"later\.Absent cannot be imported"):
         load_plugins(str(plugin), "", "later", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_cut", "is_complete"),
+    [('{"a": 1}', True, True), ('{"a": ', True, False), ('{"a": ', False, True)],
+)
+def test_a_cut_call_of_a_plugin_is_not_complete(
+    arguments: str, is_cut: bool, is_complete: bool
+) -> None:
+    calls = CallEvents()
+    function = DeltaFunctionCall(name="f", arguments=arguments)
+    delta = DeltaMessage(tool_calls=[DeltaToolCall(index=0, function=function)])
+    events = [*calls.of_delta(delta), *calls.end("", is_cut=is_cut)]
+    assert (events[-1] == CallEnds(0)) is is_complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 from typing import Any
 
@@ -191,10 +192,19 @@ def test_long_texts_are_counted_but_not_run(harness: Harness) -> None:
 def test_other_media_types_and_models_are_refused(harness: Harness) -> None:
     reply = harness.request("POST", "/tokenize", content=b"x", headers={"content-type": "text/xml"})
     assert reply.status_code == 415
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    sent = {"content": gzip.compress(b'{"prompt": "a"}'), "headers": headers}
+    reply = harness.request("POST", "/tokenize", **sent)
+    assert (reply.status_code, reply.headers["accept-encoding"]) == (415, "identity")
+    assert "switch the compression of requests off" in reply.json()["error"]["message"]
+    sent = {"content": b'{"prompt": "a"}', "headers": {**headers, "content-encoding": "identity"}}
+    assert harness.request("POST", "/tokenize", **sent).status_code == 200
     for path in ("/v1/completions", "/tokenize", "/v1/completions/render"):
         reply = harness.post(path, {**TEXT, "model": "other"})
         assert reply.status_code == 404
-        assert reply.json()["error"]["message"] == "The model `other` does not exist."
+        assert reply.json()["error"]["message"] == (
+            "The model `other` does not exist. This server has: `tiny`, `alias`."
+        )
     assert harness.request("GET", "/v1/nothing").json()["error"]["code"] == 404
     assert harness.request("PUT", "/tokenize").json()["error"]["code"] == 405
 

@@ -89,7 +89,9 @@ def test_min_tokens_must_fit_too(harness: Harness) -> None:
 def test_a_prompt_that_is_too_long(harness: Harness, prompt: Any, said: str, stream: bool) -> None:
     error = error_of(harness, TEXT, prompt=prompt, max_tokens=1, stream=stream)
     message = error["message"]
-    assert message.startswith("This model's maximum context length is 512 tokens. However, your ")
+    place = "prompt[1]: " if isinstance(prompt[0], str) and len(prompt) == 2 else ""
+    vllms = "This model's maximum context length is 512 tokens. However, your "
+    assert message.startswith(place + vllms)
     assert said in message
     assert message.endswith("Please reduce the length of the input prompt.")
     assert error["param"] == ("input_text" if "bytes" in said else "input_tokens")
@@ -169,3 +171,19 @@ def test_a_prompt_cut_to_the_context_has_no_room(harness: Harness) -> None:
     assert "contains 512 input tokens, which leaves no room" in error["message"]
     many = {"prompt": [5] * 150_000, "truncate_prompt_tokens": 4}
     assert "max_json_values" in error_of(harness, TEXT, **many)["message"]
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_one_of_several_prompts_is_named(harness: Harness, index: int) -> None:
+    for bad, message in (
+        ([5] * 600, "This model's maximum context length is 512 tokens"),
+        ([1_000_000], "Token id 1000000 is out of vocabulary"),
+        ([], "The decoder prompt cannot be empty"),
+    ):
+        prompts = [bad if i == index else [5] for i in range(3)]
+        error = error_of(harness, TEXT, prompt=prompts)
+        assert error["message"].startswith(f"prompt[{index}]: {message}")
+    error = error_of(harness, TEXT, prompt=["x" * 600 if i == index else "x" for i in range(3)])
+    assert error["message"].startswith(f"prompt[{index}]: This model's maximum context length")
+    error = error_of(harness, TEXT, prompt=["x"] * 3, logit_bias={"1000000": 1})
+    assert error["message"].startswith("token_id(s) [1000000] in logit_bias")

@@ -250,3 +250,59 @@ def test_what_does_not_fit_is_refused(
     error = reply.json()["error"]
     assert (reply.status_code, error["param"]) == (400, parameter)
     assert words in error["message"]
+
+
+@pytest.mark.parametrize("end", ["<tool_c", '"na', '"f', '"arguments": {"a', "}}\n</to", '"g'])
+def test_a_call_that_max_tokens_cut_leaves_no_marks(make_scripted: Any, end: str) -> None:
+    harness = make_scripted(CALLS)
+    text = CALLS[: CALLS.index(end) + len(end)]
+    whole = ask(harness, max_tokens=len(text.encode()))
+    message, reason = streamed(harness, max_tokens=len(text.encode()))
+    assert whole["finish_reason"] == reason == "length"
+    assert whole["message"]["content"] == message["content"] == "I look."
+    calls = {"<": [], '"n': [], '"f': [], '"a': [("f", '{"a')]}.get(end[: 2 - (end[0] == "<")])
+    expected = [("f", '{"a": "\u00e9"}')] if calls is None else calls
+    assert called(whole["message"]) == called(message) == expected
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason", "calls"),
+    [
+        ('"a"', "stop", [("f", "{")]),
+        ("}}", "stop", [("f", '{"a": "\u00e9"')]),
+        ("</tool_call>", "tool_calls", [("f", '{"a": "\u00e9"}')]),
+        ('"g"', "tool_calls", [("f", '{"a": "\u00e9"}')]),
+        ('"f"', "stop", []),
+    ],
+)
+def test_a_stop_string_in_a_call(make_scripted: Any, stop: str, reason: str, calls: Any) -> None:
+    harness = make_scripted(CALLS)
+    whole = ask(harness, stop=[stop])
+    message, streamed_reason = streamed(harness, stop=[stop])
+    assert whole["finish_reason"] == streamed_reason == reason
+    assert whole["message"]["content"] == message["content"] == "I look."
+    assert called(whole["message"]) == called(message) == calls
+
+
+def test_a_stop_string_that_is_shown_stays(make_scripted: Any) -> None:
+    fields = {"stop": ["<tool_call>"], "include_stop_str_in_output": True}
+    harness = make_scripted(CALLS)
+    assert ask(harness, **fields)["message"]["content"] == "I look.\n<tool_call>"
+    assert streamed(harness, **fields)[0]["content"] == "I look.\n<tool_call>"
+
+
+def test_other_apis_show_no_marks_of_a_call_that_was_cut(make_scripted: Any) -> None:
+    harness, size = make_scripted(CALLS), len(CALLS.partition(' "g')[0].encode())
+    asked = {"name": "f", "input_schema": {"type": "object"}}
+    body = {"model": "tiny", "messages": BODY["messages"], "tools": [asked], "max_tokens": size}
+    reply = harness.post("/v1/messages", body).json()
+    assert [one["type"] for one in reply["content"]] == ["thinking", "text", "tool_use"]
+    assert (reply["content"][1]["text"], reply["stop_reason"]) == ("I look.", "max_tokens")
+    stopped = harness.post("/v1/messages", {**body, "max_tokens": 400, "stop_sequences": ['"a"']})
+    assert stopped.json()["stop_reason"] == "stop_sequence"
+    tools = [{"type": "function", "name": "f"}]
+    body = {"input": "x", "tools": tools, "max_output_tokens": size}
+    reply = harness.post("/v1/responses", body).json()
+    assert [one["type"] for one in reply["output"]] == ["reasoning", "message", "function_call"]
+    assert reply["output"][1]["content"][0]["text"] == "I look."
+    assert reply["status"] == "incomplete"

@@ -321,3 +321,24 @@ def test_a_grammar_that_is_kept_holds_nothing_of_its_past_requests(
         assert followers() == before
     finally:
         gc.enable()
+
+
+def test_who_leaves_while_a_grammar_waits_leaves_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    may_read = threading.Event()
+
+    def read_source() -> VocabularySource:
+        assert may_read.wait(WAIT_S)
+        return source()
+
+    manager = StructuredOutputManager(GrammarCompiler(read_source))
+    others = [StructuredOutputsParams(regex=f"{letter}*") for letter in "ab"]
+    for spec in others:  # all threads have work
+        manager.add(str(spec), spec)
+    for spec in (CHOICE, WRONG):
+        manager.add("gone", spec)
+        manager.forget("gone")
+    manager.add("late", CHOICE)
+    may_read.set()
+    assert wait(manager, 3) == {**dict.fromkeys(map(str, others)), "late": None}
+    assert manager.take_news(0.0) == []
+    assert not caplog.records

@@ -74,6 +74,12 @@ def test_what_takes_too_much_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         go_on()
 
 
+def test_a_grammar_without_a_way_on_is_an_error_in_words() -> None:
+    matcher = start(grammar='root ::= "a" x | "b"\nx ::= x "c"')
+    with pytest.raises(GrammarError, match="no text that begins like this output matches"):
+        matcher.advance([IDS["a"]])
+
+
 def test_without() -> None:
     matcher = start(regex="ab*")
     matcher.advance([IDS["a"]])

@@ -56,6 +56,12 @@ def test_white_space_is_bounded_unless_a_request_says_otherwise() -> None:
 
     assert allowed(40)
     assert not allowed(41)
+    some = [{"json_object": True}, {"json": PERSON}, {"grammar": 'start: %json {"type": "object"}'}]
+    some.append({"json": {"properties": {"name": {}, "id": {"const": 2**60}}, "type": "object"}})
+    for fields in some:
+        grammar = checked_grammar(**fields)
+        texts = [f'{{{newlines}{" " * 40}"name": "x"}}' for newlines in ("\n", "\r\n", "\n" * 3)]
+        assert [follows(grammar, text) for text in texts] == [True, True, False]
     assert allowed(2, whitespace_pattern=" {2}")
     assert not allowed(1, whitespace_pattern=" {2}")
     assert allowed(0, disable_any_whitespace=True)

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -211,9 +212,28 @@ def _no_home(*_: object) -> Path:
 def test_one_that_asks_for_all_memory(tmp_path: Path, cache: Path) -> None:
     huge = base64.b64encode(b"\xff\xff\xff\xff" * 100).decode()
     write(tmp_path, normalizer={"type": "Precompiled", "precompiled_charsmap": huge})
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: .*gives up \(SIGABRT\).*loads it"):
+    with pytest.raises(
+        CheckpointError, match=r"tokenizer\.json: .*more than 2.00 GiB of memory, .*loads it"
+    ):
         try_out(tmp_path)
     assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("thread '<unnamed>' has overflowed its stack", r"aborts the process \(thread '<unnamed>'"),
+        ("", "aborts the process without a message"),
+        ("memory allocation of 9 bytes failed", "needs more than .* of memory"),
+    ],
+)
+def test_an_abort_is_explained_by_what_the_process_wrote(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import os; os.write(1, b'loads it'); os.write(2, {words.encode()!r}); os.abort()"
+    monkeypatch.setattr(trial, "module_command", lambda *_: [sys.executable, "-c", code])
+    with pytest.raises(CheckpointError, match=f"tokenizer.json: .*{message}.*, as it loads it"):
+        try_out(write(tmp_path))
 
 
 def test_one_that_never_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pytest
 import sentencepiece_files as sp
 from trained_tokenizers import TEXTS, corpus
 
-from quire.errors import CheckpointError
+from quire.errors import CheckpointError, RequestError
 from quire.tokenizer import Tokenizer
+from quire.tokenizer.formats.charsmap import Charsmap
+from quire.tokenizer.formats.protobuf import fields
+from quire.tokenizer.formats.sentencepiece_model import _piece, read_sentencepiece
 from quire.tokenizer.trial import try_out
 
 WORDS = ["▁a", "ab", "▁b", "▁ab", "abab", "é▁", "▁▁", "ba", "aab", "▁aab", "<sep", "0x41"]
@@ -143,10 +147,18 @@ UNK = ("<unk>", 0.0, sp.UNKNOWN)
         (sp.model([UNK], trainer=sp.number(24, 1)), "treat_whitespace_as_suffix"),
         (sp.model([UNK], normalizer=sp.number(5, 0)), "escape_whitespaces"),
         (sp.model([UNK]) + sp.block(5, sp.block(2, b"x")), "denormalizer_spec"),
-        (sp.model([UNK, ("<x>", 0.0, sp.USER_DEFINED)]), "remove_extra_whitespaces"),
-        (
-            sp.model([UNK, ("▁▁", 0.0, sp.USER_DEFINED)], normalizer=sp.KEEPS_SPACES),
-            "add_dummy_prefix",
+        (sp.model([UNK, ("a b", 0.0, sp.USER_DEFINED)]), "remove_extra_whitespaces"),
+        *(
+            (sp.model([UNK], normalizer=sp.block(2, charsmap)), "precompiled_charsmap is damaged")
+            for charsmap in (
+                b"x",
+                bytes(4),
+                b"\5\0\0\0" + bytes(9),
+                b"\4\0\0\0\0\1\0\0a\0",
+                b"\4\0\0\0\0\0\0\0a",
+                b"\4\0\0\0\0\0\0\0\xff\0",
+                b"\4\0\0\0\0\0\0\0" + b"a" * 2000 + b"\0",
+            )
         ),
         (sp.model([UNK, ("a" * 600, 0.0, 1)]), "has 600 characters; at most 512"),
         (sp.block(1, sp.block(1, b"\xff")), "no UTF-8 text"),
@@ -173,17 +185,22 @@ def test_damaged_files_are_refused_or_read(tmp_path: Path) -> None:
     assert 100 < refused < 500
 
 
-def trained(**options: Any) -> bytes:
+def trained(sentences: Sequence[str], **options: Any) -> bytes:
     library = pytest.importorskip("sentencepiece")
     out = io.BytesIO()
     library.SentencePieceTrainer.train(
-        sentence_iterator=iter(corpus()), model_writer=out, minloglevel=2, hard_vocab_limit=False,
+        sentence_iterator=iter(sentences), model_writer=out, minloglevel=2, hard_vocab_limit=False,
         character_coverage=0.98, **options,
     )  # fmt: skip
     return out.getvalue()
 
 
-LETTERS = "ab cdeé ÄöüßThe quick foxЖы你好世  \t\n0123  ﬁ①Ⅳ <0x41><sep>😀👩‍👩‍👧‍👦"
+MORE_WORDS = "ガギ カ\u3099 ｶﾞ 가각 e\u0301 ﬁ ① １２３ Ａbc a    b  c      d aaaa aaaaaaaa zzz"
+LETTERS = "ab cdeé ÄöüßThe quick foxЖы你好世  \t\n\r0123  ﬁ①Ⅳ <0x41>😀👩‍👩‍👧‍👦"
+MARKS = [
+    *"\u0301\u0323\u3099\u309aｶﾞﾟハ\u1100\u1161\u11a8가\u200b\u00ad\u3000\u00a0\x01\ufdfaİẞ\u1e9bＡ",
+    "\r\n", "\U0001d15e", "<sep>", "＜sep＞", "\u0301z", "①", "ab", "aaa", "  ",
+]  # fmt: skip
 
 
 def texts(seed: int) -> Iterator[str]:
@@ -191,39 +208,131 @@ def texts(seed: int) -> Iterator[str]:
     yield from TEXTS
     words = " ".join(TEXTS).split()
     for _ in range(60):
-        yield "".join(generator.choice(LETTERS) for _ in range(generator.randrange(1, 40)))
+        found = [generator.choice(generator.choice([LETTERS, MARKS])) for _ in range(30)]
+        yield "".join(found[: generator.randrange(1, 30)])
+        yield unicodedata.normalize("NFD", "".join(map(chr, generator.choices(RANGES, k=12))))
         spaces = generator.choice([" ", "  ", " \n", "   "])
         yield " ".join(generator.choices(words, k=8)).replace(" ", spaces, 2) + spaces
+    for length in (257, 300, 511):
+        yield from (" " * length, "a" * length, "x" + " " * length + "y", "z" * length + " z")
 
 
-@pytest.mark.parametrize(
-    ("kind", "fallback", "rule", "prefix", "removes"),
-    list(
-        product(["bpe", "unigram"], [True, False], ["identity", "nmt_nfkc"], *2 * [[True, False]])
-    ),
-)
-def test_ids_are_those_of_the_library(
-    kind: str, fallback: bool, rule: str, prefix: bool, removes: bool, tmp_path: Path
-) -> None:
-    """Symbols that a user defined, where they can be read."""
-    data = trained(
-        model_type=kind, vocab_size=500 if fallback else 330, byte_fallback=fallback,
-        normalization_rule_name=rule, add_dummy_prefix=prefix, remove_extra_whitespaces=removes,
-        user_defined_symbols=[] if removes else ["<sep>", "<mask>"],
-    )  # fmt: skip
+RANGES = [*range(0x20, 0x250), *range(0x300, 0x370), *range(0x1100, 0x1200), *range(0xAC00, 0xAD00)]
+SYMBOLS = [
+    [],
+    ["<sep>", "<mask>"],
+    ["<sep>", "ab", "aaa", "▁x", "▁▁"],
+    ["ｶx", "\u0301z", "①", "\n"],
+]
+
+
+def same_as_the_library(data: bytes, directory: Path, seed: int) -> None:
     library = pytest.importorskip("sentencepiece")
     theirs = library.SentencePieceProcessor(model_proto=data)
-    ours = load(tmp_path, data)
-    for text in texts(seed=fallback):
+    ours = load(directory, data)
+    for text in texts(seed):
         ids = theirs.encode(text)
         assert ours.encode(text, add_special_tokens=False) == ids, repr(text)
         decoded = theirs.decode(ids).replace(" \u2047 ", "<unk>")
         assert ours.decode(ids, skip_special_tokens=False) == decoded, repr(text)
 
 
+ALL = list(
+    product(
+        ["bpe", "unigram"], [True, False], ["identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf"],
+        [True, False], [True, False], SYMBOLS,
+    )
+)  # fmt: skip
+
+
+random.Random(8).shuffle(ALL)
+PARTS = [0, 1, 2, 3, *(pytest.param(part, marks=pytest.mark.long) for part in range(4, 32))]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_ids_are_those_of_the_library(part: int, tmp_path: Path) -> None:
+    """All combinations of options, in parts of eight."""
+    for kind, fallback, rule, prefix, removes, symbols in ALL[part :: len(PARTS)]:
+        data = trained(
+            [*corpus(), *[MORE_WORDS] * 20],
+            model_type=kind, vocab_size=600 if fallback else 400, byte_fallback=fallback,
+            normalization_rule_name=rule, add_dummy_prefix=prefix, split_digits=fallback,
+            remove_extra_whitespaces=removes, user_defined_symbols=symbols,
+            allow_whitespace_only_pieces=prefix,
+        )  # fmt: skip
+        same_as_the_library(data, tmp_path, seed=part)
+
+
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("change", ["equal scores", "unused pieces"])
+def test_changed_models(change: str, kind: str, rule: str, tmp_path: Path) -> None:
+    """As of vocabularies that were extended, whose new pieces all have the score 0."""
+    data = trained(
+        corpus(), model_type=kind, vocab_size=500, byte_fallback=True, normalization_rule_name=rule,
+        remove_extra_whitespaces=False,
+    )  # fmt: skip
+    generator = random.Random(3)
+    pieces, rest = b"", b""
+    for number, _, value in fields(data, "model"):
+        assert isinstance(value, bytes)
+        if number != 1:
+            rest += sp.block(number, value)
+            continue
+        found = _piece(value, tmp_path)
+        score, type = found.score, found.type
+        if type == sp.NORMAL and change == "equal scores":
+            score = 0.0 if generator.random() < 0.3 else float(round(score / 40))
+        elif type == sp.NORMAL and generator.random() < 0.2:
+            type = sp.UNUSED
+        pieces += sp.piece(found.text, score, type)
+    same_as_the_library(pieces + rest, tmp_path, seed=2)
+
+
+def test_a_damaged_charsmap_is_refused_or_applied(tmp_path: Path) -> None:
+    data = trained(corpus(), model_type="bpe", vocab_size=300)
+    good = read_sentencepiece(data, tmp_path).charsmap
+    generator = random.Random(7)
+    outcomes = {"refused": 0, "applied": 0}
+    for _ in range(60):
+        bad = bytearray(good)
+        for _ in range(generator.choice([1, 30, 3000])):
+            bad[generator.randrange(len(bad))] = generator.randrange(256)
+        if generator.random() < 0.2:
+            del bad[generator.randrange(len(bad)) :]
+        try:
+            charsmap = Charsmap(bytes(bad), [], tmp_path)
+        except CheckpointError:
+            outcomes["refused"] += 1
+            continue
+        outcomes["applied"] += 1
+        for text in ("e\u0301 ﬁ①\u1100\u1161 \U0001d15e\n", "".join(map(chr, range(0x250)))):
+            charsmap.apply(text)
+    assert min(outcomes.values()) > 5
+
+
+def test_control_tokens_are_found_before_a_text_is_normalised(tmp_path: Path) -> None:
+    """And are not made by normalisation."""
+    data = trained(corpus(), model_type="bpe", vocab_size=500, byte_fallback=True)
+    added = {
+        "500": {"content": "<|left|>", "lstrip": True, "special": True},
+        "501": {"content": "<|right|>", "rstrip": True, "special": True},
+    }
+    tokenizer = load(tmp_path, data, added_tokens_decoder=added, add_bos_token=False)
+    assert names(tokenizer, "＜s＞")[-1] != "<s>"
+    fox = names(tokenizer, "fox")
+    assert names(tokenizer, "fox  </s>ﬁ fox")[: len(fox) + 1] == [*fox, "</s>"]
+    assert names(tokenizer, "fox  <|left|>") == [*fox, "<|left|>"]
+    assert names(tokenizer, "<|right|>  fox") == ["<|right|>", *fox]
+    assert tokenizer.encode("") == []
+    with pytest.raises(RequestError, match="character 1 is a lone surrogate"):
+        tokenizer.encode("a\ud800")
+
+
 def test_spaces_in_a_row_that_are_symbols(tmp_path: Path) -> None:
     """As Gemma's, which adds no space before a text."""
     data = trained(
+        corpus(),
         model_type="bpe", vocab_size=500, byte_fallback=True, normalization_rule_name="identity",
         add_dummy_prefix=False, remove_extra_whitespaces=False,
         user_defined_symbols=["\u2581" * count for count in range(2, 6)],

@@ -13,7 +13,7 @@ import torch
 from weight_files import numbers, read_all, write_safetensors
 
 from quire.errors import CheckpointError
-from quire.weights import open_checkpoint
+from quire.weights import open_checkpoint, weight_files
 
 ONE = numbers(2, 3, seed=1)
 TWO = numbers(4, seed=2)
@@ -138,6 +138,22 @@ def test_a_lying_index_is_refused(tmp_path: Path, lie: str) -> None:
 def test_an_index_that_is_no_json(tmp_path: Path, text: str) -> None:
     (sharded(tmp_path) / "model.safetensors.index.json").write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"index\.json"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_stale_index_gives_way_to_a_whole_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Shards were joined, and their index is still there. Without the whole file it is an error."""
+    write_index(tmp_path, {"one": "model-00001-of-00002.safetensors"})
+    whole = tmp_path / "model.safetensors"
+    write_safetensors(whole, {"one": numbers(2, 2)})
+    with caplog.at_level(logging.WARNING, logger="quire"):
+        assert set(open_checkpoint(tmp_path).names()) == {"one"}
+    assert "model-00001-of-00002.safetensors, which is missing" in caplog.text
+    assert weight_files(tmp_path) == [whole]
+    whole.unlink()
+    with pytest.raises(CheckpointError, match="the download may be incomplete"):
         open_checkpoint(tmp_path)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.cli.chat_facts import reply_rows, turn_rows
-from quire.cli.kv_store.rows import shown, store_rows
+from quire.cli.kv_store.rows import store_rows
 from quire.cli.speed_lines import speed_lines
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
@@ -23,6 +23,7 @@ from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
+from quire.redaction import redacted
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
     plan = plan_engine(given, args.usage)
     speeds = None if args.no_timing else expected_speeds(given, plan, args.usage)
     if args.json:
-        found = _plain(shown(plan.config)) | {"expected_speed": _plain(speeds)}
+        found = redacted(_plain(plan.config)) | {"expected_speed": _plain(speeds)}
         print(json.dumps(found, indent=2))
         return 0
     print(format_program(plan.compiled.program, fold=not args.full))

@@ -7,15 +7,19 @@ model: the bundled demo model.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire import env
 from quire.cli.conversation.repl import REASONING, Repl
 from quire.cli.terminal import is_interactive, quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
+from quire.config.model_files import DEMO_MODEL
+from quire.config.places.known import is_cached, suggestion
 from quire.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -79,21 +83,33 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
     if hasattr(args, "seed"):
         conversation.settings["seed"] = args.seed
     repl = Repl(conversation, "run", show_stats=args.stats)
+    name = conversation.engine.model_config.model
     if prompt is not None:
+        if note := _no_template(conversation):
+            print(f"{name}: {note}", file=sys.stderr)
         repl.say(prompt)
         return 0
     if not is_interactive():
         raise ConfigError("give a prompt: a conversation needs a terminal as the output")
-    name = conversation.engine.model_config.model
-    kind = "" if conversation.is_chat else " It has no chat template: it continues your text."
-    return repl.loop(f"{name} is ready.{kind} /help lists the commands.")
+    return repl.loop(f"{name} is ready. {_no_template(conversation)}/help lists the commands.")
+
+
+def _no_template(conversation: LocalConversation) -> str:
+    """A sentence about a model that cannot chat, with a space after it; "" for one that can."""
+    if conversation.is_chat:
+        return ""
+    return (
+        "It has no chat template, so it continues your text, and it sees no earlier message. "
+        "--chat-template FILE gives it one. "
+    )
 
 
 def split_words(words: list[str], model: str | None) -> tuple[str | None, str | None]:
     """The model and the prompt among the positional words; None for one that is not given.
 
-    A single word is a model if it is a directory or has the form of a hub id, `org/name`; otherwise
-    it is the prompt. Raises ConfigError for too many words.
+    A single word is a model if it is written like one; otherwise it is the prompt. Raises
+    ConfigError for too many words, and for a single word that looks like the name of a model that
+    is not on this machine: it may be a mistyped model or a prompt.
     """
     if model is not None:
         if len(words) > 1:
@@ -105,15 +121,32 @@ def split_words(words: list[str], model: str | None) -> tuple[str | None, str | 
         return words[0], words[1]
     if not words:
         return None, None
-    return (words[0], None) if _is_model(words[0]) else (None, words[0])
+    if not _is_name(words[0]):
+        return None, words[0]
+    _check_known(words[0])
+    return words[0], None
 
 
-def _is_model(word: str) -> bool:
-    if len(word) > 4096 or any(char.isspace() for char in word):
-        return False
-    reads_like_a_hub_id = word.count("/") == 1 and not word.startswith("/")
-    return reads_like_a_hub_id or Path(word).expanduser().exists()
+def _is_name(word: str) -> bool:
+    """Whether a word is a path, or has no other characters than the name of a model."""
+    return _NAME.fullmatch(word) is not None or (len(word) < 4096 and Path(word).exists())
 
 
-_WORDS_HELP = "A model directory or hub id, a prompt, or both. A single word is taken for a model \
-if it is a directory or reads like org/name."
+def _check_known(word: str) -> None:
+    """Raises ConfigError unless the word is a path, a hub id, or the name of a model that is here.
+
+    A word without a slash is not looked up at the hub: it may be a prompt.
+    """
+    cache = env.hub_cache_dir()
+    if "/" in word or word == DEMO_MODEL or Path(word).exists() or is_cached(word, cache):
+        return
+    raise ConfigError(
+        f"there is no model {word!r}. Give a directory, a GGUF file, or a hub id such as "
+        f"Qwen/Qwen3-0.6B.{suggestion(word, cache)} If {word!r} is a prompt, name the model too: "
+        f"quire run {DEMO_MODEL} {word}"
+    )
+
+
+_NAME = re.compile(r"[\w~.@:/+-]{1,4096}", re.ASCII)
+_WORDS_HELP = "A model directory, GGUF file or hub id, a prompt, or both. A single word is taken \
+for a model, a text with spaces for a prompt."

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +26,7 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
+from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
@@ -56,7 +57,7 @@ class _Counts:
     total: int = 0
     failed: int = 0
     nameless: int = 0
-    """Lines that are no request with a custom_id, so that no reply can be matched to them."""
+    """Lines without a custom_id, so that no reply can be matched to them."""
 
 
 def configure(parser: Parser) -> None:
@@ -73,6 +74,7 @@ def configure(parser: Parser) -> None:
     add_options(parser, ServerArgs, title="Frontend", skip=fields - set(_OF_THE_SERVER))
     add_engine_options(parser, record=AsyncEngineArgs, defaults=_DEFAULTS)
     add_unsupported(parser, UNSUPPORTED_FLAGS)
+    parser.shorten({"Frontend"}, COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -95,8 +97,7 @@ def execute(args: argparse.Namespace) -> int:
         print(f"{counts.failed} failed; each has its error in the replies", file=sys.stderr)
     if counts.nameless:
         print(
-            f"{counts.nameless} of these are no requests with a custom_id: their errors have "
-            "custom_id null",
+            f"{counts.nameless} of these have no custom_id: their errors have custom_id null",
             file=sys.stderr,
         )
     return 1 if counts.nameless else 0
@@ -114,13 +115,14 @@ async def _answer_file(
         metrics = await serve_metrics(server.metrics, args.metrics_host, args.metrics_port)
         print(f"metrics: http://{args.metrics_host}:{args.metrics_port}/metrics", file=sys.stderr)
     with source.open("rb") as lines, replacing(output, keeps_unfinished=True) as out:
-        bar = tqdm(disable=args.disable_tqdm, unit="req")
-        async for reply in _in_order(server, _records(lines), at_once):
+        total = None if args.disable_tqdm else sum(1 for _ in _records(lines))
+        lines.seek(0)
+        bar = tqdm(total=total, desc="Requests", disable=args.disable_tqdm, unit="req")
+        async for reply in _in_order(server, _records(lines), at_once, lambda: bar.update(1)):
             counts.failed += reply["error"] is not None
             counts.nameless += reply["custom_id"] is None
             counts.total += 1
             out.write(_line(reply))
-            bar.update(1)
         bar.close()
     if args.enable_metrics:
         metrics.close()
@@ -135,12 +137,20 @@ def _line(reply: dict[str, Any]) -> bytes:
         return json.dumps(reply).encode() + b"\n"
 
 
-async def _in_order(server: InProcessServer, records: Iterable[bytes], at_once: int) -> Any:
-    """Answers up to `at_once` lines at a time; yields the replies in the order of the lines."""
+async def _in_order(
+    server: InProcessServer,
+    records: Iterable[bytes],
+    at_once: int,
+    on_answered: Callable[[], object],
+) -> Any:
+    """Answers up to `at_once` lines at a time; yields the replies in the order of the lines.
+    `on_answered` is called for each line as soon as its reply is there, in any order."""
     in_work: collections.deque[asyncio.Task[dict[str, Any]]] = collections.deque()
     try:
         for record in records:
-            in_work.append(asyncio.create_task(answer_line(server, record)))
+            task = asyncio.create_task(answer_line(server, record))
+            task.add_done_callback(lambda _: on_answered())
+            in_work.append(task)
             while len(in_work) >= at_once:
                 yield await in_work.popleft()
         while in_work:

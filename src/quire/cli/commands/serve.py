@@ -10,6 +10,7 @@ from quire.config.command_line.engine_options import (
     add_unsupported,
     engine_args,
 )
+from quire.config.command_line.groups import COMMON
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
@@ -18,6 +19,8 @@ from quire.log import unblock_stderr
 from quire.server.args import ServerArgs
 from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 
+_COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser"}
+"""Options of the server that the short help has."""
 _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 """Options of the server; where the engine has one of that name, it is the server's."""
 
@@ -31,6 +34,7 @@ def configure(parser: Parser) -> None:
     )  # fmt: skip
     add_engine_options(parser, record=AsyncEngineArgs, skip=_SHARED)
     add_unsupported(parser, UNSUPPORTED_FLAGS)
+    parser.shorten({"Frontend", "ModelConfig"}, COMMON | _COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from quire.cli.conversation.defaults import SamplingDefaults
 from quire.errors import ConfigError, QuireError
 
 _TIMEOUT_S = 600.0
@@ -37,7 +38,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Server:
-    """One server, by the URL of its API (`http://host:port/v1`).
+    """One server, by the URL of its API (`http://host:port/v1`); `/v1` may be left out.
 
     Each request has its own connection: closing it early makes the server stop the request.
     """
@@ -50,9 +51,11 @@ class Server:
         parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"--url {self.url!r}: write it like http://localhost:8000/v1")
+        if parts.path in ("", "/"):
+            parts = parts._replace(path="/v1")
         self.url = parts.geturl().rstrip("/")
         key = self.api_key or os.environ.get("OPENAI_API_KEY")
-        self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
 
@@ -64,6 +67,20 @@ class Server:
             return str(reply["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
             raise ServerError(f"{self.url}/models lists no model") from None
+        finally:
+            connection.close()
+
+    def sampling_defaults(self) -> SamplingDefaults | None:
+        """The sampling defaults of a Quire server; None for another server, or while it loads."""
+        try:
+            connection, response = self._send("GET", "/quire/live", None, has_version=False)
+        except ServerError:
+            return None
+        try:
+            sampling = json.loads(response.read(_MAX_REPLY_BYTES))["sampling"]
+            return SamplingDefaults(dict(sampling["model"]), dict(sampling["chat"]))
+        except (ValueError, LookupError, TypeError):
+            return None
         finally:
             connection.close()
 
@@ -80,10 +97,12 @@ class Server:
             connection.close()
 
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, has_version: bool = True
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """`has_version`: the path is below `/v1`."""
         connection = self._connect()
-        target = urlsplit(self.url).path.rstrip("/") + path
+        base = urlsplit(self.url).path.rstrip("/")
+        target = (base if has_version else base.removesuffix("/v1")) + path
         data = None if body is None else json.dumps(body).encode()
         try:
             connection.request(method, target, data, self._headers)
@@ -96,7 +115,8 @@ class Server:
         if response.status != 200:
             text = response.read(_MAX_REPLY_BYTES).decode(errors="replace")
             connection.close()
-            raise ServerError(_refusal(response.status, text))
+            place = f" at {target}" if response.status == 404 else ""
+            raise ServerError(_refusal(response.status, place, text))
         return connection, response
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -124,7 +144,7 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Any]:
 
 def _piece(event: Any) -> Piece:
     if not isinstance(event, dict):
-        raise ServerError(f"the server sent an event that is no object: {event!r:.80}")
+        raise ServerError(f"the server sent an event that is not an object: {event!r:.80}")
     if "error" in event:
         raise ServerError(_message_of(event["error"]))
     piece = Piece(usage=event.get("usage"))
@@ -136,13 +156,13 @@ def _piece(event: Any) -> Piece:
     return piece
 
 
-def _refusal(status: int, text: str) -> str:
+def _refusal(status: int, place: str, text: str) -> str:
     try:
         message = _message_of(json.loads(text)["error"])
     except (ValueError, LookupError, TypeError):
         message = text.strip()[:200]
     hint = "; give the key with --api-key or OPENAI_API_KEY" if status == 401 else ""
-    return f"the server answered {status}: {message}{hint}"
+    return f"the server answered {status}{place}: {message}{hint}"
 
 
 def _message_of(error: Any) -> str:

@@ -13,8 +13,10 @@ from typing import Any
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
+from quire.cli.conversation.defaults import SamplingDefaults
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.engine_args import EngineArgs
+from quire.config.model_files import chat_sampling_params
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import RequestOutputKind, SamplingParams
 from quire.parsers.detection.finder import find_blocking
@@ -40,6 +42,8 @@ class LocalConversation(Conversation):
         self._renderer = ChatRenderer(templates)
         if templates:
             self._renderer.start()
+        model_defaults = self.engine.model_config.default_sampling_params
+        self.defaults = SamplingDefaults(model_defaults, chat_sampling_params(model_defaults))
         self._numbers = itertools.count()
         self._reasoning_parser = args.reasoning_parser
         self._found: FoundFormat | None = None
@@ -91,9 +95,9 @@ class LocalConversation(Conversation):
             self.engine.abort_request(request_id)
 
     def _params(self) -> SamplingParams:
-        """The user's settings over the model's defaults; `max_tokens` is unlimited by default."""
+        """The user's settings over the defaults; `max_tokens` is unlimited by default."""
         defaults = self.engine.model_config.default_sampling_params
-        wanted = {"max_tokens": None, **defaults, **self.settings}
+        wanted = {"max_tokens": None, **defaults, **self.sampling()}
         return SamplingParams.from_optional(output_kind=RequestOutputKind.DELTA, **wanted)
 
     def close(self) -> None:

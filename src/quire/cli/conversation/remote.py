@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from quire.cli.conversation.client import Piece, Server
+from quire.cli.conversation.client import Piece, Server, ServerError
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
@@ -14,7 +14,11 @@ from quire.parsers.events import Content, Event, Reasoning
 
 def add_server_options(parser: Parser, quick_metavar: str) -> None:
     """The options that both commands share; the names are vLLM's."""
-    parser.add_argument("--url", default="http://localhost:8000/v1", help="The server's API.")
+    parser.add_argument(
+        "--url",
+        default="http://localhost:8000/v1",
+        help="The server's address; /v1 may be left out.",
+    )
     parser.add_argument("--model-name", help="The model; without it, the first one listed.")
     parser.add_argument("--api-key", help="Wins over the environment's OPENAI_API_KEY.")
     parser.add_argument("--max-tokens", type=parse_count, help="Most tokens of an answer.")
@@ -38,22 +42,31 @@ class RemoteConversation(Conversation):
         super().__init__(system_prompt)
         self._server = server
         self._model = model
+        self.defaults = server.sampling_defaults()
 
     def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
         """The reasoning and the answer, as the server tells them apart."""
-        body = {"model": self._model, "messages": messages, **self.settings}
+        body = {"model": self._model, "messages": messages, **self.sampling()}
         if variables := self.template_variables():
             body["chat_template_kwargs"] = variables
-        for piece in self._server.stream("/chat/completions", body):
+        for piece in self._chat(body):
             if piece.reasoning:
                 yield Reasoning(piece.reasoning)
             if piece.text:
                 yield Content(piece.text)
             self._count(piece)
 
+    def _chat(self, body: Mapping[str, object]) -> Iterator[Piece]:
+        try:
+            yield from self._server.stream("/chat/completions", body)
+        except ServerError as error:
+            if "chat template" not in str(error):
+                raise
+            raise ServerError(f"{error} `quire complete` continues a text without one.") from None
+
     def complete(self, prompt: str) -> Iterator[str]:
         """The continuation of a plain text."""
-        body = {"model": self._model, "prompt": prompt, **self.settings}
+        body = {"model": self._model, "prompt": prompt, **self.sampling()}
         for piece in self._server.stream("/completions", body):
             yield piece.text
             self._count(piece)

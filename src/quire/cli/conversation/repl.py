@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from quire.cli.conversation.client import ServerError
+from quire.cli.conversation.defaults import SamplingDefaults
 from quire.cli.conversation.reply_printer import ReplyPrinter
-from quire.cli.terminal import History, StopOnInterrupt, dim, read_line
+from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line
+from quire.errors import RequestError
+from quire.params import SamplingParams
 from quire.parsers.events import Event, Message
 from quire.suggest import did_you_mean
 
@@ -26,18 +31,24 @@ SETTINGS: dict[str, Callable[[str], object]] = {
 }
 """The settings of `/set`, and the parser of each value."""
 
+RETRIABLE = (RequestError, ServerError)
+"""Errors of one message, after which the conversation goes on."""
+
 REASONING: dict[str | None, bool | None] = {"on": True, "off": False, "": None, None: None}
-"""Words for whether to reason; None: nothing was said."""
+"""Words for whether to reason; None: the user has not chosen."""
 
 _HELP = """\
   /help                show this
   /reset               forget the conversation
   /system [TEXT]       set the system prompt (empty: none) and start over
-  /set [NAME VALUE]    change a sampling setting; `/set NAME default` undoes it
+  /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` undoes it
   /reasoning [on|off]  whether to reason before answers (empty: as the model does)
   /stats               show speed after each answer, or stop showing it
   /quit                leave (Ctrl+D too)
-Ctrl+C stops an answer. A line that ends with \\ continues on the next one."""
+Ctrl+C stops an answer. Tab completes commands. A text between lines of \"\"\" may have many lines;
+a line that ends with \\ continues on the next one."""
+
+COMMANDS = ("/help", "/reset", "/system", "/set", "/reasoning", "/stats", "/quit")
 
 
 @dataclass(slots=True)
@@ -59,6 +70,9 @@ class Conversation(ABC):
     def __init__(self, system_prompt: str | None = None) -> None:
         self.system_prompt = system_prompt
         self.settings: dict[str, object] = {}
+        """What the user has chosen."""
+        self.defaults: SamplingDefaults | None = None
+        """What applies to other settings; None: it is not known."""
         self.reasoning: bool | None = None
         """Whether the model reasons before it answers; None: as its chat template has it."""
         self.history: list[dict[str, str]] = []
@@ -69,8 +83,12 @@ class Conversation(ABC):
         """Yields the reasoning and the answer in pieces; fills `counts`. Closing it stops the
         request."""
 
+    def sampling(self) -> dict[str, object]:
+        """The settings to ask for; the engine or the server adds the model's defaults."""
+        return {**(self.defaults.chat if self.defaults else {}), **self.settings}
+
     def template_variables(self) -> dict[str, bool]:
-        """What the chat template is told of the reasoning: templates know one name or the other."""
+        """The chat template's variables for reasoning: templates have one name or the other."""
         if self.reasoning is None:
             return {}
         return {"enable_thinking": self.reasoning, "thinking": self.reasoning}
@@ -101,19 +119,22 @@ class Repl:
     def loop(self, greeting: str) -> int:
         """Runs until /quit or the end of input. Returns the exit code."""
         print(greeting)
-        with History(self.name):
+        with LineEditor(self.name, completions):
             while True:
                 try:
                     line = read_line("> ")
                 except KeyboardInterrupt:
                     print()
                     continue  # at the prompt, Ctrl+C drops the line, as in a shell
-                if line is None or line.strip() in ("/quit", "/exit", "/q"):
+                if line is None or line.strip() in ("/quit", "/exit", "/q", "/bye"):
                     return 0
-                if line.startswith("/"):
-                    print(self.command(line.strip()))
-                elif line.strip():
-                    self.say(line)
+                try:
+                    if line.startswith("/"):
+                        print(self.command(line.strip()))
+                    elif line.strip():
+                        self.say(line)
+                except RETRIABLE as error:
+                    print(error)
 
     def say(self, text: str) -> str:
         """Sends one message, prints the answer as it comes, and returns it."""
@@ -161,8 +182,7 @@ class Repl:
             return self._set(rest.split())
         if word == "/reasoning":
             return self._set_reasoning(rest.strip())
-        known = ["/help", "/reset", "/system", "/set", "/reasoning", "/stats", "/quit"]
-        return f"unknown command {word}{did_you_mean(word, known)}"
+        return f"unknown command {word}{did_you_mean(word, COMMANDS)}"
 
     def _set_reasoning(self, word: str) -> str:
         if word not in REASONING:
@@ -173,19 +193,40 @@ class Repl:
     def _set(self, words: list[str]) -> str:
         settings = self.conversation.settings
         if not words:
-            shown = [f"  {name} = {settings.get(name, 'default')}" for name in SETTINGS]
-            return "\n".join(shown)
+            return "\n".join(f"  {name} = {self._value(name)}" for name in SETTINGS)
         name, value = words[0], " ".join(words[1:])
         if name not in SETTINGS:
             return f"unknown setting {name}{did_you_mean(name, SETTINGS)}"
         if value in ("", "default"):
             settings.pop(name, None)
-            return dim(f"{name} is the default again")
+            return dim(f"{name} = {self._value(name)}")
         try:
-            settings[name] = SETTINGS[name](value)
+            wanted: dict[str, Any] = {name: SETTINGS[name](value)}
+            SamplingParams(**wanted)
+        except RequestError as error:
+            return str(error)
         except ValueError:
             return f"{name}: {value!r} is not a number"
+        settings.update(wanted)
         return dim(f"{name} = {settings[name]}")
+
+    def _value(self, name: str) -> str:
+        conversation = self.conversation
+        if name in conversation.settings:
+            return str(conversation.settings[name])
+        return (
+            conversation.defaults.shown(name) if conversation.defaults else "the server's default"
+        )
+
+
+def completions(line: str) -> list[str]:
+    """The lines that the Tab key makes of the beginning of a command."""
+    command, space, _ = line.partition(" ")
+    choices: Iterable[str] = COMMANDS
+    if space:
+        values = {"/set": SETTINGS, "/reasoning": ("on", "off")}.get(command, ())
+        choices = (f"{command} {value}" for value in values)
+    return [choice for choice in choices if line.startswith("/") and choice.startswith(line)]
 
 
 def speed_line(counts: TokenCounts, begin: float, first: float, end: float) -> str:

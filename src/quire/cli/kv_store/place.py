@@ -35,15 +35,16 @@ def archive_of(args: argparse.Namespace) -> Path:
     return env.expanded(str(args.file))
 
 
-def place_of(args: argparse.Namespace) -> Path:
-    """The directory. Raises ConfigError for one that is not there, if it was named."""
+def place_of(args: argparse.Namespace, *, may_be_new: bool = False) -> Path:
+    """The directory. Raises ConfigError for one that was named and does not exist, unless it
+    `may_be_new`."""
     if args.path is None:
         try:
             return env.cache_dir() / "kv"
         except RuntimeError:
             raise ConfigError("this user has no home directory; give --path") from None
     path = env.expanded(str(args.path))
-    if not path.is_dir():
+    if not path.is_dir() and (path.exists() or not may_be_new):
         raise ConfigError(f"--path: there is no directory {path}")
     return path
 

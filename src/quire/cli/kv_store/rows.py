@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quire.config.records import EngineConfig
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -28,13 +26,3 @@ def store_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     if store.ttl_s is not None:
         rows.append(("  dropped", f"what nobody has used for {store.ttl_s:g} s"))
     return rows
-
-
-def shown(config: EngineConfig) -> EngineConfig:
-    """As it may be printed: without passwords."""
-    from quire.planning.kv.store import without_password
-
-    if config.kv_store is None:
-        return config
-    remotes = tuple(map(without_password, config.kv_store.remotes))
-    return replace(config, kv_store=replace(config.kv_store, remotes=remotes))

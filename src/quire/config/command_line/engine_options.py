@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from quire.config.command_line.groups import OTHERS, OWN, TITLES
+from quire.config.command_line.groups import COMMON, OTHERS, OWN, TITLES
 from quire.config.command_line.options import add_options, flag, read
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_loose
@@ -58,7 +58,7 @@ def add_engine_options(
     parser.add_config_option()
     add_options(parser, record, title=OWN, titles=TITLES, skip=skip, defaults=defaults)
     add_unsupported(parser, UNSUPPORTED)
-    parser.hide(OTHERS)
+    parser.shorten({OWN, OTHERS, *TITLES.values()}, COMMON)
 
 
 def engine_args(

@@ -39,3 +39,14 @@ _GROUPS = {
 
 TITLES: dict[str, str] = {name: title for title, names in _GROUPS.items() for name in names}
 """The group of each argument that vLLM has too."""
+
+COMMON = frozenset({
+    "dtype", "quantization", "max_model_len", "kv_cache_memory_bytes",
+    "max_num_seqs", "chat_template",
+})  # fmt: skip
+"""The arguments that the short help of a command has."""
+
+DATASET_OPTIONS = frozenset({
+    "dataset_name", "dataset_path", "num_prompts", "random_input_len", "random_output_len",
+})  # fmt: skip
+"""The options of a benchmark's requests that its short help has."""

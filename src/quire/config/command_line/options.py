@@ -97,7 +97,9 @@ class _Groups:
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._parser = parser
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, Any] = {
+            group.title: group for group in parser._action_groups if group.title
+        }
 
     def get(self, title: str) -> Any:
         if title not in self._made:

@@ -9,15 +9,16 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from quire.config.command_line.dotted import joined_parts, without_short_forms
-from quire.config.command_line.help import HINT, help_for
+from quire.config.command_line.help import ALL, help_for, short_help, whole_help
 from quire.config.command_line.values import parse_json, parse_loose
 from quire.errors import ConfigError, UnknownArgumentError
 from quire.log import get_logger
+from quire.redaction import redact
 from quire.suggest import did_you_mean
 
 logger = get_logger(__name__)
@@ -32,13 +33,13 @@ class Parser(argparse.ArgumentParser):
 
     Differs from its base in this: `--max_model_len` is `--max-model-len`; the error about an
     unknown option suggests the nearest one; `--config FILE` reads options from a file, and the
-    command line overrides the file; JSON may be given in parts (`dotted.py`); `--help=WORD` shows
-    a part of the help.
+    command line overrides the file; JSON may be given in parts (`dotted.py`); `--help` shows the
+    common options, `--help-all` every option, and `--help=WORD` some of them.
     """
 
     def __init__(self, prog: str | None = None, description: str = "") -> None:
-        self._hidden: set[str] = set()
-        """Titles of groups that the whole help leaves out."""
+        self.shortened: dict[str, frozenset[str]] = {}
+        """Titles of groups of which `--help` shows these options only, by their names in Python."""
         super().__init__(
             prog=prog,
             description=description,
@@ -46,29 +47,19 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_Formatter,
         )
 
-    def hide(self, title: str) -> None:
-        """Leaves a group out of `--help`; `--help=all` and `--help=WORD` have it."""
-        self._hidden.add(title)
+    def shorten(self, titles: Collection[str], common: Collection[str]) -> None:
+        """Leaves these groups out of `--help`, except for the `common` options."""
+        self.shortened.update(dict.fromkeys(titles, frozenset(common)))
 
     def format_help(self) -> str:
-        """The help without hidden groups."""
-        formatter = self._get_formatter()
-        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
-        formatter.add_text(self.description)
-        for group in self._action_groups:
-            if group.title not in self._hidden:
-                formatter.start_section(group.title)
-                formatter.add_text((group.description or "").partition("\n\n")[0] or None)
-                formatter.add_arguments(group._group_actions)
-                formatter.end_section()
-        formatter.add_text(HINT if self._hidden else self.epilog)
-        return formatter.format_help()
+        """What `--help` shows."""
+        return short_help(self, self.shortened) if self.shortened else whole_help(self)
 
     def error(self, message: str) -> NoReturn:
         """Exits with code 2, as shells expect of a usage error."""
         if len(message) > _MAX_MESSAGE_CHARS:
             message = f"{message[:_MAX_MESSAGE_CHARS]} ..."
-        self.exit(2, f"{self.prog}: error: {message}\nSee `{self.prog} --help`.\n")
+        self.exit(2, f"{self.prog}: error: {redact(message)}\nSee `{self.prog} --help`.\n")
 
     def add_config_option(self) -> None:
         """Declares `--config`, for `parse` to expand."""
@@ -131,15 +122,15 @@ class Parser(argparse.ArgumentParser):
         }
 
     def _answer_help(self, argv: Sequence[str]) -> None:
-        """Prints what `--help=WORD` asks for, and exits."""
-        word = next((word[7:] for word in argv if word.startswith("--help=")), None)
-        if word is None:
-            return
-        if word.lower() == "all":
-            self._hidden.clear()
-            self.print_help()
+        """Prints what `--help=WORD` or `--help-all` asks for, and exits."""
+        if ALL in argv:
+            text = whole_help(self)
         else:
-            self._print_message(help_for(self, word), sys.stdout)
+            word = next((word[7:] for word in argv if word.startswith("--help=")), None)
+            if word is None:
+                return
+            text = whole_help(self) if word.lower() == "all" else help_for(self, word)
+        self._print_message(text, sys.stdout)
         self.exit()
 
     def flags(self) -> set[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from quire import env
 from quire.config.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.config.places import gguf
+from quire.config.places.known import suggestion
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
@@ -55,12 +56,19 @@ def resolve_model(
     directory = _local_directory(model, prefers_gguf)
     if directory is not None:
         return directory
+    cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
+    written = model
     model, wanted_gguf = gguf.name_of_file(model)
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
-            f"there is no directory {quoted(model)}, and it is no hub id of the form org/name"
+            f"there is no directory {quoted(written)}, and it is no hub id of the form org/name."
+            + suggestion(written, cache)
         )
-    cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
+    if wanted_gguf is not None and "/" not in model:
+        raise ModelNotFoundError(
+            f"there is no directory {quoted(written)}, and a GGUF file of the hub is named like "
+            f"org/name:Q4_K_M." + suggestion(model, cache)
+        )
     try:
         snapshot = _cached_snapshot(cache, model, revision or "main")
     except OSError as error:
@@ -79,7 +87,7 @@ def resolve_model(
     elif snapshot and not missing:
         return snapshot
     if env.hub_is_offline():
-        raise ModelNotFoundError(_offline_message(model, revision, cache, missing))
+        raise ModelNotFoundError(_offline_message(written, model, revision, cache, missing))
     if wanted_gguf is not None:
         snapshot = _download(model, revision, cache, hf_token, gguf.pattern(wanted_gguf))
         return _unpacked(gguf.downloaded(snapshot, wanted_gguf, model))
@@ -164,7 +172,9 @@ def _missing_weights(directory: Path) -> list[str]:
             if not isinstance(weight_map, dict):
                 raise CheckpointError(f"{directory / name}: there is no weight_map")
             files = sorted({str(file) for file in weight_map.values()})
-            return [file for file in files if not _is_file(directory / file)]
+            missing = [file for file in files if not _is_file(directory / file)]
+            is_stale = _is_file(directory / name.removesuffix(".index.json"))
+            return [] if is_stale else missing
     for pattern in ("*.safetensors", "*.bin"):
         if any(file.is_file() for file in directory.glob(pattern)):
             return []
@@ -179,11 +189,13 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _offline_message(model: str, revision: str | None, cache: Path, missing: Iterable[str]) -> str:
+def _offline_message(
+    written: str, model: str, revision: str | None, cache: Path, missing: Iterable[str]
+) -> str:
     return (
-        f"there is no directory {model!r}, and the hub's cache {cache} lacks {', '.join(missing)} "
-        f"of the model of that name; {env.offline_variable()} forbids fetching it. "
-        + _how_to_fetch(model, revision, cache)
+        f"there is no directory {written!r}, and the hub's cache {cache} lacks "
+        f"{', '.join(missing)} of the model of that name; {env.offline_variable()} forbids "
+        "fetching it. " + _how_to_fetch(model, revision, cache) + suggestion(model, cache)
     )
 
 
@@ -193,7 +205,7 @@ def _how_to_fetch(model: str, revision: str | None, cache: Path) -> str:
     return (
         f"With a network, run: {command} --cache-dir {cache}. Or fetch it on another machine with "
         f"{command} --local-dir {directory}, copy the directory here, and give its path as the "
-        "model"
+        "model."
     )
 
 
@@ -209,6 +221,7 @@ def _download(
             f"there is no directory {model!r}, and huggingface_hub, which would fetch the model of "
             f"that name, is not installed: {sys.executable} -m pip install huggingface_hub. "
             + _how_to_fetch(model, revision, cache)
+            + suggestion(model, cache)
         ) from None
     _logger.info("%s: fetching what the cache lacks from the hub", model)
     patterns = list(TEXT_PATTERNS)
@@ -245,7 +258,9 @@ def _download_error(
     answered = getattr(error, "response", None) is not None
     return ModelNotFoundError(
         f"there is no directory {model!r}, and the hub did not give the model of that name: "
-        f"{error}" + ("" if answered else f". {_how_to_fetch(model, revision, cache)}")
+        f"{str(error).rstrip('.')}."
+        + ("" if answered else f" {_how_to_fetch(model, revision, cache)}")
+        + suggestion(model, cache)
     )
 
 

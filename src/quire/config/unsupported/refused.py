@@ -178,7 +178,8 @@ REFUSED: dict[str, _Names] = {
         "tokens_only": (False,),
         "additional_config": ({},),
     },
-    "vLLM has dropped this argument": {
+    "Quire generates text only, without embeddings, classes or scores (task is an older name of "
+    "runner and convert)": {
         "task": ("auto", "generate"),
     },
 }  # fmt: skip

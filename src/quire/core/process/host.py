@@ -31,6 +31,7 @@ from quire.core.thread_states import thread_states
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
 from quire.system import clock
+from quire.system.at_exit import close_at_exit
 from quire.system.child_python import module_command
 
 logger = get_logger(__name__)
@@ -52,12 +53,14 @@ class ProcessHost(EngineCoreClient):
     commands socket belongs to whoever holds its lock; the events socket to the listening thread.
     """
 
+    is_other_process = True
+
     def __init__(
         self, config: EngineConfig, step_timeout_s: float, core_factory: str = DEFAULT_CORE
     ) -> None:
         super().__init__()
         self._step_timeout_s = step_timeout_s
-        self._is_closing = False
+        self._is_closing = self._is_abandoned = False
         self._silent_s = 0.0
         self._exit_s = _EXIT_S
         """Since the last event, as far as somebody was listening."""
@@ -78,9 +81,9 @@ class ProcessHost(EngineCoreClient):
         except BaseException:
             self._is_closing = True
             self._listening.join(_EXIT_S)
-            self._commands.close(linger=0)
-            self._context.term()
+            self._close_commands()
             raise
+        close_at_exit(self, ProcessHost.shutdown)
 
     @property
     def pid(self) -> int:
@@ -103,10 +106,16 @@ class ProcessHost(EngineCoreClient):
         self._is_closing = True
         self._deliver(Stop())
         self._listening.join(self._exit_s + _EXIT_S)
+        self._close_commands()
+        self._mark_shut_down()
+
+    def abandon(self) -> None:
+        self._is_abandoned = not self._is_closing  # the listening thread does the rest
+
+    def _close_commands(self) -> None:
         with self._commands_lock:
             self._commands.close(linger=0)
         self._context.term()
-        self._mark_shut_down()
 
     def _deliver(self, command: Command) -> None:
         data = encoder.encode(command)
@@ -143,6 +152,8 @@ class ProcessHost(EngineCoreClient):
             if process is not None:
                 self._end(process)
             self._events.close(linger=0)
+            if self._is_abandoned:
+                self._close_commands()
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _await_boot(self, process: subprocess.Popen[bytes]) -> None:
@@ -177,12 +188,15 @@ class ProcessHost(EngineCoreClient):
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
         """Hands on events and watches over the process, until it is dead or told to stop."""
-        while self._dead_cause is None and not self._is_closing:
+        while self._dead_cause is None and not (self._is_closing or self._is_abandoned):
             event = self._next_event()
             if event is not None:
                 self._on_event(event)
             elif (cause := self._cause_of_death(process)) is not None and not self._is_closing:
                 self._declare_dead(cause)
+        if self._is_abandoned:
+            self._is_closing = True
+            self._deliver(Stop())
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Step):

@@ -35,8 +35,11 @@ def _watermark_status(stats: RequestStateStats) -> str:
 class EngineMetrics(RequestObserver):
     """Counters of one engine, and the few recent values that the live view shows.
 
-    Invariant: `generation_tokens` is the sum over requests of the tokens they were given, and
-    `prompt_tokens` the sum of the prompts of all requests that were given any.
+    Invariants: `generation_tokens` is the sum over requests of the tokens they were given, and
+    `prompt_tokens` the sum of the prompts of all requests that were given any. A prompt counts
+    once, whatever its `n`, as in the usage of a reply; so do its cached tokens, in all series
+    named `prompt_tokens`. `prefix_cache_queries`, `prefix_cache_hits` and the histograms count
+    each of the `n`.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -65,6 +68,10 @@ class EngineMetrics(RequestObserver):
         series.prompt_tokens_cached.inc(num_cached)
         series.prompt_tokens_by_source.of("local_compute").inc(num_computed)
         series.prompt_tokens_by_source.of("local_cache_hit").inc(num_cached)
+        by_source = series.prompt_tokens_cached_by_source
+        for tier, num_loaded in completion.loaded_tokens.items():
+            by_source.of(_SOURCES.get(tier, "external_unspecified")).inc(num_loaded)
+        by_source.of("device").inc(num_cached - sum(completion.loaded_tokens.values()))
 
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         series, stats = self.series, completion.stats
@@ -133,15 +140,8 @@ class EngineMetrics(RequestObserver):
         series = self.series
         series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
         series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
-        num_of_device = stats.num_prefix_hit_tokens - stats.num_loaded_tokens
-        series.prompt_tokens_cached_by_source.of("device").inc(num_of_device)
         if stats.kv_store is not None and series.kv_store is not None:
             series.kv_store.show(stats.kv_store.sums, stats.kv_store.usage)
-            by_source: Counter[str] = Counter()
-            for tier, num_tokens in stats.kv_store.sums.get("hit_tokens", {}).items():
-                by_source[_SOURCES.get(tier, "external_unspecified")] += int(num_tokens)
-            for source, num_tokens in by_source.items():
-                series.prompt_tokens_cached_by_source.of(source).value = num_tokens
         series.num_preemptions.inc(stats.num_preemptions)
         # A step that was under way when the last request was aborted still counts it, and no
         # other step will follow to correct that.

@@ -7,9 +7,10 @@ everything about the sending can be set by the `OTEL_*` variables that the SDK r
 
 from __future__ import annotations
 
-import atexit
 import os
+import queue
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from quire.errors import ConfigError, quoted
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.request_record import RequestRecord
+from quire.system.at_exit import close_at_exit
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -38,12 +40,13 @@ class RequestTracer(RequestObserver):
     def __init__(self, provider: TracerProvider, model: str) -> None:
         self._tracer = provider.get_tracer("quire")
         self._model = model
-        self._is_ending = threading.Event()
+        self._ending: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._flushing = threading.Thread(
-            target=_flush_at_the_end, args=(provider, self._is_ending), daemon=True
+            target=_flush_at_the_end, args=(provider, self._ending), daemon=True
         )
         self._flushing.start()  # no thread can be started any more while the process ends
-        atexit.register(self.close)
+        close_at_exit(self, RequestTracer.close)
+        weakref.finalize(self, self._ending.put, None).atexit = False
 
     @classmethod
     def to_endpoint(cls, endpoint: str, model: str) -> RequestTracer:
@@ -73,8 +76,7 @@ class RequestTracer(RequestObserver):
     def close(self) -> None:
         """Sends what is left, for two seconds at most: no collector keeps a process from ending.
         Called by an engine that is shut down, otherwise at the end of the process."""
-        atexit.unregister(self.close)
-        self._is_ending.set()
+        self._ending.put(None)
         self._flushing.join(_FLUSH_S)
 
     def _make_span(self, record: RequestRecord) -> None:
@@ -103,8 +105,8 @@ def make_tracer(config: EngineConfig) -> RequestTracer | None:
     return RequestTracer.to_endpoint(endpoint, config.model.served_model_name[0])
 
 
-def _flush_at_the_end(provider: TracerProvider, is_ending: threading.Event) -> None:
-    is_ending.wait()
+def _flush_at_the_end(provider: TracerProvider, ending: queue.SimpleQueue[None]) -> None:
+    ending.get()
     provider.shutdown()
 
 

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.errors import RequestError, quoted
+from quire.frontend.arguments import located
 from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import sequences_of
 from quire.frontend.beams.search import BeamSearch
 from quire.frontend.input_processor import EngineInput
-from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.inputs import PromptType
 from quire.log import get_logger
 from quire.outputs import RequestOutput
+from quire.system.deferred_signals import deliver_signals
 
 logger = get_logger(__name__)
 
@@ -35,10 +36,11 @@ def search_beams(
     of which a step failed.
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
-    searches = [
-        begin_search(engine.input_processor, request_id, prompt, params, num_logprobs=0)
-        for request_id, prompt in prompts
-    ]
+    searches, processor = [], engine.input_processor
+    for index, (request_id, prompt) in enumerate(prompts):
+        with located("prompts", index, len(prompts)):
+            searches.append(begin_search(processor, request_id, prompt, params, num_logprobs=0))
+        deliver_signals()
     if use_tqdm and concurrency_limit is not None:
         logger.warning("There is no progress bar with a concurrency_limit.")
         use_tqdm = False
@@ -70,12 +72,10 @@ def _outputs(
     """Of these requests, in order. Any exception aborts those that are unfinished."""
     tickets: list[Ticket] = []
     try:
-        with deferred_interrupt() as raise_if_interrupted:
-            for request in inputs:
-                ticket = Ticket(request.request_id, 1)
-                engine.add_input(request, ticket)
-                tickets.append(ticket)
-                raise_if_interrupted()
+        for request in inputs:
+            tickets.append(Ticket(request.request_id, 1))
+            engine.add_input(request, tickets[-1])
+            deliver_signals()
         return loop.collect(tickets, lambda _: None)
     except BaseException:
         engine.abort_request({ticket.request_id for ticket in tickets})

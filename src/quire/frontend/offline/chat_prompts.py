@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quire.frontend.arguments import located
 from quire.frontend.offline.llm_arguments import ChatOptions, as_conversations
 from quire.frontend.prompt_parser import PromptParser
 from quire.frontend.tokenization import Tokenization
 from quire.inputs import TokensPrompt
+from quire.system.deferred_signals import deliver_signals
 
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer
@@ -36,7 +38,12 @@ class ChatPrompts:
     def render_chat(self, messages: Sequence[Any], options: ChatOptions) -> list[str]:
         """The prompts of one conversation or several. Raises RequestError."""
         renderer = self.get_tokenizer().renderer()
-        return [renderer.render(options.job(one)) for one in as_conversations(messages)]
+        prompts, conversations = [], as_conversations(messages)
+        for index, one in enumerate(conversations):
+            with located("messages", index, len(conversations)):
+                prompts.append(renderer.render(options.job(one)))
+            deliver_signals()
+        return prompts
 
     def encode(
         self, prompts: Sequence[str], tokenization_kwargs: Mapping[str, Any]
@@ -45,7 +52,9 @@ class ChatPrompts:
         model = self._engine.model_config
         parser = PromptParser(model, self._engine.tokenizer)
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len)
-        return [
-            TokensPrompt(prompt=text, prompt_token_ids=parser.parse(text, tokenization).token_ids)
-            for text in prompts
-        ]
+        encoded = []
+        for index, text in enumerate(prompts):
+            with located("messages", index, len(prompts)):
+                ids = parser.parse(text, tokenization).token_ids
+            encoded.append(TokensPrompt(prompt=text, prompt_token_ids=ids))
+        return encoded

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from quire.core.pausing import PauseMode, check_level, check_mode, check_tags
 from quire.frontend.arguments import refuse_arguments
+from quire.system.deferred_signals import with_signals_deferred, with_signals_delivered
 
 if TYPE_CHECKING:
     from quire.core.engine_core import EngineCore
@@ -32,7 +33,7 @@ class EngineControl:
     observers: list[RequestObserver]
     turn: Callable[[], AbstractContextManager[Callable[[], None]]]
     abort_all: Callable[[], None]
-    _run_to_the_end: Callable[[], None]
+    _run_to_the_end: Callable[[Callable[[], None]], None]
 
     def __init__(self) -> None:
         self.resume_listeners: WeakSet[ResumeListener] = WeakSet()
@@ -51,14 +52,21 @@ class EngineControl:
         """
         check_level(level)
         check_mode(mode)
-        with self.turn():
+        with self.turn() as deliver:
+            was_paused = self.is_paused
             if mode == "abort":
                 self.abort_all()
             self.engine_core.commands["pause"](mode)
-            self._run_to_the_end()
+            try:
+                self._run_to_the_end(deliver)
+            except BaseException:
+                if not was_paused:
+                    self.engine_core.commands["resume"]()
+                raise
             self.engine_core.commands["sleep"](level)
             self._tell_sleep(level)
 
+    @with_signals_deferred
     def wake_up(self, tags: list[str] | None = None) -> bool:
         """Takes memory again: of `weights`, `kv_cache`, or None for all. Once none is missing,
         requests go on. `scheduling` alone ends a `sleep(0)`. Whether the engine is awake."""
@@ -73,6 +81,7 @@ class EngineControl:
         """Whether the engine is paused or has given memory back."""
         return bool(self._command("is_sleeping"))
 
+    @with_signals_deferred
     def release_kv_cache_memory(self) -> None:
         """Gives the KV cache's memory back, after `sleep(0)`."""
         self._command("release_kv_cache_memory")
@@ -105,12 +114,13 @@ class EngineControl:
         `timeout`: the call runs on this thread, which nothing can end.
         """
         refuse_arguments(timeout=timeout)
+        method = _as_users_code(method)
         found: list[Any] = self._command("collective_rpc", method, args, kwargs)
         return found
 
     def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
         """What a function returns of the compiled model, in a list: there is no `nn.Module`."""
-        return self.collective_rpc("apply_model", args=(func,))
+        return self.collective_rpc("apply_model", args=(_as_users_code(func),))
 
     def start_profile(
         self,
@@ -139,3 +149,8 @@ class EngineControl:
     def _command(self, name: str, *args: Any) -> Any:
         with self.turn():
             return self.engine_core.commands[name](*args)
+
+
+def _as_users_code(function: Any) -> Any:
+    """A function during which handlers of signals run at once: it may take long."""
+    return with_signals_delivered(function) if callable(function) else function

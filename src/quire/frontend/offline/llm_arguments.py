@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from quire.chat.job import ChatInput, ContentFormat
-from quire.errors import RequestError, quoted
+from quire.errors import PromptError, RequestError, quoted
 from quire.inputs import PromptType
 
 _FORMATS = ("auto", "string", "openai")
@@ -22,7 +22,7 @@ def as_prompts(prompts: Any) -> list[PromptType]:
     if hasattr(prompts, "tolist"):  # an array
         prompts = prompts.tolist()
     if isinstance(prompts, (bytes, bytearray, memoryview)) or not isinstance(prompts, Iterable):
-        raise RequestError(
+        raise PromptError(
             "prompts must be a text, a list of token ids, a dict with prompt or "
             f"prompt_token_ids, or a list of these, got {quoted(prompts)}",
             parameter="prompts",
@@ -58,9 +58,9 @@ def as_conversations(messages: Any) -> list[Any]:
         raise RequestError("messages cannot be empty", parameter="messages")
     if not isinstance(messages[0], (list, tuple)):
         return [messages]
-    for conversation in messages:
+    for index, conversation in enumerate(messages):
         if not isinstance(conversation, (list, tuple)):
-            raise _error("messages", conversation, "lists of messages, or all messages")
+            raise _error(f"messages[{index}]", conversation, "a list of messages, as messages[0]")
     return list(messages)
 
 

@@ -14,6 +14,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
+from quire.executor import Executor
 from quire.frontend.arguments import refuse_arguments, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.input_processor import EngineInput, InputProcessor
@@ -23,7 +24,6 @@ from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import make_tracer
 from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.idle_time import IdleTime
-from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import Sink
@@ -33,6 +33,7 @@ from quire.inputs import PromptType
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
+from quire.system.deferred_signals import deferred_signals
 from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 class LLMEngine(EngineControl, UnsupportedEngineMethods):
     """One model, ready to serve. Threads may share it: each call waits for the one under way.
 
-    Ctrl+C is raised at the end of a call, so that the engine goes on working after it. Calls
-    after `shutdown` raise EngineDeadError.
+    What a signal handler raises, as Ctrl+C does, is raised at the end of a call, so that the engine
+    goes on working after it. Calls after `shutdown` raise EngineDeadError.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self._lock = TurnLock()
         self._is_shut_down = False
         self._untaken: list[RequestOutput] = []
-        """Of a step that Ctrl+C kept from returning."""
+        """Of a step that a signal handler kept from returning."""
         self._idle_time = IdleTime(self.engine_core, self._lock)
         self._idle_time.begin()
 
@@ -127,6 +128,11 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         return self.config.model
 
     @property
+    def model_executor(self) -> Executor:
+        """What runs the worker: `model_executor.driver_worker`, as in vLLM."""
+        return self.engine_core.executor
+
+    @property
     def is_paused(self) -> bool:
         """Whether requests wait for `wake_up`, so that a step brings nothing."""
         return not self._is_shut_down and super().is_paused
@@ -171,17 +177,19 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """
         del session_id
         refuse_arguments(lora_request=lora_request, kv_hints=kv_hints)
-        request = self.input_processor.process(
-            request_id,
-            prompt,
-            params,
-            arrival_time=arrival_time,
-            priority=priority,
-            tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
-            trace_headers=trace_headers,
-            prompt_text=prompt_text,
-        )
-        self.add_input(request, sink)
+        request: EngineInput | None = None
+        with deferred_signals(undo=lambda: self._withdraw(request)):
+            request = self.input_processor.process(
+                request_id,
+                prompt,
+                params,
+                arrival_time=arrival_time,
+                priority=priority,
+                tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
+                trace_headers=trace_headers,
+                prompt_text=prompt_text,
+            )
+            self.add_input(request, sink)
         return request_id
 
     def add_input(self, request: EngineInput, sink: Sink | None = None) -> None:
@@ -191,12 +199,17 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
 
     def step(self) -> list[RequestOutput]:
         """Runs one step; what it brought, by the requests' `output_kind`."""
-        with deferred_interrupt() as raise_if_interrupted, self._lock:
+        outputs: list[RequestOutput] = []
+
+        def give_back() -> None:
+            with self._lock:
+                self._untaken[:0] = outputs
+
+        with deferred_signals(undo=give_back), self._lock:
             self._refuse_after_shutdown()
-            self._untaken += self._step()
-            raise_if_interrupted()
-            outputs, self._untaken = self._untaken, []
-            return outputs
+            brought = self._step()
+            outputs, self._untaken = self._untaken + brought, []
+        return outputs
 
     def abort_request(self, request_ids: str | Iterable[str], internal: bool = False) -> None:
         """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output.
@@ -205,18 +218,18 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """
         del internal
         ids = request_id_list(request_ids)
-        with deferred_interrupt(), self._lock:
+        with deferred_signals(), self._lock:
             self.engine_core.abort_requests(self.output_processor.abort_requests(ids))
 
     def abort_all(self) -> None:
         """Ends every request, for a caller that will not come back for the rest."""
-        with deferred_interrupt(), self._lock:
+        with deferred_signals(), self._lock:
             records = self.output_processor.records()
             self.engine_core.abort_requests(self.output_processor.abort(records))
 
     def fail_all(self, error: QuireError) -> None:
         """Ends every request; each `sink` is told why."""
-        with deferred_interrupt(), self._lock:
+        with deferred_signals(), self._lock:
             self.engine_core.abort_requests(self.output_processor.fail(error))
 
     def has_unfinished_requests(self) -> bool:
@@ -246,22 +259,26 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
 
     def shutdown(self) -> None:
         """Frees the model, after the step under way. Idempotent."""
-        with deferred_interrupt(), self._lock:
+        with deferred_signals():
+            self._shut_down()
+            self._tell_resumed()
+
+    def _shut_down(self) -> None:
+        with self._lock:
             self._is_shut_down = True
             self._idle_time.end()
             self.engine_core.shutdown()
             self._user_tokenizer.close()
             if self._tracer is not None:
                 self._tracer.close()
-        self._tell_resumed()
 
     @contextmanager
     def turn(self) -> Iterator[Callable[[], None]]:
-        """This thread's turn to use the engine; others wait, and so does Ctrl+C, which the
-        function given raises. Raises EngineDeadError after `shutdown`."""
-        with deferred_interrupt() as raise_if_interrupted, self._lock:
+        """This thread's turn to use the engine; others wait, and so do signal handlers, which the
+        function given runs. Raises EngineDeadError after `shutdown`."""
+        with deferred_signals() as deliver, self._lock:
             self._refuse_after_shutdown()
-            yield raise_if_interrupted
+            yield deliver
 
     def _refuse_after_shutdown(self) -> None:
         if self._is_shut_down:
@@ -278,10 +295,18 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             raise
         self.output_processor.add_request(request, sink)
 
-    def _run_to_the_end(self) -> None:
+    def _withdraw(self, request: EngineInput | None) -> None:
+        """Ends a request whose caller does not know of it, if it was queued."""
+        with self._lock:
+            own = [one for one in self.output_processor.records() if one.input is request]
+            if own:
+                self.engine_core.abort_requests(self.output_processor.abandon(own))
+
+    def _run_to_the_end(self, deliver: Callable[[], None]) -> None:
         """Steps until nothing may run any more; `step` returns the outputs."""
         while self.engine_core.has_unfinished_requests():
             self._untaken += self._step()
+            deliver()
 
     def _step(self) -> list[RequestOutput]:
         if not self.engine_core.has_unfinished_requests():

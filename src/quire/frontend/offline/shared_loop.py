@@ -9,12 +9,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from quire.errors import EngineDeadError, EngineGenerateError, QuireError
-from quire.frontend.offline.interrupts import deferred_interrupt
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.outputs import RequestOutput
+from quire.system.deferred_signals import deliver_signals, delivered_signals
 
 OnOutput = Callable[[RequestOutput], None]
 
@@ -61,16 +62,28 @@ class _Caller:
         self.error: QuireError | None = None
         self.is_waiting = False
         """For wake_up, having found that another caller drives. Guarded by the loop's lock."""
-        self.wake_up = threading.Event()
+        self._is_asleep = threading.Lock()
+        """Held until there is something to see. Unlike an Event it may be waited for where a signal
+        handler raises."""
+        self._is_asleep.acquire()
+
+    def wait(self) -> None:
+        """Until somebody has woken it up since it last waited."""
+        self._is_asleep.acquire()
+
+    def wake_up(self) -> None:
+        """Any thread."""
+        with suppress(RuntimeError):  # it has not looked since the last time
+            self._is_asleep.release()
 
     def take(self, output: RequestOutput) -> None:
         self.num_open -= 1
         self.arrived.append(output)
-        self.wake_up.set()
+        self.wake_up()
 
     def fail(self, error: QuireError) -> None:
         self.error = error
-        self.wake_up.set()
+        self.wake_up()
 
 
 class SharedLoop:
@@ -93,9 +106,9 @@ class SharedLoop:
     def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[RequestOutput]:
         """Waits for the outputs of all tickets, and returns them in the tickets' order.
 
-        `on_output` is told of each as it comes, on this thread. If anything is raised, what is
-        left of the requests is the caller's to abort. Raises EngineDeadError if the engine is
-        shut down meanwhile.
+        `on_output` is called with each as it comes, on this thread. If anything is raised, what is
+        left of the requests is the caller's to abort. The caller defers signals; their handlers
+        run between two steps. Raises EngineDeadError if the engine is shut down meanwhile.
         """
         caller = _Caller()
         try:
@@ -103,12 +116,12 @@ class SharedLoop:
             while True:
                 while caller.arrived:
                     on_output(caller.arrived.popleft())
+                    deliver_signals()
                 if not caller.num_open:
                     break
                 self._await_news(caller)
         finally:
-            with deferred_interrupt():
-                self._leave(caller)
+            self._leave(caller)
         return [ticket.output for ticket in tickets if ticket.output is not None]
 
     def _join(self, caller: _Caller, tickets: Sequence[Ticket]) -> None:
@@ -139,15 +152,14 @@ class SharedLoop:
         """Returns when something has arrived, or might have. Raises what a step failed with."""
         if self._may_drive(caller):
             try:
-                with deferred_interrupt() as raise_if_interrupted:
-                    while not (caller.arrived or caller.error or self._engine.is_paused):
-                        self._step()
-                        raise_if_interrupted()
+                while not (caller.arrived or caller.error or self._engine.is_paused):
+                    self._step()
+                    deliver_signals()
             finally:
                 self._stop_driving(caller)
         else:
-            caller.wake_up.wait()
-            caller.wake_up.clear()
+            with delivered_signals():
+                caller.wait()
         if caller.error is not None:
             raise caller.error
 
@@ -171,7 +183,7 @@ class SharedLoop:
             waiting = next((one for one in self._callers if one.is_waiting), None)
             if self._driver is None and waiting is not None:
                 waiting.is_waiting = False
-                waiting.wake_up.set()
+                waiting.wake_up()
 
     def _step(self) -> None:
         """A failure ends everybody's requests: each caller is told, this one by the exception."""

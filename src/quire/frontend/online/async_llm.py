@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError, quoted
+from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
@@ -40,6 +41,7 @@ from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType, StreamingInput
 from quire.outputs import RequestOutput
+from quire.param_checks import checked_json
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol import EngineCoreOutputs
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from quire.frontend.observers.user_stats import StatLoggerFactory
 
 _LONGEST_WAIT_S = 1e6
+_REFRESH_S = 0.2
+_IN_A_PROCESS = " where the engine runs in another process (engine_mode='thread' takes any objects)"
 
 
 class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
@@ -75,8 +79,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
         self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
+        this = weakref.ref(self)  # so that nothing keeps a dropped engine waiting for the collector
         self.input_processor = InputProcessor(
-            config, self.tokenizer, lambda: self._client.notify("prepare_grammars")
+            config, self.tokenizer, lambda: _prepare_grammars(this())
         )
         self._tracer = tracer = tracer or make_tracer(config)
         observers: list[RequestObserver] = [] if tracer is None else [tracer]
@@ -84,12 +89,11 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             observers.append(RequestLog(request_log, self.tokenizer))
         observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
-        self._sessions: WeakSet[InputSession] = WeakSet()
+        self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
         """Requests whose prompt still comes."""
         self._client = client or make_client(config, engine_mode, step_timeout_s)
-        self.requests = OnlineRequests(
-            config, self.tokenizer, self._client, observers, self._on_bound
-        )
+        weakref.finalize(self, self._client.abandon).atexit = False
+        self.requests = OnlineRequests(config, self.tokenizer, self._client, observers, this)
 
     @classmethod
     def from_engine_args(
@@ -227,6 +231,8 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     async def _process(
         self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any
     ) -> EngineInput:
+        if self._client.is_other_process and isinstance(params, SamplingParams):
+            checked_json(params.extra_args, "extra_args", _IN_A_PROCESS)
         process = partial(self.input_processor.process, request_id, prompt, params, **options)
         # A grammar may take long to try.
         has_grammar = getattr(params, "structured_outputs", None) is not None
@@ -275,6 +281,15 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self.requests.abort_all()
         for session in self._sessions:
             session.abort()
+
+    async def refresh_metrics(self) -> None:
+        """Brings the metrics of the KV store up to date: it goes on working after the last step.
+        A busy engine, which sends them every second, is not waited for."""
+        shown = self.metrics.series.kv_store
+        if shown is not None:
+            with suppress(asyncio.TimeoutError, QuireError):
+                found = await asyncio.wait_for(self.call("kv_store_stats"), _REFRESH_S)
+                shown.show(found["sums"], found["usage"])
 
     # --- life
 
@@ -396,20 +411,33 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
 
     # --- the other side
 
-    def _on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop is served from now on."""
+    def on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another event loop is served from now on. The client does not keep this object alive."""
+        this = weakref.ref(self)
 
         def on_outputs(outputs: EngineCoreOutputs) -> None:
-            if self.requests.binding.loop is loop:  # else they are of requests that have ended
-                self.requests.take_outputs(outputs)
+            llm = this()
+            # Otherwise they are of requests that have ended.
+            if llm is not None and llm.requests.binding.loop is loop:
+                llm.requests.take_outputs(outputs)
 
-        self._client.attach(loop, EngineListener(on_outputs, self._on_dead))
+        def on_dead(error: EngineDeadError) -> None:
+            llm = this()
+            if llm is not None:
+                llm._on_dead(error)
+
+        self._client.attach(loop, EngineListener(on_outputs, on_dead))
 
     def _on_dead(self, error: EngineDeadError) -> None:
         self._dead_error = self._dead_error or error
         self.requests.fail_all(error)
         for session in self._sessions:
             session.abort(copy.copy(error))
+
+
+def _prepare_grammars(llm: AsyncLLM | None) -> None:
+    if llm is not None:
+        llm._client.notify("prepare_grammars")
 
 
 AsyncLLMEngine = AsyncLLM

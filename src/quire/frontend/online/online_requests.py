@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
@@ -20,11 +21,19 @@ from quire.frontend.online.loop_binding import LoopBinding
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.system.deferred_signals import with_signals_deferred
 from quire.system.turn_queue import TurnQueue
 from quire.tokenizer import Tokenizer
 
 _WOKEN_AT_ONCE = 16
 """Readers of outputs that run in one turn of the event loop."""
+
+
+class RequestsOwner(Protocol):
+    """`AsyncLLM`, as far as it is used here."""
+
+    def on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Another event loop is served from now on."""
 
 
 class OnlineRequests:
@@ -39,13 +48,13 @@ class OnlineRequests:
         tokenizer: Tokenizer | None,
         client: EngineCoreClient,
         observers: Sequence[RequestObserver],
-        on_bound: Callable[[asyncio.AbstractEventLoop], None],
+        owner: Callable[[], RequestsOwner | None],
     ) -> None:
-        """`observers` are told besides admission and metrics; `on_bound` of each event loop that is
-        served from now on."""
+        """`observers` are told besides admission and metrics. `owner` refers weakly to what is told
+        of each event loop that is served from now on; streams keep it alive."""
         self.metrics = EngineMetrics(config)
         self.binding = LoopBinding(self, self._on_loop_bound)
-        self._on_bound = on_bound
+        self._owner = owner
         self._admission = AdmissionControl(config.scheduler)
         self.observers = [self._admission, self.metrics, *observers]
         self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
@@ -83,6 +92,7 @@ class OnlineRequests:
         with self.binding.bound():
             return self._opened(requests, wake_up)
 
+    @with_signals_deferred
     def start(self, request: EngineInput, *, follows: bool = False) -> RequestStream:
         """Admits a request and hands it over; `follows`: it follows from one that was admitted.
         Raises CapacityError, EngineDeadError."""
@@ -111,6 +121,7 @@ class OnlineRequests:
         if done.aborts:
             self._abort_in_core(done.aborts)
 
+    @with_signals_deferred
     def close(self, streams: Iterable[RequestStream]) -> None:
         """Ends what has not ended of several requests, with one message to the core."""
         self._abort_in_core(
@@ -151,13 +162,16 @@ class OnlineRequests:
 
     def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         self._wakeups.clear()
-        self._on_bound(loop)
+        owner = self._owner()
+        if owner is not None:
+            owner.on_bound(loop)
 
     def _opened(
         self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None
     ) -> list[RequestStream]:
+        owner = self._owner()
         return [
-            RequestStream(self.outputs.admit(request), self.close, self._wakeups, wake_up)
+            RequestStream(self.outputs.admit(request), self.close, self._wakeups, wake_up, owner)
             for request in requests
         ]
 

@@ -29,13 +29,15 @@ class RequestStream:
         close: Callable[[Iterable[RequestStream]], None],
         wakeups: TurnQueue,
         wake_up: asyncio.Event | None = None,
+        owner: object = None,
     ) -> None:
         """`close` ends what has not ended of the requests of streams. `wakeups` sets `wake_up`,
-        which streams may share, whenever there is something to take."""
+        which streams may share, whenever there is something to take. `owner` is kept alive."""
         self.record = record
         record.sink = self
         self._is_delta = record.input.params.output_kind is RequestOutputKind.DELTA
         self._close = close
+        self._owner = owner
         self._wakeups = wakeups
         self._wake_up = wake_up or asyncio.Event()
         self._pending: RequestOutput | None = None

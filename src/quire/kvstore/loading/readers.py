@@ -85,13 +85,17 @@ class Readers:
         """Empties tiers, or one folder of them."""
         self._asks.put(partial(self._clear, tiers, folder))
 
-    def close(self, timeout_s: float) -> None:
-        """Ends the threads. Idempotent."""
+    def stop(self) -> None:
+        """Ends the threads after the jobs under way, and does not wait. Idempotent."""
         self._is_closing = True
         self.pace.grant(None)
         for jobs in (self._loads, self._asks):
             for _ in self._threads:
                 jobs.put(None)
+
+    def close(self, timeout_s: float) -> None:
+        """Ends the threads. Idempotent."""
+        self.stop()
         for thread in self._threads:
             thread.join(timeout_s)
 
@@ -106,6 +110,7 @@ class Readers:
             if job is None:
                 return
             job()
+            del job  # it holds the pool that it copies to
 
     def _read(self, load: LoadJob, index: int) -> None:
         """Tells of a chunk in any case: one that cannot be had is a miss."""

@@ -7,7 +7,6 @@ bound but the one that it is given there: a rule that removes old objects.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quire.errors import ConfigError
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage
+from quire.redaction import redact
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _THREADS = 16
 """Most questions that are under way at once."""
 _MESSAGE_CHARS = 300
-_SECRET = re.compile(r"\?[^\s\"']*|(?<=//)[^\s/@]*@")
 
 
 class ObjectTier(Tier):
@@ -154,7 +153,7 @@ def _place_of(url: str) -> str:
 def _why(error: Exception) -> str:
     """The first line of a message, without what may be secret: a user's part, a signature."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return _SECRET.sub("", lines[0])[:_MESSAGE_CHARS]
+    return redact(lines[0])[:_MESSAGE_CHARS]
 
 
 def _path(key: ChunkKey) -> str:

@@ -1,8 +1,10 @@
 """Chunks in a tar file, to take them to another machine.
 
-Called by `quire kv`. An archive is not trusted: its members have to be plain files with the names
-of chunks, of bounded size, each whole and of the name that it has. Nothing is written to any other
-place than a tier writes to. No compression, so that no archive is larger than its file.
+Called by `quire kv`. Each chunk comes after a member `<folder>/<name>.sig`, the signature of the
+store that exported it (`signature.py`). An archive is not trusted: its members have to be plain
+files with the names of chunks, of bounded size, each whole, of the name that it has, and signed by
+the store that takes it. Nothing is written to any other place than a tier writes to. No
+compression, so that no archive is larger than its file.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from quire.kvstore.tiers import disk_files
 from quire.kvstore.tiers.base import Buffer, Tier
 from quire.kvstore.tiers.disk_files import StoredFile
 from quire.kvstore.tools.directory import MAX_FILE_BYTES, checked_key
+from quire.kvstore.tools.signature import NUM_DIGITS, is_signed, sign
 
-_MEMBER = re.compile(r"([0-9a-f]{32})/([0-9a-f]{64}-(?:0|[1-9][0-9]{0,5}))\.kv")
+_MEMBER = re.compile(r"([0-9a-f]{32})/([0-9a-f]{64}-(?:0|[1-9][0-9]{0,5}))\.(kv|sig)")
 _BLOCK = tarfile.BLOCKSIZE
 
 
@@ -36,8 +39,8 @@ class Moved:
     num_broken: int = 0
 
 
-def export_chunks(root: Path, files: Iterable[StoredFile], out: BinaryIO) -> Moved:
-    """Writes an archive of the files that are sound. Raises OSError."""
+def export_chunks(root: Path, files: Iterable[StoredFile], out: BinaryIO, secret: bytes) -> Moved:
+    """Writes an archive of the files that are sound, signed with `secret`. Raises OSError."""
     moved = Moved()
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for file in files:
@@ -45,25 +48,37 @@ def export_chunks(root: Path, files: Iterable[StoredFile], out: BinaryIO) -> Mov
             if data is None or not _is_sound(file.entry, data):
                 moved.num_broken += data is not None
                 continue
-            member = tarfile.TarInfo(f"{file.entry.folder}/{file.entry.name}.kv")
-            member.size, member.mode, member.mtime = len(data), 0o600, file.used_ns // 10**9
-            archive.addfile(member, io.BytesIO(data))
+            signature = sign(secret, file.entry, data).encode()
+            for ending, content in (("sig", signature), ("kv", data)):
+                member = tarfile.TarInfo(f"{file.entry.folder}/{file.entry.name}.{ending}")
+                member.size, member.mode, member.mtime = len(content), 0o600, file.used_ns // 10**9
+                archive.addfile(member, io.BytesIO(content))
             moved.num_chunks += 1
             moved.num_bytes += len(data)
     return moved
 
 
-def import_chunks(source: BinaryIO, tier: Tier, max_bytes: int) -> Moved:
+def import_chunks(
+    source: BinaryIO, tier: Tier, max_bytes: int, *, secret: bytes | None, trusts_all: bool
+) -> Moved:
     """Writes the chunks of an archive to a tier, at most `max_bytes` of them.
 
-    Raises ConfigError for what is no archive of chunks, TierError where the tier does.
+    `secret`: of the store; `trusts_all`: chunks need no signature. Raises ConfigError for what is
+    not an archive of chunks, and for a chunk that this store did not sign; TierError where the tier
+    does.
     """
     moved = Moved()
+    signatures: dict[Entry, str] = {}
+    """That of the next chunk."""
     while (member := _next_member(source)) is not None:
         match = _MEMBER.fullmatch(member.name)
-        if match is None or member.type != tarfile.REGTYPE:
+        is_signature = match is not None and match[3] == "sig"
+        is_known = member.type == tarfile.REGTYPE and (
+            not is_signature or member.size == NUM_DIGITS
+        )
+        if match is None or not is_known:
             raise ConfigError(
-                f"the archive holds {quoted(member.name)}, which is no chunk; make one with "
+                f"the archive holds {quoted(member.name)}, which is not a chunk; make one with "
                 "quire kv export"
             )
         if member.size > min(MAX_FILE_BYTES, max_bytes - moved.num_bytes):
@@ -73,13 +88,27 @@ def import_chunks(source: BinaryIO, tier: Tier, max_bytes: int) -> Moved:
             )
         entry, data = Entry(match[1], match[2]), _read(source, member.size)
         _read(source, -member.size % _BLOCK)
+        if is_signature:
+            signatures = {entry: data.decode("ascii", "replace")}
+            continue
         if not _is_sound(entry, data):
             moved.num_broken += 1
             continue
+        if not trusts_all and not is_signed(secret, entry, data, signatures.get(entry)):
+            raise ConfigError(_not_signed(entry))
         tier.write(checked_key(entry, data), [data])
         moved.num_chunks += 1
         moved.num_bytes += len(data)
     return moved
+
+
+def _not_signed(entry: Entry) -> str:
+    return (
+        f"this store has not signed the chunk {entry.folder}/{entry.name}: the archive comes from "
+        "another store, or was changed. K/V of wrong numbers gives wrong answers; give --trust if "
+        "you trust all who may have written the archive, or copy the other store's file `secret` "
+        "into this one's directory"
+    )
 
 
 def _next_member(source: BinaryIO) -> tarfile.TarInfo | None:
@@ -91,9 +120,9 @@ def _next_member(source: BinaryIO) -> tarfile.TarInfo | None:
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
         except (tarfile.HeaderError, UnicodeDecodeError) as error:
-            raise ConfigError(f"this is no archive of chunks: {error}") from None
+            raise ConfigError(f"this is not an archive of chunks: {error}") from None
         if member.size < 0:
-            raise ConfigError("this is no archive of chunks: a size is negative")
+            raise ConfigError("this is not an archive of chunks: a size is negative")
         if member.type != tarfile.DIRTYPE:
             return member
 

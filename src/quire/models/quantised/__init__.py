@@ -1,7 +1,8 @@
 """Quantised checkpoints: which weights are held as they are, and which are expanded."""
 
-from quire.models.quantised.asked import as_expanded, with_plain
+from quire.models.quantised.asked import as_expanded, with_order, with_plain
 from quire.models.quantised.block_formats import GGUF_FORMATS, BlockFormats
+from quire.models.quantised.described import quantisation_of
 from quire.models.quantised.expanded import Expanded
 from quire.models.quantised.held import as_asked, shipped_format
 from quire.models.quantised.shipped import Shipped
@@ -9,5 +10,5 @@ from quire.models.quantised.shipped_program import with_shipped_formats
 
 __all__ = [
     "BlockFormats", "Expanded", "GGUF_FORMATS", "Shipped", "as_asked", "as_expanded",
-    "shipped_format", "with_plain", "with_shipped_formats",
+    "quantisation_of", "shipped_format", "with_order", "with_plain", "with_shipped_formats",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Checkpoints of compressed-tensors: whole numbers of 4 and 8 bits, FP8, and NVFP4.
+"""Checkpoints of compressed-tensors: whole numbers of 4 and 8 bits, FP8, NVFP4 and MXFP4.
 
 Keys and values: compressed-tensors' `quantization/quant_args.py` and `config/base.py`.
 """
@@ -7,100 +7,143 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from quire.models.quantised.expanded import expanded_format
+from quire.models.quantised.expanded import Expanded, Layout
+from quire.models.quantised.floats import held_fp8
 from quire.models.quantised.shipped import (
     WHOLE_ROW_GROUP,
     Config,
-    Layout,
     Shipped,
+    check_in,
     check_is,
-    fp8_format,
     group_of,
+    is_held_group,
     names_of,
+    ordered,
     unsupported,
     with_zeros,
 )
 from quire.program.values import GroupedFormat
 
 _METHOD = "compressed-tensors"
-_NVFP4_GROUP = 16
 
 
-def compressed_tensors(config: Config) -> Shipped:
-    """Raises UnsupportedModelError for a scheme that is not known."""
-    scheme, layout = _scheme(config)
+def compressed_tensors(config: Config) -> Shipped | Expanded:
+    """With several groups of modules, the first that can be held gives the format, and matrices of
+    other formats are expanded. Raises UnsupportedModelError for a scheme that is not known."""
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise unsupported("config_groups", groups)
     ignored = names_of(config.get("ignore"), "ignore")
+    found = [_group(config, group, ignored) for group in groups.values()]
+    held = next((one for one in found if isinstance(one, Shipped)), None)
+    if held is None:
+        first, *rest = (one for one in found if isinstance(one, Expanded))
+        return _with_others(first, rest)
+    if held.expanded is None:
+        return held
+    alike = [one for one in found if isinstance(one, Shipped) and one.format == held.format]
+    others = [_expanded(one) for one in found]
+    targets = tuple(target for one in alike for target in one.targets)
+    return replace(held, expanded=_with_others(held.expanded, others), targets=targets)
+
+
+def _expanded(found: Shipped | Expanded) -> Expanded:
+    how = found.expanded if isinstance(found, Shipped) else found
+    if how is None:
+        raise unsupported("config_groups", found)
+    return how
+
+
+def _with_others(first: Expanded, others: list[Expanded]) -> Expanded:
+    """One of each layout: tensors tell layouts apart, and not more."""
+    by_layout = {one.layout: one for one in reversed(others) if one.layout != first.layout}
+    return replace(first, others=tuple(by_layout.values()))
+
+
+def _group(config: Config, scheme: object, ignored: tuple[str, ...]) -> Shipped | Expanded:
+    """A group of modules that are stored alike."""
+    if not isinstance(scheme, Mapping) or not isinstance(scheme.get("weights"), Mapping):
+        raise unsupported("config_groups", scheme)
+    targets = names_of(scheme.get("targets"), "targets") or ("Linear",)
+    layout = str(scheme.get("format") or config.get("format"))
+    found = _of_layout(layout, scheme, ignored)
+    return replace(found, targets=targets) if isinstance(found, Shipped) else found
+
+
+def _of_layout(layout: str, scheme: Config, ignored: tuple[str, ...]) -> Shipped | Expanded:
     weights = scheme["weights"]
     if layout in ("float-quantized", "naive-quantized") and weights.get("type") == "float":
-        expanded = expanded_format(config)
-        format = fp8_format(expanded.block) if expanded is not None else None
-        if format is None:
-            raise unsupported("block_structure", weights.get("block_structure"))
-        return Shipped(
-            _METHOD, "fp8", format, None, ignored, quantises_head=True, expanded=expanded
-        )
-    if layout == "nvfp4-pack-quantized":
-        return _nvfp4(weights, ignored)
-    return _whole_numbers(config, scheme, str(layout), ignored)
+        check_is("num_bits", weights.get("num_bits"), 8)
+        check_in("strategy", weights.get("strategy"), ("tensor", "channel", "block"))
+        block = weights.get("block_structure") if weights["strategy"] == "block" else None
+        return held_fp8(_METHOD, block, ignored, quantises_head=True)
+    if layout in _FP4:
+        return _fp4(layout, weights, ignored)
+    if layout in ("pack-quantized", "int-quantized", "naive-quantized"):
+        return _whole_numbers(layout, weights, scheme.get("input_activations"), ignored)
+    raise unsupported("format", layout)
 
 
-def _scheme(config: Config) -> tuple[Config, object]:
-    """The only group of linears, and its layout."""
-    groups = config.get("config_groups")
-    if not isinstance(groups, Mapping) or len(groups) != 1:
-        raise unsupported("config_groups", groups)
-    (scheme,) = groups.values()
-    if not isinstance(scheme, Mapping) or not isinstance(scheme.get("weights"), Mapping):
-        raise unsupported("config_groups", groups)
-    if scheme.get("targets") != ["Linear"]:
-        raise unsupported("targets", scheme.get("targets"))
-    return scheme, scheme.get("format") or config.get("format")
+_FP4: dict[str, tuple[Expanded, GroupedFormat, dict[str, Any]]] = {
+    "nvfp4-pack-quantized": (
+        Expanded(_METHOD, "nvfp4-pack", "weights in NVFP4"),
+        GroupedFormat("e2m1", 16, scale="e4m3"),
+        {"strategy": "tensor_group", "group_size": 16},
+    ),
+    "mxfp4-pack-quantized": (
+        Expanded(_METHOD, "mxfp4-pack", "weights in MXFP4"),
+        GroupedFormat("e2m1", 32),
+        {"strategy": "group", "group_size": 32},
+    ),
+}
 
 
-def _nvfp4(weights: Config, ignored: tuple[str, ...]) -> Shipped:
+def _fp4(layout: str, weights: Config, ignored: tuple[str, ...]) -> Shipped:
     """Activations keep 16 bits, whatever `input_activations` says."""
-    wanted = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
-    for key, value in wanted.items():
+    expanded, format, wanted = _FP4[layout]
+    for key, value in {"num_bits": 4, "type": "float", **wanted}.items():
         check_is(key, weights.get(key), value)
-    format = GroupedFormat("e2m1", _NVFP4_GROUP, scale="e4m3")
-    return Shipped(_METHOD, "nvfp4-pack", format, _NVFP4_GROUP, ignored, quantises_head=True)
+    return Shipped(
+        _METHOD,
+        expanded.layout,
+        format,
+        format.group,
+        ignored,
+        quantises_head=True,
+        expanded=expanded,
+    )
 
 
 def _whole_numbers(
-    config: Config, scheme: Config, layout: str, ignored: tuple[str, ...]
-) -> Shipped:
-    weights, inputs = scheme["weights"], scheme.get("input_activations")
-    known: dict[str, tuple[Layout, int]] = {
-        "pack-quantized": ("pack-quantized", 4),
-        "int-quantized": ("int-quantized", 8),
-    }
-    if layout not in known:
-        raise unsupported("format", layout)
-    stored, bits = known[layout]
-    check_is("num_bits", weights.get("num_bits"), bits)
+    layout: str, weights: Config, inputs: object, ignored: tuple[str, ...]
+) -> Shipped | Expanded:
+    bits = weights.get("num_bits")
+    check_in("num_bits", bits, (4, 8) if layout == "pack-quantized" else (8,))
     check_is("type", weights.get("type", "int"), "int")
-    order = weights.get("actorder")
-    has_order = order == "group" and bits == 4
-    if not has_order and order not in (None, "weight", "static", False):
-        raise unsupported("actorder", order)
-    if weights.get("strategy") not in ("group", "channel"):
-        raise unsupported("strategy", weights.get("strategy"))
-    group = group_of(weights["group_size"]) if weights["strategy"] == "group" else None
+    check_in("actorder", weights.get("actorder"), (None, "weight", "static", "group", False))
+    check_in("strategy", weights.get("strategy"), ("group", "channel", "tensor"))
+    has_order = weights.get("actorder") == "group" and layout == "pack-quantized"
+    group = group_of(weights.get("group_size")) if weights["strategy"] == "group" else None
     symmetric = weights.get("symmetric", True)
-    if bits == 8:
+    stored: Layout = "pack-quantized" if layout == "pack-quantized" else "int-quantized"
+    order = " in groups of an order of their own (actorder)" if has_order else ""
+    expanded = Expanded(_METHOD, stored, f"weights of {bits} bits{order}", int(bits or 0))
+    if stored == "int-quantized":
         check_is("symmetric", symmetric, True)
-        format = GroupedFormat("s8", group or WHOLE_ROW_GROUP)
-    elif symmetric:
-        format = GroupedFormat("s4", group or WHOLE_ROW_GROUP)
-    else:
-        format = with_zeros(group)
+    if not is_held_group(group) or (bits == 8 and not symmetric):
+        return expanded
+    format = with_zeros(group)
+    if symmetric:
+        format = GroupedFormat("s8" if bits == 8 else "s4", group or WHOLE_ROW_GROUP)
     if inputs is not None:
         _check_inputs(inputs)
         format = replace(format, activation_bits=8)
-    format = replace(format, has_order=has_order)
-    expanded = expanded_format(config) if has_order else None
-    return Shipped(_METHOD, stored, format, group, ignored, quantises_head=True, expanded=expanded)
+    shipped = Shipped(
+        _METHOD, stored, format, group, ignored, quantises_head=True, expanded=expanded
+    )
+    return ordered(shipped) if has_order else shipped
 
 
 def _check_inputs(inputs: object) -> None:

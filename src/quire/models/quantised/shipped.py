@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from quire.errors import UnsupportedModelError
+from quire.models.quantised.expanded import Expanded, Layout
 from quire.program.values import GroupedFormat
 
-if TYPE_CHECKING:
-    from quire.models.quantised.expanded import Expanded
-
 Config = Mapping[str, Any]
-Layout = Literal[
-    "awq", "gptq", "pack-quantized", "int-quantized", "nvfp4-pack", "mxfp4", "fp8", "bitsandbytes"
-]
-"""In which tensors a matrix is stored."""
 
 WHOLE_ROW_GROUP = 128
 """Rows with one scale are held in groups of this size, which repeat it."""
 GROUPS = (16, 32, 64, 128)
 _WORKS = (
-    "AWQ and GPTQ of 4 bits, compressed-tensors of 4 bits (pack-quantized, nvfp4-pack-quantized) "
-    "or 8 bits (int-quantized, float-quantized), FP8 and bitsandbytes can be loaded"
+    "AWQ of 4 bits, GPTQ of 2, 3, 4 or 8 bits, auto-round, compressed-tensors of 4 or 8 bits, FP8, "
+    "ModelOpt (FP8, NVFP4), Quark, bitsandbytes, HQQ and torchao can be loaded"
 )
 
 
@@ -37,7 +31,8 @@ class Shipped:
 
     method: str
     """`quant_method` of the checkpoint."""
-    layout: Layout
+    layout: Layout | Literal["mxfp4"]
+    """"mxfp4": experts of a layer in one tensor, which `weights/quantised/experts.py` reads."""
     format: GroupedFormat
     group_size: int | None
     """As the checkpoint has it; None: one scale for each row."""
@@ -49,18 +44,34 @@ class Shipped:
     expanded: Expanded | None = None
     """How the same tensors are read as plain numbers, where they can be."""
     plain: frozenset[str] = frozenset()
-    """Matrices that the checkpoint holds as plain numbers, though nothing above says so."""
+    """Matrices that the checkpoint does not hold in this format, though nothing above says so."""
+    targets: tuple[str, ...] = ("Linear",)
+    """Modules that are quantised so: "Linear" stands for all; others as in `ignored`."""
+
+    @property
+    def what(self) -> str:
+        """The quantisation in words, for people."""
+        return self.method if self.expanded is None else self.expanded.what
 
     def format_of(self, name: str, depth: int) -> GroupedFormat | None:
         """Of the matrix of this name ("...q_proj.weight") [N, depth]; None: it is not held so."""
         if name in self.plain or not self.fits(depth):
             return None
-        return self.format if self._holds(name) else None
+        return self.format if self.is_target(name) and self._holds(name) else None
 
     def fits(self, depth: int) -> bool:
         """Whether groups of rows of this length are groups of the checkpoint. Those of bitsandbytes
         go on from row to row."""
         return self.layout != "bitsandbytes" or depth % self.format.group == 0
+
+    def has_groups(self, num_groups: int, depth: int) -> bool:
+        """Whether a row of this length with so many scales has groups of this checkpoint."""
+        return num_groups == (1 if self.group_size is None else -(-depth // self.group_size))
+
+    def is_target(self, name: str) -> bool:
+        """Whether the checkpoint's rules give this format to the matrix of this name."""
+        module = name.removesuffix(".weight")
+        return any(t == "Linear" or _matches(t, module, self.method) for t in self.targets)
 
     def _holds(self, name: str) -> bool:
         module = name.removesuffix(".weight")
@@ -69,6 +80,14 @@ class Shipped:
         if module.split(".")[-1] == "lm_head" and not self.quantises_head:
             return False
         return not any(_matches(pattern, module, self.method) for pattern in self.ignored)
+
+
+def ordered(shipped: Shipped) -> Shipped | Expanded:
+    """The same for a checkpoint whose groups are of columns that are not neighbours. Codes of 4
+    bits are held so, others are expanded."""
+    if shipped.format.code_bits == 4 or shipped.expanded is None:
+        return replace(shipped, format=replace(shipped.format, has_order=True))
+    return shipped.expanded
 
 
 def _matches(pattern: str, module: str, method: str) -> bool:
@@ -97,15 +116,19 @@ def fp8_format(block: tuple[int, int] | None) -> GroupedFormat | None:
 
 
 def group_of(size: object) -> int | None:
-    """None for -1: the whole row. Raises UnsupportedModelError."""
+    """None for -1: the whole row. Raises UnsupportedModelError for what is not a size."""
     if size == -1:
         return None
-    if isinstance(size, int) and size in GROUPS:
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     raise UnsupportedModelError(
-        f"quantization_config: group_size {size!r} cannot be held; "
-        f"{', '.join(map(str, GROUPS))} and -1 can"
+        f"quantization_config: group_size must be -1 or a positive number such as 128, got {size!r}"
     )
+
+
+def is_held_group(group: int | None) -> bool:
+    """Whether a row with a scale for each group of this size can be held as it is."""
+    return group is None or group in GROUPS
 
 
 def names_of(names: object, key: str) -> tuple[str, ...]:
@@ -120,6 +143,12 @@ def names_of(names: object, key: str) -> tuple[str, ...]:
 def check_is(key: str, value: object, wanted: object) -> None:
     """Raises UnsupportedModelError."""
     if value != wanted:
+        raise unsupported(key, value)
+
+
+def check_in(key: str, value: object, known: tuple[object, ...]) -> None:
+    """Raises UnsupportedModelError."""
+    if value not in known:
         raise unsupported(key, value)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from quire.errors import UnsupportedModelError
 from quire.models.base import HfConfig
+from quire.models.quantised.described import quantisation_of
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
 from quire.models.transformers.mark import MARK
@@ -68,9 +69,20 @@ def _refusal(hf_config: HfConfig) -> str:
     return "config.json: its architecture is not supported"
 
 
+def _why_never(hf_config: HfConfig) -> str | None:
+    """Why transformers would not help, as far as config.json says it."""
+    from quire.models.nearest import why_never  # for this message alone
+
+    if quantisation_of(hf_config) is not None:
+        return "they read no quantised weights here; load the unquantised checkpoint"
+    return why_never(hf_config, architectures_of(hf_config)[0])
+
+
 def _check(hf_config: HfConfig) -> None:
     """Raises UnsupportedModelError if transformers is missing, or cannot compute it here."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing and (never := _why_never(hf_config)) is not None:
+        raise UnsupportedModelError(f"it does not run with transformers' modules either: {never}")
     if missing:
         raise UnsupportedModelError(
             f"models of transformers run, slowly, with {' and '.join(missing)} installed: {EXTRA}"

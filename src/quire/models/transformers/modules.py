@@ -24,6 +24,7 @@ from quire.models.config_reader import (
     MAX_VOCAB,
     ConfigReader,
 )
+from quire.models.quantised.described import quantisation_of
 from quire.models.registry import architectures_of
 
 with warnings.catch_warnings():  # what other libraries warn of as they are imported is theirs
@@ -79,7 +80,7 @@ def find(hf_config: HfConfig) -> Found:
             f'"model_type": "{config_class.model_type}"'
         )
     _check_numbers(hf_config)
-    if hf_config.get("quantization_config") or hf_config.get("compression_config"):
+    if quantisation_of(hf_config) is not None:
         raise UnsupportedModelError(
             f"{name} is computed by transformers' modules, which read no quantised weights here; "
             "load the unquantised checkpoint"
@@ -173,7 +174,7 @@ def _check_kind(name: str, module: Any, config: Any) -> None:
     if getattr(config, "is_encoder_decoder", False):
         why = "it has an encoder"
     elif getattr(module, "_is_stateful", False):
-        why = "it keeps a state beside keys and values"
+        why = "it keeps a state in addition to keys and values"
     elif not getattr(config, "is_causal", True) or _is_made_an_encoder(module, config):
         why = "its tokens see later ones (is_decoder or is_causal is false)"
     other = set(getattr(config, "layer_types", None) or ()) - set(_ATTENTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +21,12 @@ from quire.parsers.detection.json_in_tags import json_in_tags
 from quire.parsers.detection.reasoning import opens
 from quire.parsers.detection.rendering import Frame, Probing, Reply
 from quire.parsers.events import Message
-from quire.parsers.format import ToolFormat
+from quire.parsers.format import Part, ToolFormat, texts_within
 from quire.parsers.parser import parse_whole
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS, reply_format
+
+_MARK = re.compile(r"</?[^<>\s=]+>|\[[A-Z_]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,28 @@ def best_known(samples: Samples, likely: Sequence[str]) -> FoundCalls | None:
     return FoundCalls(best[2], Origin(best[1], "it reads what the chat template writes"))
 
 
+def described(prompt: str, plain: str, likely: Sequence[str]) -> FoundCalls | None:
+    """The format of a template that tells the model how to call tools, and writes no calls: one
+    whose marks are in `prompt`, which has tools, and not in `plain`, which has none. One of which
+    all marks are there comes first, then one of `likely`, the formats of this kind of model."""
+    best: tuple[tuple[bool, int, int], str, ToolFormat] | None = None
+    for name, make in TOOL_FORMATS.items():
+        candidate = make()
+        begins = [one for one in candidate.markers if one not in candidate.answer_marks]
+        if not any(_MARK.search(one) and one in prompt and one not in plain for one in begins):
+            continue
+        texts = {*candidate.literal_texts(), *texts_within(_form(candidate))}
+        marks = {one for text in texts for one in _MARK.findall(text)}
+        place = likely.index(name) if name in likely else len(likely)
+        length = sum(len(one) for one in texts | marks if one in prompt)
+        key = (all(one in prompt for one in marks), -place, length)
+        if best is None or key > best[0]:
+            best = key, name, candidate
+    if best is None:
+        return None
+    return FoundCalls(best[2], Origin(best[1], "the prompt with tools names its marks"))
+
+
 def derived(samples: Samples) -> FoundCalls | None:
     """A format made of the samples: JSON in tags that no known format reads."""
     one, other = samples.required[0], next(iter(samples.required[1:]), None)
@@ -179,3 +204,9 @@ def _begins(part: Any) -> Iterator[str]:
     elif isinstance(part, list):
         for value in part:
             yield from _begins(value)
+
+
+def _form(format: ToolFormat) -> Part:
+    """Of a call with an argument."""
+    tools = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    return format.grammar(tools, is_parallel=True)

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.parsers.detection.calls import FoundCalls, best_known, derived, is_clean, render_samples
+from quire.parsers.detection.calls import (
+    FoundCalls,
+    best_known,
+    derived,
+    described,
+    is_clean,
+    render_samples,
+)
 from quire.parsers.detection.found import FoundFormat, Origin
 from quire.parsers.detection.names import DECLARED, NONE, FormatChoice
 from quire.parsers.detection.reasoning import (
@@ -39,8 +46,8 @@ class CheckpointFacts:
 
 
 def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]:
-    """The format. What was asked for is taken; what was not is looked for in the chat templates,
-    then by the kind of model.
+    """The format. What was asked for is taken; what was not is looked for in the chat templates: in
+    the calls that they write, then in the words of a prompt with tools; then by the kind of model.
 
     Raises ConfigError where the checkpoint does not declare what it was asked to.
     """
@@ -71,8 +78,14 @@ def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
 
 
 def _shows_tools(frames: Sequence[Frame]) -> bool:
+    with_tools, plain = _prompts(frames)
+    return with_tools != plain and bool(with_tools)
+
+
+def _prompts(frames: Sequence[Frame]) -> tuple[str, str]:
+    """A prompt with tools, and one without; empty where the template refuses it."""
     by_tools = {one.has_tools: one.prompt for one in reversed(frames)}
-    return True in by_tools and by_tools[True] != by_tools.get(False)
+    return by_tools.get(True, ""), by_tools.get(False, "")
 
 
 def _reasoning(
@@ -124,4 +137,9 @@ def _calls(
             return found
     elif frames and not _shows_tools(frames):
         return None  # the model is not told of tools
+    elif frames:
+        with_tools, plain = _prompts(frames)
+        found = described(with_tools, plain, likely)
+        if found is not None:
+            return found
     return FoundCalls(TOOL_FORMATS[likely[0]](), Origin(likely[0], _BY_TYPE)) if likely else None

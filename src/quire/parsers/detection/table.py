@@ -16,7 +16,9 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "glm4_moe": ("glm45",),
     "gpt_oss": ("openai",),
     "granite": ("granite",),
+    "granitemoe": ("granite",),
     "granitemoehybrid": ("granite4", "hermes"),
+    "granitemoeshared": ("granite",),
     "hunyuan_v1_moe": ("hunyuan_a13b",),
     "hy_v3": ("hy_v3",),
     "hy_v4": ("hy_v4",),
@@ -41,6 +43,7 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "qwen3_moe": ("hermes",),
     "qwen3_next": ("hermes", "qwen3_coder"),
     "seed_oss": ("seed_oss",),
+    "smollm3": ("hermes",),
     "step3p5": ("step3p5",),
 }
 """By `model_type`, the likeliest first; vLLM's names. Those without a row in `registry` are passed

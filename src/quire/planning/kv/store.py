@@ -9,6 +9,7 @@ from quire.config.records import CacheConfig, WeightSource
 from quire.errors import ConfigError
 from quire.planning.kv.asked import AskedStore
 from quire.planning.kv.disk import StoreDisk
+from quire.redaction import redact_url
 from quire.units import GiB, MiB, format_bytes
 
 MAX_CHUNK_BYTES = 8 * MiB
@@ -110,13 +111,4 @@ def describe(store: KVStoreConfig) -> list[str]:
         # A path may hold bytes that are no UTF-8; a log is text.
         shown = str(store.disk_path).encode("utf-8", "backslashreplace").decode()
         tiers.append(f"up to {format_bytes(store.disk_bytes)} in {shown}")
-    return [*tiers, *map(without_password, store.remotes)]
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    scheme, separator, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    shown = f"{user.partition(':')[0]}:***" if ":" in user else user
-    return f"{scheme}{separator}{shown}{at}{host}{slash}{path.partition('?')[0]}"
+    return [*tiers, *map(redact_url, store.remotes)]

@@ -29,6 +29,8 @@ _LOOKUP_IF_UNKNOWN_S = 1.0
 _SHORTEST_DEADLINE_S = 0.25
 _DEADLINE_IF_UNKNOWN_S = 5.0
 """Before anything was computed."""
+_CHUNK_IF_UNKNOWN_S = 1.0
+"""Before anything was computed, how long a load waits for each chunk."""
 _PATIENCE = 1.5
 """A load may take so many times as long as computing would."""
 
@@ -45,11 +47,19 @@ class PrefixLoad:
     num_promised: int
     """Blocks that the request needs beside those."""
     num_left: int
-    """Chunks of which nothing was heard yet."""
+    """Chunks still pending."""
     written: list[BlockKey]
     """What is in the pool already."""
     awaited: LookupJob | None = None
     """What the request waits for after this: the rest is still being stored."""
+    last_deadline: float | None = None
+    """Each chunk that arrives gives the load more time, up to this `time.monotonic()`; None: the
+    job's deadline stays."""
+
+    def chunk_arrived(self) -> None:
+        """Renews the deadline of a load whose computing time is unknown."""
+        if self.last_deadline is not None:
+            self.job.deadline = min(time.monotonic() + _CHUNK_IF_UNKNOWN_S, self.last_deadline)
 
 
 class PrefixLoads:
@@ -86,11 +96,14 @@ class PrefixLoads:
         num_free = pool.num_free
         keys = list(dict.fromkeys(key for one in found for _, key in one.places))
         reservation = kv.reserve(prefix, keys)
+        now, last_deadline = time.monotonic(), None
+        if self._store.compute.seconds(num_tokens) is None:
+            last_deadline, patience_s = now + patience_s, _CHUNK_IF_UNKNOWN_S
         job = LoadJob(
             request.request_id,
             [one.chunk for one in found],
             [self._copies(one, reservation) for one in found],
-            time.monotonic() + patience_s,
+            now + patience_s,
         )
         load = PrefixLoad(
             request=request,
@@ -101,6 +114,7 @@ class PrefixLoads:
             num_left=len(found),
             written=[],
             awaited=awaited,
+            last_deadline=last_deadline,
         )
         self._store.load(job)
         self._store.touch([one.key for one in job.chunks])

@@ -1,16 +1,17 @@
 """Accepts new connections: acquires a slot for each, and does the TLS handshake.
 
-Accepting is quick; a connection of its own, with all that belongs to it, is not. So of a crowd many
-are accepted in each turn of the event loop and few become connections. The others wait. Those whose
-first bytes ask for health or readiness become connections as soon as these bytes are there, and
-their requests are read at once. While a client waits it is a file descriptor: a socket object costs
-as much as accepting does.
+Accepting is quick; a connection of its own, with all that belongs to it, is not. A client costs a
+file descriptor until its first bytes arrive: a socket object costs as much as accepting does. Then
+it gets a slot, and waits for its turn to become a connection: of a crowd few do so in each turn of
+the event loop. Those whose first bytes ask for health or readiness become connections at once.
+
+A client that begins a request while no slot is free gets the reply 503 (`Refusals`). With TLS that
+reply needs a handshake, and so a reserved slot; a client waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 import socket
 import time
@@ -23,9 +24,12 @@ from typing import Any
 from quire.log import get_logger
 from quire.server.connection.connection import HttpConnection
 from quire.server.connection.limits.connection_slots import ConnectionSlot
+from quire.server.connection.refusals import Refusals
 from quire.server.connection.shared_state import SharedState
 from quire.server.connection.socket_transport import SocketTransport
 from quire.server.http.auth import PROBE_PATHS
+from quire.server.http.listening import most_without_connection
+from quire.server.http.problems import all_in_use, headers_too_late
 
 logger = get_logger(__name__)
 
@@ -39,11 +43,13 @@ _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _ACCEPTED_AT_ONCE = 64
 """Connections accepted before their first bytes are looked at."""
 _RETRY_S = 0.1
+_CHECK_S = 0.1
+"""How often clients without a slot are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A client that was accepted and is no connection yet."""
+    """A client with a slot that is no connection yet."""
 
     slot: ConnectionSlot
     begin: Callable[[], None]
@@ -64,14 +70,21 @@ class Acceptor:
         self._kind = listener.family, listener.type, listener.proto
         self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, _Waiting | None] = {}
-        """Accepted clients that are no connections yet, by file descriptor; None: without a slot,
-        for a moment."""
+        self._silent: dict[int, float] = {}
+        """Clients that have sent nothing yet, by file descriptor, and when to close each; the
+        oldest one is first."""
+        self._due_slot: dict[int, None] = {}
+        """Those that have begun a TLS handshake and have no slot."""
+        self._waiting: dict[int, _Waiting] = {}
+        """Those that have a slot."""
+        self._refusals = Refusals(shared)
+        self._most_without_slot = most_without_connection(shared.args)
         self._arrivals = select.epoll()
-        """Says which of these have bytes, once each."""
+        """Says which of these clients have bytes, once each."""
         self._loop.add_reader(self._arrivals.fileno(), self._look_at_arrivals)
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         self._listen()
 
@@ -79,11 +92,13 @@ class Acceptor:
         """Stops accepting, closes waiting clients, and cancels handshakes."""
         self._loop.remove_reader(self._listener)
         self._loop.remove_reader(self._arrivals.fileno())
-        for descriptor in list(self._waiting):
+        for descriptor in [*self._silent, *self._due_slot, *self._waiting]:
             self._close(self._socket(descriptor))
         self._arrivals.close()
-        if self._retry is not None:
-            self._retry.cancel()
+        self._refusals.close()
+        for timer in (self._retry, self._check):
+            if timer is not None:
+                timer.cancel()
         for task in self._connecting:
             task.cancel()
 
@@ -99,13 +114,14 @@ class Acceptor:
         end, are_more = time.thread_time() + _SLICE_S, True
         while are_more and time.thread_time() < end:
             clients, are_more = self._accept_some()
+            due = self._loop.time() + self._shared.args.header_timeout
             for client in clients:
-                self._waiting[client] = None
+                self._make_room()
+                self._silent[client] = due
                 self._arrivals.register(client, select.EPOLLIN | select.EPOLLONESHOT)
             self._look_at_arrivals()
-            for client in clients:
-                if client in self._waiting:
-                    self._wait(client)
+        if self._silent:
+            self._check_later()
 
     def _accept_some(self) -> tuple[list[int], bool]:
         """File descriptors of new clients, and whether more may wait."""
@@ -124,49 +140,102 @@ class Acceptor:
         return clients, True
 
     def _look_at_arrivals(self) -> None:
-        """Looks at waiting clients whose first bytes have arrived, or who have gone."""
+        """Looks at clients whose first bytes have arrived, or who have gone."""
         for descriptor, _event in self._arrivals.poll(0):
-            client = self._socket(descriptor)
-            first = _first_bytes(client)
-            if first == b"":
-                self._close(client)
-            elif self._is_probe(first):
-                self._open_early(client)
-            else:
-                client.detach()  # it waits on
+            if descriptor in self._silent or descriptor in self._waiting:
+                self._look_at(descriptor)
+
+    def _look_at(self, descriptor: int) -> None:
+        client = self._socket(descriptor)
+        first = _first_bytes(client)
+        if first == b"":
+            self._close(client)
+        elif self._is_probe(first):
+            self._open_early(client)
+        else:
+            client.detach()  # it waits on
+            if first is not None and descriptor not in self._waiting:
+                self._serve_or_refuse(descriptor)
 
     def _open_early(self, client: socket.socket) -> None:
-        """Makes a waiting client a connection before its turn, if there is a slot for it."""
-        waiting = self._take(client.fileno())
-        slot = waiting.slot if waiting is not None else self._shared.slots.acquire()
+        """Makes a client a connection before its turn, if there is a slot for it."""
+        waiting, slots = self._take(client.fileno()), self._shared.slots
+        slot = waiting.slot if waiting is not None else slots.acquire() or slots.acquire_reserved()
         if slot is None:
-            client.close()
+            self._refuse(client)
         else:
             self._open(client, slot)
 
     def _close(self, client: socket.socket) -> None:
-        """Closes a waiting client."""
+        """Closes a client that is no connection yet."""
         waiting = self._take(client.fileno())
         client.close()
         if waiting is not None:
             waiting.slot.release()
 
-    def _wait(self, descriptor: int) -> None:
-        """Queues a client to become a connection; closes it if there is no slot for it."""
-        slot = self._shared.slots.acquire()
-        if slot is None:
+    def _serve_or_refuse(self, descriptor: int) -> None:
+        """A client has begun a request: it gets a slot and waits for its turn, or gets 503."""
+        slots = self._shared.slots
+        slot = slots.acquire()
+        if slot is None and self._tls_options:
+            slot = slots.acquire_reserved()
+        if slot is not None:
+            self._silent.pop(descriptor, None)
+            self._due_slot.pop(descriptor, None)
+            begin = partial(self._begin, descriptor)
+            self._waiting[descriptor] = _Waiting(slot, begin)
+            slot.evict = partial(self._drop, descriptor)
+            self._shared.connects.add(begin)
+        elif self._tls_options:
+            self._silent.pop(descriptor, None)
+            self._due_slot[descriptor] = None
+            self._check_later()
+        else:
             self._take(descriptor)
-            os.close(descriptor)
-            return
-        begin = partial(self._begin, descriptor)
-        self._waiting[descriptor] = _Waiting(slot, begin)
-        slot.evict = partial(self._drop, descriptor)
-        self._shared.connects.add(begin)
+            self._refuse(self._socket(descriptor))
+
+    def _refuse(self, client: socket.socket) -> None:
+        self._make_room()
+        self._refusals.add(client, all_in_use())
+
+    def _make_room(self) -> None:
+        """Bounds the clients without a slot: closes one that was answered, or has sent nothing, or
+        has waited longest for a handshake."""
+        num_open = len(self._silent) + len(self._due_slot) + len(self._refusals)
+        if num_open >= self._most_without_slot and not self._refusals.close_oldest():
+            self._close(self._socket(next(iter(self._silent or self._due_slot))))
+
+    def _check_later(self) -> None:
+        if self._check is None:
+            self._check = self._loop.call_later(_CHECK_S, self._check_clients)
+
+    def _check_clients(self) -> None:
+        """Serves clients for whom there is a slot now, and ends those that have sent nothing."""
+        self._check = None
+        for descriptor in list(self._due_slot):
+            if descriptor in self._due_slot:
+                self._look_at(descriptor)
+            if descriptor in self._due_slot:
+                break
+        now = self._loop.time()
+        for descriptor, due in list(self._silent.items()):
+            if due > now:
+                break
+            if self._tls_options:
+                self._close(self._socket(descriptor))
+            else:
+                self._take(descriptor)
+                late = headers_too_late(self._shared.args.header_timeout)
+                self._refusals.add(self._socket(descriptor), late)
+        if self._silent or self._due_slot:
+            self._check_later()
 
     def _take(self, descriptor: int) -> _Waiting | None:
         """A client waits no more. None: it has no slot."""
         self._arrivals.unregister(descriptor)
-        waiting = self._waiting.pop(descriptor)
+        self._silent.pop(descriptor, None)
+        self._due_slot.pop(descriptor, None)
+        waiting = self._waiting.pop(descriptor, None)
         if waiting is not None:
             self._shared.connects.discard(waiting.begin)
         return waiting
@@ -180,19 +249,18 @@ class Acceptor:
         return first is not None and first.startswith(_PROBES) and not self._tls_options
 
     def _drop(self, descriptor: int) -> bool:
-        """Another client gets the slot of one that was still waiting to become a connection; False
-        if this one has asked for health meanwhile."""
+        """Whether another client may have the slot of one that waits: only if this one has gone."""
         client = self._socket(descriptor)
-        if self._is_probe(_first_bytes(client)):
-            self._open_early(client)
-            return False
-        self._close(client)
-        return True
+        is_gone = _first_bytes(client) == b""
+        if is_gone:
+            self._close(client)
+        else:
+            client.detach()
+        return is_gone
 
     def _begin(self, descriptor: int) -> None:
         waiting = self._take(descriptor)
-        if waiting is None:
-            return
+        assert waiting is not None
         client, slot = self._socket(descriptor), waiting.slot
         client.setblocking(False)
         slot.evict = partial(self._shut_down, client)
@@ -219,9 +287,6 @@ class Acceptor:
         is_open = False
         try:
             _send_at_once(client)
-            if slot.is_reserved:
-                await self._wait_for_bytes(client)
-                slot.set_busy()
             await self._loop.connect_accepted_socket(make_connection, client, **self._tls_options)
             is_open = True
         except (OSError, asyncio.TimeoutError) as error:  # ssl.SSLError is an OSError
@@ -233,21 +298,12 @@ class Acceptor:
 
     def _shut_down(self, client: socket.socket) -> bool:
         """Another client gets the slot of one that is becoming a connection; False if this one has
-        asked for health meanwhile."""
-        if self._is_probe(_first_bytes(client)):
+        sent bytes that were not read yet."""
+        if _first_bytes(client):
             return False
         with suppress(OSError):  # the client has closed it
             client.shutdown(socket.SHUT_RDWR)
         return True
-
-    async def _wait_for_bytes(self, client: socket.socket) -> None:
-        """Waits for the first bytes, so that idle clients in reserved slots use little memory."""
-        arrived = self._loop.create_future()
-        self._loop.add_reader(client, _set, arrived)
-        try:
-            await asyncio.wait_for(arrived, self._shared.args.header_timeout)
-        finally:
-            self._loop.remove_reader(client)
 
 
 def _first_bytes(client: socket.socket) -> bytes | None:
@@ -264,8 +320,3 @@ def _first_bytes(client: socket.socket) -> bytes | None:
 def _send_at_once(client: socket.socket) -> None:
     if client.family != socket.AF_UNIX:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from quire.server.connection.exchange import Exchange
 from quire.server.connection.limits.connection_slots import ConnectionSlot
@@ -16,7 +18,7 @@ from quire.server.connection.pipeline import Pipeline
 from quire.server.connection.reply_writer import ReplyWriter
 from quire.server.connection.request_head import Headers
 from quire.server.connection.shared_state import SharedState
-from quire.server.http.problems import Problem
+from quire.server.http.problems import Problem, all_in_use, headers_too_late
 
 Address = tuple[str, int]
 
@@ -216,15 +218,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _on_late(self, phase: Phase) -> None:
         """A phase has passed its time limit."""
         if phase is Phase.HEAD:
-            seconds = self._args.header_timeout
-            text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
+            problem = headers_too_late(self._args.header_timeout)
         elif phase is Phase.BODY:
             seconds = self._args.body_timeout
             text = f"The request body took longer than body_timeout {seconds:g} s to arrive."
+            problem = Problem(408, text)
         else:
             self.close()
             return
-        self._reject_rest(Problem(408, text))
+        self._reject_rest(problem)
         self._update_phase()
 
     def _reject_rest(self, problem: Problem) -> None:
@@ -276,11 +278,29 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.sender.write(first.writer.early_byte())
 
     def _evict(self) -> bool:
-        """Closes the connection for a new one, unless bytes are being sent."""
-        if self._transport.get_write_buffer_size() == 0:
-            self._transport.abort()
-            return True
+        """Closes the connection for a new one, unless bytes are being sent, or a request has
+        arrived that was not read yet. Half a request is answered 503."""
+        is_in_request = self._receiver.is_in_request
+        is_request_unread = (
+            not is_in_request
+            and self._phase_timer.phase is not Phase.LINGER
+            and _has_unread(self._transport.get_extra_info("socket"))
+        )
+        if is_request_unread or self._transport.get_write_buffer_size():
+            return False
+        if is_in_request:
+            reply = ReplyWriter("GET", "1.1").problem(all_in_use(), self.default_headers)
+            self.sender.write(reply)
+        self._transport.abort()
+        return True
+
+
+def _has_unread(connected: Any) -> bool:
+    """Whether bytes that a client has sent were not read yet."""
+    if connected is None:
         return False
+    found = fcntl.ioctl(connected.fileno(), termios.FIONREAD, bytes(4))
+    return any(found)
 
 
 def _address(given: object) -> Address | None:

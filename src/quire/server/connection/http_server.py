@@ -56,7 +56,9 @@ class HttpServer(uvicorn.Server):
         self._shared = SharedState(
             app,
             args,
-            ConnectionSlots(args.max_connections, args.reserved_connections),
+            ConnectionSlots(
+                args.max_connections, args.reserved_connections, is_tls=bool(self._tls_options)
+            ),
             WorkScheduler(),
             TurnQueue(_AT_ONCE),
             TurnQueue(_AT_ONCE),

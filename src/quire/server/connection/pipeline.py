@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.server.connection.exchange import Exchange
 from quire.server.connection.request_head import RequestHead
-from quire.server.http.problems import HttpError, Problem, unavailable
+from quire.server.http.problems import HttpError, Problem, all_in_use
 from quire.units import KiB
 
 _MAX_WAITING_BODY_BYTES = 64 * KiB
@@ -55,7 +55,7 @@ class Pipeline:
     def begin_request(self, head: RequestHead) -> None:
         """The head of a request is complete."""
         if self._is_for_probes and not head.is_probe:
-            raise HttpError(unavailable("All connections of this server are in use.", 1))
+            raise HttpError(all_in_use())
         self._exchanges.append(Exchange(head))
 
     def add_body(self, data: bytes) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from quire.server.connection.request_head import Headers
 from quire.server.http.error_forms import OVERLOADED
 from quire.server.http.problems import Problem
+
+if TYPE_CHECKING:
+    from quire.server.connection.request_head import Headers
 
 _VERSION = b"HTTP/1.1"
 _PHRASES = {status.value: status.phrase for status in HTTPStatus} | {OVERLOADED: "Overloaded"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.types import Scope
@@ -24,7 +26,7 @@ _MAX_NAMES = 16
 _MAX_NAME_CHARS = 64
 _MAX_LOGGED = 256
 """Most names in the log of one server."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 class IgnoredFields:
@@ -35,26 +37,40 @@ class IgnoredFields:
 
     def tell(self, request: Request, names: Iterable[str]) -> None:
         """Adds names to the header of the request's reply."""
-        told: list[str] = request.scope.setdefault("state", {}).setdefault(_STATE_KEY, [])
+        state = request.scope.setdefault("state", {})
+        told = state.setdefault(_STATE_KEY, _Told(self)).names
+        told += (_UNSAFE.sub("?", name[:_MAX_NAME_CHARS]) or "?" for name in names)
+
+    def log(self, names: Iterable[str]) -> None:
+        """Logs names of a request that was accepted, each once."""
         for name in names:
-            safe = _UNSAFE.sub("?", name[:_MAX_NAME_CHARS]) or "?"
-            told.append(safe)
-            if safe not in self._logged and len(self._logged) < _MAX_LOGGED:
-                self._logged.add(safe)
+            if name not in self._logged and len(self._logged) < _MAX_LOGGED:
+                self._logged.add(name)
                 logger.warning(
                     "A request has the field %s, which has no effect here; the header %s of each "
                     "reply names such fields (this line comes once for each name).",
-                    safe,
+                    name,
                     HEADER,
                 )
 
 
-def header_of(scope: Scope) -> list[tuple[bytes, bytes]]:
-    """The header of a request's reply; none if no field was ignored."""
-    told: list[str] = scope["state"].get(_STATE_KEY, [])
-    if not told:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The names of one request."""
+
+    owner: IgnoredFields
+    names: list[str] = field(default_factory=list)
+
+
+def header_of(scope: Scope, status: int) -> list[tuple[bytes, bytes]]:
+    """The header of a request's reply; none if no field was ignored. Logs the names, unless the
+    request is refused: then the refusal may be of such a field."""
+    told: _Told | None = scope["state"].get(_STATE_KEY)
+    if told is None or not told.names:
         return []
-    names = told[:_MAX_NAMES]
-    if len(told) > _MAX_NAMES:
-        names.append(f"and-{len(told) - _MAX_NAMES}-more")
+    if status < HTTPStatus.BAD_REQUEST:
+        told.owner.log(told.names)
+    names = told.names[:_MAX_NAMES]
+    if len(told.names) > _MAX_NAMES:
+        names.append(f"and-{len(told.names) - _MAX_NAMES}-more")
     return [(HEADER.lower().encode(), ", ".join(names).encode())]

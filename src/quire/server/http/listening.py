@@ -22,24 +22,39 @@ BACKLOG = 4096
 """Most connections that wait to be accepted; the system may allow fewer."""
 _OTHER_FILES = 256
 """Open files besides connections: model, threads, logs."""
+_FEWEST_WITHOUT_CONNECTION = 16
 
 
 def allow_open_files(args: ServerArgs) -> None:
-    """Raises this process's limit of open files for `max_connections`; warns if the system does not
-    allow it."""
-    wanted = args.max_connections + args.reserved_connections + _OTHER_FILES
+    """Raises this process's limit of open files for all clients; warns if the system does not allow
+    `max_connections`."""
+    needed = _files_of_connections(args)
+    wanted = needed + BACKLOG
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
+    if allowed < needed:
         logger.warning(
             "the system allows %d open files, too few for max_connections %d: "
             "raise the limit (ulimit -n %d), or give --max-connections %d",
-            allowed, args.max_connections, wanted,
+            allowed, args.max_connections, needed,
             max(1, allowed - args.reserved_connections - _OTHER_FILES),
         )  # fmt: skip
+
+
+def most_without_connection(args: ServerArgs) -> int:
+    """How many accepted clients may have no connection, to be answered 503: as many as may wait to
+    be accepted, or fewer where the system's limit of open files is low."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return BACKLOG
+    return max(_FEWEST_WITHOUT_CONNECTION, min(BACKLOG, soft - _files_of_connections(args)))
+
+
+def _files_of_connections(args: ServerArgs) -> int:
+    return args.max_connections + args.reserved_connections + _OTHER_FILES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ All routes and middleware use it, so that all errors have one form: `{"error": {
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -70,15 +71,33 @@ class HttpError(Exception):
         self.problem = problem
 
 
-def not_found(model: str) -> HttpError:
-    """No model of that name is served here."""
-    return HttpError(Problem(404, f"The model `{model}` does not exist.", param="model"))
+_MAX_NAMED = 8
+
+
+def not_found(model: str, served: Sequence[str]) -> HttpError:
+    """No model of that name is served here; the message names those that are."""
+    names = [f"`{name}`" for name in served[:_MAX_NAMED]]
+    if len(served) > _MAX_NAMED:
+        names.append(f"{len(served) - _MAX_NAMED} more, which /v1/models lists")
+    message = f"The model `{model}` does not exist. This server has: {', '.join(names)}."
+    return HttpError(Problem(404, message, param="model"))
 
 
 def unavailable(message: str, retry_after_s: float = 1.0) -> Problem:
     """503, with the seconds after which the client should try again."""
     seconds = str(max(1, round(retry_after_s)))
     return Problem(503, message, type="Service Unavailable", headers={"Retry-After": seconds})
+
+
+def all_in_use() -> Problem:
+    """503 to a client for whom there is no connection."""
+    return unavailable("All connections of this server are in use.")
+
+
+def headers_too_late(seconds: float) -> Problem:
+    """408 to a client whose request did not begin, or whose headers did not end, in time."""
+    text = f"The request headers took longer than header_timeout {seconds:g} s to arrive."
+    return Problem(408, text)
 
 
 def problem_of(error: BaseException) -> Problem:

@@ -64,7 +64,7 @@ class RequestIdMiddleware:
                 message["headers"] = [
                     *message.get("headers", []),
                     *((name, request_id.encode()) for name in _names(scope)),
-                    *ignored_fields.header_of(scope),
+                    *ignored_fields.header_of(scope, status),
                 ]
             await send(message)
 

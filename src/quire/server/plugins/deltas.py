@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
 from quire.server.plugins.records import (
     DeltaFunctionCall,
@@ -50,6 +52,7 @@ class CallEvents:
 
     def __init__(self) -> None:
         self._indices: dict[int, int] = {}
+        self._last_arguments: list[str] = []
         self._has_ended = False
 
     @property
@@ -83,13 +86,25 @@ class CallEvents:
             if call.index not in self._indices and function.name:
                 index = self._indices[call.index] = self.num_calls
                 events.append(CallBegins(index, function.name, call.id))
+                self._last_arguments = []
             if function.arguments and call.index in self._indices:
+                self._last_arguments.append(function.arguments)
                 events.append(Arguments(self._indices[call.index], function.arguments))
         return events
 
-    def end(self, rest: str) -> list[Event]:
-        """The reply is over; `rest`: more of the arguments of the last call."""
+    def end(self, rest: str, *, is_cut: bool) -> list[Event]:
+        """The reply is over; `rest`: more of the arguments of the last call. If the reply was cut,
+        that call is complete only where its arguments are."""
         if self._has_ended or not self._indices:
             return []
         events: list[Event] = [Arguments(self.num_calls - 1, rest)] if rest else []
-        return [*events, *map(CallEnds, range(self.num_calls))]
+        is_whole = not is_cut or _is_json("".join([*self._last_arguments, rest]))
+        return [*events, *map(CallEnds, range(self.num_calls - (not is_whole)))]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True

@@ -30,6 +30,8 @@ class Piece:
     text: str
     token_ids: Sequence[int]
     is_last: bool
+    is_cut: bool
+    """The model did not end the reply itself."""
 
 
 class _Text:
@@ -89,7 +91,7 @@ class _ReasoningStage:
         reasoning, content, ids = self._whole(piece) if is_whole else self._more(piece)
         if self._guard.has_failed:
             return "", piece
-        return reasoning, Piece(content, ids, piece.is_last)
+        return reasoning, Piece(content, ids, piece.is_last, piece.is_cut)
 
     def _whole(self, piece: Piece) -> tuple[str, str, Sequence[int]]:
         call, parser = self._guard.call, self._parser
@@ -139,7 +141,7 @@ class _CallStage:
             events.append(Content(piece.text))
         if piece.is_last:
             rest = self._guard.call(self._parser.get_remaining_unstreamed_args)
-            events += self.calls.end(rest or "")
+            events += self.calls.end(rest or "", is_cut=piece.is_cut)
         return events
 
 
@@ -177,9 +179,11 @@ class PluginReader:
         """Calls that have begun."""
         return self._own.num_calls if self._calls is None else self._calls.calls.num_calls
 
-    def read(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[Event]:
+    def read(
+        self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
+    ) -> list[Event]:
         """What more of the reply means. A piece that is the first and the last is a whole reply."""
-        piece = Piece(text, token_ids, is_last)
+        piece = Piece(text, token_ids, is_last, is_cut)
         reasoning, content = self._divided(piece)
         begin, self._num_chars = self._num_chars, self._num_chars + len(text)
         events: list[Event] = []
@@ -188,13 +192,13 @@ class PluginReader:
             self.reasoning_spans.append((begin, self._num_chars - len(content.text)))
         if self._calls is not None:
             return merged([*events, *self._calls.read(content)])
-        return merged([*events, *self._own.read(content.text, is_last=is_last)])
+        return merged([*events, *self._own.read(content.text, is_last=is_last, is_cut=is_cut)])
 
     def _divided(self, piece: Piece) -> tuple[str, Piece]:
         if self._reasoning is not None:
             return self._reasoning.read(piece)
-        events = self._before.read(piece.text, is_last=piece.is_last)
+        events = self._before.read(piece.text, is_last=piece.is_last, is_cut=piece.is_cut)
         reasoning = "".join(one.text for one in events if isinstance(one, Reasoning))
         content = "".join(one.text for one in events if isinstance(one, Content))
         ids = piece.token_ids if content or not reasoning else ()
-        return reasoning, Piece(content, ids, piece.is_last)
+        return reasoning, Piece(content, ids, piece.is_last, piece.is_cut)

@@ -37,6 +37,8 @@ class ParsedReply:
         self._prompt_token_ids = prompt_token_ids
         self._parsers: dict[int, ReplyReader] = {}
         self._counts: dict[int, ReasoningTokenCount] = {}
+        self._are_complete: dict[int, bool] = {}
+        """For each choice with calls, whether the last of them is complete."""
 
     def events(self, one: CompletionOutput) -> list[Event]:
         """What is new of a choice, in order. Calls have ids."""
@@ -44,11 +46,11 @@ class ParsedReply:
         if parser is None:
             parser = self._parsers[one.index] = self.plan.parser(self._prompt_token_ids)
             self._begin_count(one.index)
-        is_last = one.finish_reason is not None
-        events = parser.read(one.text, one.token_ids, is_last=is_last)
+        is_last, is_cut = one.finish_reason is not None, self._is_cut(one)
+        events = parser.read(one.text, one.token_ids, is_last=is_last, is_cut=is_cut)
         if (count := self._counts.get(one.index)) is not None:
             count.push(one.token_ids)
-        return [*self._shown(events)]
+        return [*self._shown(one.index, events)]
 
     def message(self, one: CompletionOutput) -> Message:
         """The message of a choice that is complete."""
@@ -56,11 +58,18 @@ class ParsedReply:
 
     def finish_reason(self, one: CompletionOutput) -> str | None:
         """How a choice ended, once its last events were given; None while it goes on."""
-        parser = self._parsers.get(one.index)
-        has_calls = parser is not None and parser.num_calls > 0
-        if one.finish_reason != "stop" or not has_calls or self.plan.tools.is_named:
+        if not self.ends_with_calls(one) or self.plan.tools.is_named:
             return one.finish_reason
         return "function_call" if self.plan.tools.is_legacy else "tool_calls"
+
+    def ends_with_calls(self, one: CompletionOutput) -> bool:
+        """Whether a choice ended with calls that can be run: the last of them is complete."""
+        return one.finish_reason == "stop" and self._are_complete.get(one.index, False)
+
+    def _is_cut(self, one: CompletionOutput) -> bool:
+        """Whether the model did not end the choice itself."""
+        is_stopped = isinstance(one.stop_reason, str) and not self.plan.keeps_stop_strings
+        return one.finish_reason not in (None, "stop") or is_stopped
 
     def reasoning_tokens(self, index: int) -> int | None:
         """How many tokens of a choice were reasoning so far; None if that is not counted."""
@@ -84,8 +93,8 @@ class ParsedReply:
         own = None if tools is None else tools.make_id(call.name, index)
         return own or f"chatcmpl-tool-{secrets.token_hex(16)}"
 
-    def _shown(self, events: Iterable[Event]) -> Iterable[Event]:
-        """Without what the request does not want, and with an id for each call."""
+    def _shown(self, index: int, events: Iterable[Event]) -> Iterable[Event]:
+        """What a choice shows: without what the request does not want, with an id for each call."""
         for event in events:
             if isinstance(event, Reasoning):
                 if self.plan.shows_reasoning:
@@ -93,6 +102,8 @@ class ParsedReply:
             elif isinstance(event, CallBegins | Arguments | CallEnds):
                 if event.index and not self.plan.tools.rules.is_parallel:
                     continue
+                if not isinstance(event, Arguments):
+                    self._are_complete[index] = isinstance(event, CallEnds)
                 if isinstance(event, CallBegins) and event.id is None:
                     event = replace(event, id=self._new_id(event))
                 yield event

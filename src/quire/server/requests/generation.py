@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from quire.errors import RequestError
+from quire.frontend.arguments import located
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
@@ -83,18 +84,19 @@ def _inputs(
     """Validated, as the engine takes them. Raises RequestError."""
     max_model_len = context.config.model.max_model_len
     processor = context.live_engine().input_processor
-    fitted = [params_in_room(params, len(prompt.token_ids), max_model_len) for prompt in prompts]
     inputs = []
     for index, prompt in enumerate(prompts):
-        inputs.append(
-            processor.process(
-                f"{request_id}-{index}",
-                prompt.for_engine(),
-                fitted[index],
-                priority=priority,
-                trace_headers=trace_headers,
+        with located("prompt", index, len(prompts)):
+            fitted = params_in_room(params, len(prompt.token_ids), max_model_len)
+            inputs.append(
+                processor.process(
+                    f"{request_id}-{index}",
+                    prompt.for_engine(),
+                    fitted,
+                    priority=priority,
+                    trace_headers=trace_headers,
+                )
             )
-        )
         check_wanted()
     return inputs
 

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from quire.chat.job import ChatInput
-from quire.errors import RequestError
+from quire.errors import PromptError, RequestError
+from quire.frontend.arguments import located
 from quire.frontend.tokenization import Truncation
 from quire.frontend.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
@@ -82,9 +83,10 @@ def _completion_prompts(context: ServerContext, request: CompletionRequest) -> l
     )
     add_special_tokens = request.add_special_tokens is not False
     prompts = []
-    for part in parts:
+    for index, part in enumerate(parts):
         if isinstance(part, str):
-            token_ids = _prompt_ids(context, part, add_special_tokens, truncation)
+            with located("prompt", index, len(parts)):
+                token_ids = _prompt_ids(context, part, add_special_tokens, truncation)
             prompts.append(PreparedPrompt(token_ids, part, salt))
         else:
             token_ids = part if truncation is None else truncation.kept(part)
@@ -223,7 +225,7 @@ def encode(
     try:
         num_bytes = len(text.encode("utf-8"))
     except UnicodeEncodeError:
-        raise RequestError("the prompt is not valid Unicode", parameter="prompt") from None
+        raise PromptError("the prompt is not valid Unicode", parameter="prompt") from None
     limits.check_text("prompt", num_bytes)
     if len(text) <= INLINE_SIZE:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.config import ModelConfig
 from quire.errors import RequestError
-from quire.param_checks import checked_extra_args
+from quire.param_checks import checked_json
 from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
@@ -112,8 +112,8 @@ def params_of(
 
 def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
     """As in vLLM, `kv_transfer_params` are among them."""
-    extra = checked_extra_args(request.vllm_xargs, "vllm_xargs")
-    transfer = checked_extra_args(request.kv_transfer_params, "kv_transfer_params")
+    extra = checked_json(request.vllm_xargs, "vllm_xargs")
+    transfer = checked_json(request.kv_transfer_params, "kv_transfer_params")
     return extra if transfer is None else {**(extra or {}), "kv_transfer_params": transfer}
 
 

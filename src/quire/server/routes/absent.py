@@ -22,7 +22,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance/apply",
         "/fault_tolerance/status",
     ),
-    "weights are read once, at the start": (
+    "new weights come from files: /collective_rpc with the method reload_weights": (
         "/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update",
         "/start_draft_weight_update", "/update_weights", "/finish_weight_update",
         "/update_weight_version", "/weight_checker", "/weight_info",

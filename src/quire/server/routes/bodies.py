@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from quire.errors import quoted
 from quire.server.context import ServerContext
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import HttpError, Problem, decode_problem
@@ -76,6 +77,13 @@ async def field_names(request: Request) -> set[str]:
 async def _json_text(request: Request) -> bytes:
     if not is_json(request):
         raise HttpError(Problem(415, "Only the content type application/json is understood."))
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = (
+            f"The body has the Content-Encoding {quoted(encoding):.80}, but bodies must not be "
+            "compressed here: switch the compression of requests off in the client."
+        )
+        raise HttpError(Problem(415, message, headers={"Accept-Encoding": "identity"}))
     return await request.body()
 
 

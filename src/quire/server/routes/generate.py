@@ -148,8 +148,10 @@ async def begin(
     head: ReplyHead,
     prepare: _Prepare[Asked],
     make_writer: Callable[[ServerContext, Asked, ReplyHead, list[PreparedPrompt]], Writer],
+    own_name: Callable[[str], str] = str,
 ) -> tuple[Generation, Writer]:
-    """Checks a request and hands it to the engine."""
+    """Checks a request and hands it to the engine. `own_name`: what a field of a chat is called in
+    this API."""
     context = context_of(http)
     engine, deadline = context.live_engine(), deadline_of(http, context.args.request_timeout)
     refuse_unsupported(request)
@@ -166,7 +168,8 @@ async def begin(
     prompts = [prompt.of_tenant(salt) for prompt in await prepare(context, request)]
     writer = make_writer(context, request, head, prompts)
     with named_as_asked(request):
-        await set_reply_form(context, prompts[0].reply, params)
+        left_out = await set_reply_form(context, prompts[0].reply, params)
+    context.ignored_fields.tell(http, map(own_name, left_out))
     return await _start(context, http, head, request, prompts, params, deadline), writer
 
 

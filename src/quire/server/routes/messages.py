@@ -23,6 +23,7 @@ from quire.server.requests.messages.chat_request import (
     chat_request,
     fields_without_effect,
     named_as_asked,
+    own_name,
 )
 from quire.server.requests.messages.disabled_thinking import disabled_effort
 from quire.server.requests.messages.late_system import merges_system
@@ -65,7 +66,7 @@ async def create_message(http: Request) -> Response | ASGIApp:
         request = await _converted(context, asked, convert)
         head = ReplyHead.of(context, http, request, "msg")
         head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
-        generation, writer = await begin(http, request, head, _prompts, make_writer)
+        generation, writer = await begin(http, request, head, _prompts, make_writer, own_name)
     if not asked.stream:
         finals = await until_gone(http, generation, generation.final_outputs())
         if finals is None:

@@ -31,7 +31,7 @@ async def asset(http: Request) -> Response:
 
 
 def _file(name: str) -> Response:
-    return Response(ui.read(name), headers={"content-type": ui.FILES[name], **ui.HEADERS})
+    return Response(ui.read(name), headers=ui.headers_of(name))
 
 
 async def live_view(http: Request) -> Response | ASGIApp:

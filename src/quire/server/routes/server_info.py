@@ -1,5 +1,5 @@
 """`/server_info`: the configuration, the environment and the machine, for those who look for a
-cause. Names no secret: keys and tokens are in no configuration, and their variables are left out.
+cause, without secrets (`quire.redaction`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.redaction import environment, redacted
 from quire.server.routes.bodies import context_of, json_response
 from quire.server.routes.query import read_query
 from quire.server.schema.engine import (
@@ -26,7 +27,6 @@ from quire.server.schema.engine import (
 from quire.version import __version__
 
 _PREFIXES = ("QUIRE_", "VLLM_")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _LIBRARIES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvloop")
 
 
@@ -35,15 +35,9 @@ async def server_info(http: Request) -> Response:
     form = read_query(http, ServerInfoQuery).config_format
     config = context_of(http).config
     shown = str(config) if form == "text" else msgspec.to_builtins(config, enc_hook=str)
-    if isinstance(shown, dict) and shown.get("watermark"):
-        del shown["watermark"]["key"]
     info = ServerInfo(
-        vllm_config=shown,
-        vllm_env={
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name.startswith(_PREFIXES) and not any(word in name for word in _SECRET)
-        },
+        vllm_config=redacted(shown),
+        vllm_env=environment(_PREFIXES),
         system_env=await asyncio.to_thread(_system),
     )
     return json_response(info)

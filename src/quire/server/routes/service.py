@@ -31,7 +31,7 @@ async def model(http: Request) -> Response:
     context = context_of(http)
     name = http.path_params["model_id"]
     if name not in context.names:
-        raise not_found(name[:200])
+        raise not_found(name[:200], context.names)
     return json_response(_card(context, name))
 
 
@@ -96,4 +96,6 @@ async def metrics(http: Request) -> Response:
     engine = context.loaded_engine()
     is_well = engine.health().state == "alive"
     engine.metrics.series.engine_ready.set(1 if is_well else 0)
+    if is_well:
+        await engine.refresh_metrics()
     return Response(http.app.state.exposition().text(), headers={"content-type": CONTENT_TYPE})

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
+from quire.frontend.arguments import located
 from quire.params import SamplingParams
 from quire.server.context import ServerContext
 from quire.server.replies.head import ReplyHead
@@ -154,8 +155,9 @@ def _rendered_list(
     params: SamplingParams,
 ) -> list[bytes]:
     rendered = JsonPieces().new_list()
-    for prompt in prompts:
-        rendered.add([_rendered(context, head, request, prompt, params)])
+    for index, prompt in enumerate(prompts):
+        with located("prompt", index, len(prompts)):
+            rendered.add([_rendered(context, head, request, prompt, params)])
         check_wanted()
     return list(rendered.pieces())
 

@@ -65,9 +65,10 @@ class InputMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ToolDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A tool that the model may call and the client runs."""
 
-    name: str
+    name: str = ""
     type: str | None = None
-    """`custom`, or none: the tools of the vendor's own models are refused."""
+    """`custom`, or none. Tools of other types, which the vendor runs or has trained its models on,
+    are left out."""
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None

@@ -4,6 +4,10 @@
 the files themselves talk to `/v1/models`, `/v1/chat/completions`, `/v1/completions` and
 `/quire/live`, always relative to the page, so that a path prefix of a proxy does not matter.
 None of them needs the API key: the page asks for it when a call answers 401.
+
+`katex/` holds KaTeX 0.19.1 from npm, with its licence: `dist/katex.min.js`, the fonts in woff2,
+and `dist/katex.min.css` without the addresses of the other font formats. The page loads it when
+an answer has a formula.
 """
 
 from __future__ import annotations
@@ -11,36 +15,41 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Final
 
-FILES: Final = {
-    "index.html": "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-    "app.js": "text/javascript; charset=utf-8",
-    "api.js": "text/javascript; charset=utf-8",
-    "chat.js": "text/javascript; charset=utf-8",
-    "dialogs.js": "text/javascript; charset=utf-8",
-    "dom.js": "text/javascript; charset=utf-8",
-    "highlight.js": "text/javascript; charset=utf-8",
-    "live.js": "text/javascript; charset=utf-8",
-    "markdown.js": "text/javascript; charset=utf-8",
-    "message.js": "text/javascript; charset=utf-8",
-    "pool.js": "text/javascript; charset=utf-8",
-    "request.js": "text/javascript; charset=utf-8",
-    "store.js": "text/javascript; charset=utf-8",
-    "thinking.js": "text/javascript; charset=utf-8",
-    "tools.js": "text/javascript; charset=utf-8",
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "woff2": "font/woff2",
 }
+_OWN = (
+    "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
+    "dialogs.js", "dom.js", "follow.js", "highlight.js", "inline.js", "live.js", "markdown.js",
+    "math.js", "message.js", "pool.js", "request.js", "store.js", "thinking.js", "tools.js",
+    "versions.js",
+)  # fmt: skip
+_FONTS = (
+    "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",
+    "Main-Bold", "Main-BoldItalic", "Main-Italic", "Main-Regular", "Math-BoldItalic",
+    "Math-Italic", "SansSerif-Bold", "SansSerif-Italic", "SansSerif-Regular", "Script-Regular",
+    "Size1-Regular", "Size2-Regular", "Size3-Regular", "Size4-Regular", "Typewriter-Regular",
+)  # fmt: skip
+_KATEX = (
+    "katex/katex.min.js", "katex/katex.min.css",
+    *(f"katex/fonts/KaTeX_{font}.woff2" for font in _FONTS),
+)  # fmt: skip
+
+FILES: Final = {name: _TYPES[name.rpartition(".")[2]] for name in (*_OWN, *_KATEX)}
 """Every file of the page with its content type; nothing else in this folder is served."""
 
-HEADERS: Final = {
+_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'"
+        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
 }
 """Headers of every file. No inline script or style, no HTML from strings, no other origin: a
 model's output can never run as code."""
@@ -51,3 +60,10 @@ def read(name: str) -> bytes:
     if name not in FILES:
         raise KeyError(name)
     return (files(__name__) / name).read_bytes()
+
+
+def headers_of(name: str) -> dict[str, str]:
+    """The HTTP headers of one of `FILES`. A browser keeps KaTeX for a day, and asks for the
+    page's own files each time, because they belong to the server's version."""
+    kept = "max-age=86400" if name in _KATEX else "no-cache"
+    return {"content-type": FILES[name], "cache-control": kept, **_HEADERS}

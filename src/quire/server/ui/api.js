@@ -12,6 +12,8 @@ export class ApiError extends Error {
   }
 }
 
+const NO_DEFAULTS = { model: {}, chat: {} };
+
 let key = loadKey();
 let askForKey = null;
 let asking = null;
@@ -75,6 +77,21 @@ async function refusal(response) {
 export async function listModels() {
   const reply = await (await call("v1/models", {}, !isDeclined)).json();
   return reply.data.map((model) => ({ id: String(model.id), maxLength: model.max_model_len }));
+}
+
+/**
+ * What the page needs to know of the model, {isDemo, sampling}: `sampling.model` are the sampling
+ * defaults of the model, `sampling.chat` those that a front end for people adds to them.
+ */
+export async function modelFacts() {
+  try {
+    const { state, is_demo: isDemo, sampling } = await (await call("quire/live", {}, !isDeclined)).json();
+    if (state === "loading") throw new ApiError("The model is being loaded.", 503);
+    return { isDemo: isDemo === true, sampling: sampling ?? NO_DEFAULTS };
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    return { isDemo: false, sampling: NO_DEFAULTS }; // another server, without this route
+  }
 }
 
 /** Server-sent events of a response, parsed, until `[DONE]` or the end. */

@@ -1,6 +1,6 @@
 // Entry point: creates the parts of the page and their shared state.
 
-import { listModels, onKeyNeeded } from "./api.js";
+import { listModels, modelFacts, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
 import { SettingsDialog, askForKey, showRequest } from "./dialogs.js";
 import { byId, el } from "./dom.js";
@@ -12,16 +12,42 @@ const settings = store.loadSettings();
 const conversations = new store.Conversations();
 const live = new LiveView();
 
+const dialog = new SettingsDialog(settings, store.saveSettings, changeKey);
+
+const DEMO_SUGGESTIONS = [
+  "What is 17 + 25?",
+  "Tell me a short story about a lighthouse.",
+  "Sort these words: pear, apple, quince, fig",
+  "Who are you?",
+];
+
 const state = {
   model: () => byId("model").value,
   /** The request for an answer to these messages. */
-  request: (messages) => requestFor(byId("model").value, settings, messages),
+  request: (messages) => requestFor(state.model(), settings, dialog.sampling.chat, messages),
 };
 
 const chat = new Chat(state, (conversation) => {
   conversations.touch(conversation);
   drawShelf();
+  if (conversation === chat.conversation) setAddress("replaceState");
 }, showRequest);
+
+const ADDRESS = "#/c/";
+
+/** The conversation that the page's address names, or a new one. */
+function addressed() {
+  const id = location.hash.startsWith(ADDRESS) ? location.hash.slice(ADDRESS.length) : "";
+  return conversations.find(decodeURIComponent(id)) ?? conversations.create();
+}
+
+/** Gives the page the address of the open conversation; a new one has none before its first message. */
+function setAddress(method) {
+  const { id, title, messages } = chat.conversation;
+  const address = messages.length ? ADDRESS + encodeURIComponent(id) : "";
+  document.title = title && messages.length ? `${title} – Quire` : "Quire";
+  if (address !== location.hash) history[method](null, "", location.pathname + location.search + address);
+}
 
 function drawShelf() {
   const shown = conversations.list.filter((one) => one.messages.length > 0);
@@ -39,8 +65,9 @@ function drawShelf() {
   byId("forget").hidden = shown.length === 0;
 }
 
-function show(conversation) {
+function show(conversation, method = "pushState") {
   chat.open(conversation);
+  setAddress(method);
   drawShelf();
   openShelf(false);
   setView("chat");
@@ -90,7 +117,9 @@ function nextTheme() {
 
 async function loadModels() {
   try {
-    const models = await listModels();
+    const [models, facts] = [await listModels(), await modelFacts()];
+    dialog.sampling = facts.sampling;
+    if (facts.isDemo) showSuggestions(DEMO_SUGGESTIONS);
     byId("model").replaceChildren(...models.map(({ id }) => el("option", { value: id }, id)));
     byId("model").disabled = models.length < 2;
     const { id, maxLength } = models[0];
@@ -102,15 +131,20 @@ async function loadModels() {
   }
 }
 
+function showSuggestions(texts) {
+  byId("suggestions").replaceChildren(...texts.map((text) =>
+    el("button", { type: "button", className: "chip", onclick: () => chat.send(text) }, text)));
+}
+
+async function changeKey() {
+  const answer = await askForKey();
+  if (!answer) return;
+  store.saveKey(answer.key, answer.keep);
+  location.reload();
+}
+
 function start() {
   onKeyNeeded(askForKey);
-  new SettingsDialog(settings, store.saveSettings, async () => {
-    const answer = await askForKey();
-    if (answer) {
-      store.saveKey(answer.key, answer.keep);
-      location.reload();
-    }
-  });
   byId("new-chat").addEventListener("click", () => show(conversations.create()));
   byId("forget").addEventListener("click", () => {
     if (!confirm("Delete all conversations from this browser?")) return;
@@ -127,7 +161,13 @@ function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => live.redraw());
   setTheme(store.loadTheme());
   setPanel(store.loadPanel());
-  show(conversations.create());
+  addEventListener("popstate", () => show(addressed(), "replaceState"));
+  addEventListener("pagehide", () => chat.leave());
+  store.onOtherTab(() => {
+    conversations.reload(chat.conversation);
+    drawShelf();
+  });
+  show(addressed(), "replaceState");
   loadModels().then(() => live.run());
 }
 

@@ -1,21 +1,17 @@
 // The conversation: sends, streams, stops, and shows. Owns the message list and the composer.
 
+import { explain, measure, take } from "./answers.js";
 import { streamAnswer } from "./api.js";
-import { byId, el } from "./dom.js";
+import { byId } from "./dom.js";
+import { EndFollower } from "./follow.js";
 import { MessageView } from "./message.js";
-
-const SUGGESTIONS = [
-  "What is 17 + 25?",
-  "Tell me a short story about a lighthouse.",
-  "Sort these words: pear, apple, quince, fig",
-  "Who are you?",
-];
+import { beginVersion, chooseVersion, cut, versionsAt } from "./versions.js";
 
 /** Shows one conversation; `app.js` selects it. */
 export class Chat {
   /**
-   * `state` gives `model()` and `request(messages)`; `onChange` is called after every finished
-   * change, `showRequest` with the request of an answer.
+   * `state` gives `model()` and `request(messages)`; `onChange` is called when an answer begins
+   * and after every finished change, `showRequest` with the request of an answer.
    */
   constructor(state, onChange, showRequest) {
     this.state = state;
@@ -23,9 +19,11 @@ export class Chat {
     this.showRequest = showRequest;
     this.conversation = null;
     this.abort = null;
+    this.writing = null; // the record of the answer that is being streamed
+    this.editing = null; // the message whose new text is in the input box
     this.views = new Map();
     this.sent = new WeakMap();
-    this.log = byId("log");
+    this.follower = new EndFollower();
     this.messages = byId("messages");
     this.prompt = byId("prompt");
     this.wire();
@@ -44,32 +42,36 @@ export class Chat {
     });
     this.prompt.addEventListener("input", () => this.fitPrompt());
     byId("stop").addEventListener("click", () => this.stop());
+    byId("cancel-edit").addEventListener("click", () => this.cancelEdit());
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.abort && !document.querySelector("dialog[open]")) this.stop();
+      if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+      if (this.abort) this.stop();
+      else this.cancelEdit();
     });
-    byId("to-end").addEventListener("click", () => this.scrollToEnd(true));
-    this.log.addEventListener("scroll", () => this.noteScroll(), { passive: true });
-    this.messages.addEventListener("grown", () => this.scrollToEnd(false));
-    new ResizeObserver(() => this.scrollToEnd(false)).observe(this.log);
-    byId("suggestions").append(...SUGGESTIONS.map((text) =>
-      el("button", { type: "button", className: "chip", onclick: () => this.send(text) }, text)));
-    this.isAtEnd = true;
   }
 
   /** Shows a conversation; stops an answer that is being generated in another one. */
   open(conversation) {
     this.stop();
+    this.cancelEdit();
     this.conversation = conversation;
+    this.showMessages();
+    this.follower.go();
+  }
+
+  showMessages() {
     this.views.clear();
-    this.messages.replaceChildren(...conversation.messages.map((record) => this.viewOf(record).root));
+    const views = this.conversation.messages.map((record) => this.viewOf(record));
+    this.messages.replaceChildren(...views.map((view) => view.root));
     this.refresh();
-    this.scrollToEnd(true);
   }
 
   viewOf(record) {
     const view = new MessageView(record, this.actionsOf(record), {
       resultOf: (call) => this.resultOf(call),
       onResult: (call, text) => this.giveResult(record, call, text),
+      versions: () => versionsAt(this.conversation, this.conversation.messages.indexOf(record)),
+      onVersion: (chosen) => this.chooseVersion(record, chosen),
     });
     this.views.set(record, view);
     return view;
@@ -101,10 +103,15 @@ export class Chat {
 
   async send(text) {
     if (this.abort || !text.trim() || !this.state.model()) return;
+    if (this.editing) {
+      beginVersion(this.conversation, this.conversation.messages.indexOf(this.editing));
+      this.editing = null;
+      this.showMessages();
+    }
     this.prompt.value = "";
     this.fitPrompt();
     this.add({ role: "user", content: text });
-    this.scrollToEnd(true);
+    this.follower.go();
     await this.answer();
   }
 
@@ -117,7 +124,10 @@ export class Chat {
     const view = this.add(record);
     view.draw(false);
     this.abort = new AbortController();
+    this.writing = record;
     this.refresh();
+    this.follower.keep();
+    this.onChange(conversation);
     const clock = { sent: performance.now(), first: 0, last: 0, pieces: 0 };
     try {
       for await (const piece of streamAnswer(request.path, request.body, this.abort.signal)) {
@@ -130,9 +140,10 @@ export class Chat {
     }
     measure(record, clock);
     this.abort = null;
+    this.writing = null;
     view.finish();
     this.refresh();
-    this.scrollToEnd(false);
+    this.follower.keep();
     byId("announcer").textContent = record.error ?? record.content.slice(0, 2000);
     this.onChange(conversation);
   }
@@ -156,26 +167,49 @@ export class Chat {
     this.abort?.abort();
   }
 
-  /** Moves a message back to the input box and removes the later ones. */
+  /** Before the page goes away: what has come of an answer so far is what there will be. */
+  leave() {
+    if (!this.writing) return;
+    this.writing.stopped = true;
+    this.onChange(this.conversation);
+  }
+
+  /** Puts a message's text in the input box; sending it begins a new version of the message. */
   edit(record) {
     if (this.abort) return;
-    this.cutFrom(record);
+    this.cancelEdit();
+    this.editing = record;
     this.prompt.value = record.content;
     this.fitPrompt();
+    this.refresh();
     this.prompt.focus();
   }
 
-  /** Replaces this answer and all later messages by a new answer. */
+  cancelEdit() {
+    if (!this.editing) return;
+    this.editing = null;
+    this.prompt.value = "";
+    this.fitPrompt();
+    this.refresh();
+  }
+
+  /** Asks for a new version of this answer; the earlier one is kept. */
   again(record) {
     if (this.abort) return;
-    this.cutFrom(record);
+    this.cancelEdit();
+    const at = this.conversation.messages.indexOf(record);
+    if (record.error && !record.content) cut(this.conversation, at); // nothing worth keeping
+    else beginVersion(this.conversation, at);
+    this.showMessages();
     this.answer();
   }
 
-  cutFrom(record) {
-    const at = this.conversation.messages.indexOf(record);
-    for (const gone of this.conversation.messages.splice(at)) this.views.get(gone)?.root.remove();
-    this.refresh();
+  chooseVersion(record, chosen) {
+    if (this.abort) return;
+    this.cancelEdit();
+    chooseVersion(this.conversation, this.conversation.messages.indexOf(record), chosen);
+    this.showMessages();
+    this.onChange(this.conversation);
   }
 
   refresh() {
@@ -184,6 +218,8 @@ export class Chat {
     const isBusy = this.abort !== null;
     byId("send").hidden = isBusy;
     byId("stop").hidden = !isBusy;
+    byId("edit-note").hidden = this.editing === null;
+    for (const [record, view] of this.views) view.root.classList.toggle("edited", record === this.editing);
     this.messages.setAttribute("aria-busy", String(isBusy));
   }
 
@@ -191,61 +227,4 @@ export class Chat {
     this.prompt.style.height = "auto";
     this.prompt.style.height = `${Math.min(this.prompt.scrollHeight, window.innerHeight * 0.4)}px`;
   }
-
-  noteScroll() {
-    const { scrollTop, scrollHeight, clientHeight } = this.log;
-    this.isAtEnd = scrollHeight - scrollTop - clientHeight < 60;
-    byId("to-end").hidden = this.isAtEnd;
-  }
-
-  scrollToEnd(isForced) {
-    if (!isForced && !this.isAtEnd) return;
-    this.isAtEnd = true;
-    this.log.scrollTop = this.log.scrollHeight;
-  }
-}
-
-function take(record, piece, clock) {
-  const now = performance.now();
-  if (piece.text || piece.reasoning || piece.calls.length) {
-    clock.first ||= now;
-    clock.last = now;
-    clock.pieces += 1;
-  }
-  record.content += piece.text;
-  record.reasoning += piece.reasoning;
-  for (const delta of piece.calls) {
-    record.calls[delta.index] ??= { id: delta.id, name: delta.function.name, arguments: "" };
-    record.calls[delta.index].arguments += delta.function.arguments ?? "";
-  }
-  record.finishReason = piece.finishReason ?? record.finishReason;
-  if (piece.usage) record.usage = piece.usage;
-}
-
-/** Speeds measured in the browser; token counts from the server. */
-function measure(record, clock) {
-  if (!clock.first) return;
-  const usage = record.usage ?? {};
-  const completion = usage.completion_tokens ?? clock.pieces;
-  const seconds = (clock.last - clock.first) / 1000;
-  record.stats = {
-    ttft: (clock.first - clock.sent) / 1000,
-    rate: completion > 1 && seconds > 0.02 ? (completion - 1) / seconds : 0,
-    completion,
-    prompt: usage.prompt_tokens ?? 0,
-    cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
-  };
-  delete record.usage;
-}
-
-function explain(error) {
-  if (error.status === 503) {
-    const wait = error.retryAfter ? ` Try again in ${Math.ceil(error.retryAfter)} s.` : "";
-    return `The server is busy. ${error.message}${wait}`;
-  }
-  if (error.status === 401) return "The server did not accept the API key.";
-  if (/chat template/i.test(error.message)) {
-    return `${error.message} In the settings, choose "Plain text, continued".`;
-  }
-  return error.message;
 }

@@ -7,6 +7,9 @@ import { ToolList } from "./tools.js";
 
 const FIELDS = Object.keys(DEFAULT_SETTINGS).filter((name) => name !== "tools");
 
+/** What the server does without a value, and without a default of the model. */
+const NEUTRAL = { temperature: "1", top_p: "1, all", top_k: "all", min_p: "0, all", max_tokens: "to the end" };
+
 /** Opens the key dialog. Resolves to {key, keep}, or null when the user cancels. */
 export function askForKey() {
   const dialog = byId("key-dialog");
@@ -28,6 +31,7 @@ export function askForKey() {
 export class SettingsDialog {
   constructor(settings, onChange, onKey) {
     this.settings = settings;
+    this.sampling = { model: {}, chat: {} };
     this.dialog = byId("settings");
     this.form = this.dialog.querySelector("form");
     this.tools = new ToolList(settings);
@@ -51,12 +55,22 @@ export class SettingsDialog {
 
   open() {
     this.fill(this.settings);
+    this.showDefaults();
     this.tools.draw();
     this.dialog.showModal();
   }
 
   fill(settings) {
     for (const name of FIELDS) this.form.elements[name].value = settings[name];
+  }
+
+  /** Shows in each empty field what applies without a value. */
+  showDefaults() {
+    const { model, chat } = this.sampling;
+    for (const [name, neutral] of Object.entries(NEUTRAL)) {
+      const own = name in model ? `${model[name]}, the model's` : neutral;
+      this.form.elements[name].placeholder = name in chat ? String(chat[name]) : own;
+    }
   }
 
   take() {

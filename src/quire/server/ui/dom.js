@@ -14,6 +14,13 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
+/** Replaces the children, unless they are these already: a moved element loses its selection. */
+export function setChildren(node, children) {
+  const old = node.childNodes;
+  const isSame = old.length === children.length && children.every((child, i) => child === old[i]);
+  if (!isSame) node.replaceChildren(...children);
+}
+
 /** The element with this id; a missing one is a mistake in index.html. */
 export function byId(id) {
   const node = document.getElementById(id);

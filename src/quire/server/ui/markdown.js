@@ -1,37 +1,70 @@
-// Markdown to DOM nodes. It never builds HTML text: every character of the source ends up in
-// a text node, so nothing that a model writes can become an element, an attribute or a script.
-// Images become links: loading one would send a request to another host.
+// Markdown to DOM nodes: its blocks; `inline.js` reads what is inside a line. No HTML text is
+// built: every character of the source ends up in a text node, so nothing that a model writes can
+// become an element, an attribute or a script. Images become links: loading one would send a
+// request to another host.
 
 import { el, copyWithFeedback } from "./dom.js";
 import { highlight } from "./highlight.js";
+import { inline, MAX_DEPTH } from "./inline.js";
+import { formulaBlock, startsFormula } from "./math.js";
 
-const MAX_DEPTH = 6;
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([\w+#.-]{0,32})[^`]*$/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^( {0,9})([-*+]|\d{1,9}[.)])\s+(.*)$/;
+const TASK = /^\[([ xX])\]\s+/;
+// The beginning of a mark at the end of a growing text: the next characters decide what it is.
+const HALF_MARK = /(^|\n)[ \t]*(?:\d{1,9}[.)]?|[-*+] *(?:\[[ xX]?\]?)?|#{1,6}|>|[`~]{1,2}|\||\\|\$)$/;
 const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 
-/** A document fragment for a Markdown text; the text is not trusted. */
-export function renderMarkdown(source) {
-  const fragment = document.createDocumentFragment();
-  fragment.append(...blocks(source.replace(/\r\n?/g, "\n").split("\n"), 0));
-  return fragment;
+/** A Markdown text on the page, which may grow. The text is not trusted. */
+export class MarkdownView {
+  constructor() {
+    this.root = el("div", { className: "text" });
+    this.source = "";
+    this.starts = []; // the line at which each block begins
+  }
+
+  /**
+   * Shows the text. While it grows, only its last two blocks are read again: text that is added
+   * at the end can continue the last block, and can make one block of both. Elements that stay
+   * the same are kept, with the user's selection in them.
+   */
+  show(source, isFinal) {
+    const shown = isFinal ? source : source.replace(HALF_MARK, "$1");
+    const isGrown = !isFinal && shown.startsWith(this.source);
+    const kept = isGrown ? Math.max(0, this.starts.length - 2) : 0;
+    const found = blocks(linesOf(shown), 0, this.starts[kept] ?? 0);
+    found.forEach(({ node }, i) => keepOrReplace(this.root, kept + i, node));
+    while (this.root.childNodes.length > kept + found.length) this.root.lastChild.remove();
+    this.starts = [...this.starts.slice(0, kept), ...found.map(({ line }) => line)];
+    this.source = shown;
+  }
 }
 
-function blocks(lines, depth) {
-  const nodes = [];
-  let at = 0;
+function keepOrReplace(root, index, node) {
+  const old = root.childNodes[index];
+  if (!old) root.append(node);
+  else if (!old.isEqualNode(node)) old.replaceWith(node);
+}
+
+const linesOf = (source) => source.replace(/\r\n?/g, "\n").split("\n");
+const nodesOf = (lines, depth) => blocks(lines, depth, 0).map(({ node }) => node);
+
+/** The blocks from this line on, each with the line at which it begins. */
+function blocks(lines, depth, begin) {
+  const found = [];
+  let at = begin;
   while (at < lines.length) {
     if (!lines[at].trim()) {
       at += 1;
       continue;
     }
     const [node, next] = block(lines, at, depth);
-    nodes.push(node);
+    found.push({ node, line: at });
     at = next;
   }
-  return nodes;
+  return found;
 }
 
 function block(lines, at, depth) {
@@ -45,6 +78,8 @@ function block(lines, at, depth) {
     return [el(`h${level}`, {}, ...inline(heading[2], 0)), at + 1];
   }
   if (RULE.test(line)) return [el("hr"), at + 1];
+  const formula = formulaBlock(lines, at);
+  if (formula) return [formula.node, formula.next];
   if (/^ {0,3}>/.test(line) && depth < MAX_DEPTH) return quote(lines, at, depth);
   if (ITEM.test(line) && depth < MAX_DEPTH) return list(lines, at, depth);
   if (line.includes("|") && TABLE_RULE.test(lines[at + 1] ?? "") && lines[at + 1].includes("-")) {
@@ -74,7 +109,7 @@ function quote(lines, at, depth) {
   let end = at;
   while (end < lines.length && /^ {0,3}>/.test(lines[end])) end += 1;
   const inner = lines.slice(at, end).map((line) => line.replace(/^ {0,3}> ?/, ""));
-  return [el("blockquote", {}, ...blocks(inner, depth + 1)), end];
+  return [el("blockquote", {}, ...nodesOf(inner, depth + 1)), end];
 }
 
 function list(lines, at, depth) {
@@ -105,10 +140,17 @@ function belongs(lines, at, indent) {
 }
 
 function listItem(body, depth) {
-  const nodes = blocks(body, depth + 1);
+  const task = TASK.exec(body[0]);
+  if (task) body[0] = body[0].slice(task[0].length);
+  const nodes = nodesOf(body, depth + 1);
   // A single paragraph is unwrapped, so that tight lists stay tight.
   if (nodes[0]?.tagName === "P") nodes.splice(0, 1, ...nodes[0].childNodes);
-  return el("li", {}, ...nodes);
+  if (!task) return el("li", {}, ...nodes);
+  const isDone = task[1] !== " ";
+  const box = el("input", {
+    type: "checkbox", disabled: true, defaultChecked: isDone, "aria-label": isDone ? "done" : "to do",
+  });
+  return el("li", { className: "task" }, box, ...nodes);
 }
 
 function table(lines, at) {
@@ -135,121 +177,4 @@ function paragraph(lines, at) {
 
 const startsBlock = (line) =>
   FENCE.test(line) || HEADING.test(line) || RULE.test(line) || /^ {0,3}>/.test(line) ||
-  ITEM.test(line);
-
-const WRAPS = [
-  ["***", "strong"], ["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"],
-];
-const URL_START = /https?:\/\/[^\s<>"'`]{1,2000}/y;
-const LINK = /!?\[([^\[\]\n]{0,400})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]{0,200}\))?)>?(?:\s+"[^"\n]{0,300}")?\s*\)/y;
-
-function inline(text, depth) {
-  const nodes = [];
-  let plain = "";
-  const flush = () => {
-    if (plain) nodes.push(...withBreaks(plain));
-    plain = "";
-  };
-  let at = 0;
-  while (at < text.length) {
-    const found = span(text, at, depth);
-    if (found) {
-      flush();
-      nodes.push(found.node);
-      at = found.end;
-    } else if (text[at] === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] ?? "")) {
-      plain += text[at + 1];
-      at += 2;
-    } else {
-      plain += text[at];
-      at += 1;
-    }
-  }
-  flush();
-  return nodes;
-}
-
-/** The construct that begins exactly here, or null. */
-function span(text, at, depth) {
-  const char = text[at];
-  if (char === "`") return codeSpan(text, at);
-  if (char === "[" || (char === "!" && text[at + 1] === "[")) return link(text, at, depth);
-  if (char === "h" && (at === 0 || !/\w/.test(text[at - 1]))) return bareLink(text, at);
-  if ("*_~".includes(char) && depth < MAX_DEPTH) return emphasis(text, at, depth);
-  return null;
-}
-
-function codeSpan(text, at) {
-  let width = 1;
-  while (text[at + width] === "`") width += 1;
-  const ticks = "`".repeat(width);
-  const end = text.indexOf(ticks, at + width);
-  if (end < 0) return { node: document.createTextNode(ticks), end: at + width };
-  const body = text.slice(at + width, end).replace(/^ (.+) $/, "$1");
-  return { node: el("code", {}, body), end: end + width };
-}
-
-function link(text, at, depth) {
-  LINK.lastIndex = at;
-  const match = LINK.exec(text);
-  if (!match || !isSafe(match[2])) return null;
-  const label = match[1] || match[2];
-  const children = depth < MAX_DEPTH ? inline(label, MAX_DEPTH) : [label];
-  return { node: anchor(match[2], children), end: LINK.lastIndex };
-}
-
-function bareLink(text, at) {
-  URL_START.lastIndex = at;
-  const match = URL_START.exec(text);
-  if (!match) return null;
-  const url = match[0].replace(/[.,;:!?)\]}*_~]+$/, "");
-  if (url.length < 10 || !isSafe(url)) return null;
-  return { node: anchor(url, [url]), end: at + url.length };
-}
-
-function isSafe(url) {
-  try {
-    return ["http:", "https:", "mailto:"].includes(new URL(url).protocol);
-  } catch {
-    return false; // relative links have no base here
-  }
-}
-
-const anchor = (href, children) =>
-  el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
-
-function emphasis(text, at, depth) {
-  for (const [mark, tag] of WRAPS) {
-    if (!text.startsWith(mark, at)) continue;
-    const from = at + mark.length;
-    if (!text[from] || /\s/.test(text[from])) continue;
-    if (mark[0] === "_" && at > 0 && /\w/.test(text[at - 1])) continue;
-    const end = closing(text, from, mark);
-    if (end < 0) continue;
-    const inner = inline(text.slice(from, end), depth + 1);
-    const node = el(tag, {}, ...inner);
-    return { node: mark === "***" ? el("em", {}, node) : node, end: end + mark.length };
-  }
-  return null;
-}
-
-function closing(text, from, mark) {
-  const limit = Math.min(text.length, from + 4000);
-  for (let at = text.indexOf(mark, from); at >= 0 && at < limit; at = text.indexOf(mark, at + 1)) {
-    const isSpaced = /\s/.test(text[at - 1]) || at === from;
-    const isLonger = mark.length === 1 && (text[at + 1] === mark || text[at - 1] === mark);
-    const isInWord = mark[0] === "_" && /\w/.test(text[at + mark.length] ?? "");
-    if (!isSpaced && !isLonger && !isInWord && text[at - 1] !== "\\") return at;
-  }
-  return -1;
-}
-
-// In chats a line break in the source is a line break in the output.
-function withBreaks(text) {
-  const nodes = [];
-  text.split(/ *\n/).forEach((line, i) => {
-    if (i > 0) nodes.push(el("br"));
-    if (line) nodes.push(document.createTextNode(line));
-  });
-  return nodes;
-}
+  ITEM.test(line) || startsFormula(line);

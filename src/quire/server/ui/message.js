@@ -1,22 +1,25 @@
 // One message on the page: its text, its speed, and its actions.
 
-import { el, copyWithFeedback, count, duration, rate } from "./dom.js";
-import { renderMarkdown } from "./markdown.js";
+import { copyWithFeedback, count, duration, el, rate, setChildren } from "./dom.js";
+import { MarkdownView } from "./markdown.js";
 import { splitThinking } from "./thinking.js";
 import { CallView } from "./tools.js";
 
 const REDRAW_MS = 50;
+const SHARE = 4; // drawing takes at most about a quarter of the time
 const LABELS = { user: "You", tool: "Result of a tool" };
 
 /** Shows one message record and follows it while it grows. */
 export class MessageView {
   /**
-   * `actions` are {label, run} pairs for the foot of the message. `tools` gives `resultOf(call)`
-   * and takes `onResult(call, text)`.
+   * `actions` are {label, run} pairs for the foot of the message. `chat` gives `resultOf(call)`
+   * and `versions()`, and takes `onResult(call, text)` and `onVersion(number)`.
    */
-  constructor(record, actions, tools) {
+  constructor(record, actions, chat) {
     this.record = record;
-    this.tools = tools;
+    this.chat = chat;
+    this.text = new MarkdownView();
+    this.drawMs = 0;
     this.calls = [];
     this.isUser = record.role === "user";
     this.thought = null;
@@ -34,14 +37,16 @@ export class MessageView {
     this.draw(true);
   }
 
-  /** Redraws in the next frame; several calls cause one drawing. */
+  /** Redraws soon; several calls cause one drawing. */
   update() {
     if (this.timer) return;
     this.timer = setTimeout(() => {
       this.timer = 0;
+      const begin = performance.now();
       this.draw(false);
+      this.drawMs = performance.now() - begin;
       this.root.dispatchEvent(new CustomEvent("grown", { bubbles: true }));
-    }, REDRAW_MS);
+    }, Math.max(REDRAW_MS, SHARE * this.drawMs));
   }
 
   /** Draws the final state. */
@@ -64,32 +69,36 @@ export class MessageView {
     const thinking = this.record.reasoning || split.thinking;
     const parts = [];
     if (thinking) parts.push(this.drawThinking(thinking, isFinal || split.answer !== ""));
-    if (split.answer) parts.push(renderMarkdown(split.answer));
+    if (split.answer) {
+      this.text.show(split.answer, isFinal);
+      parts.push(this.text.root);
+    }
     for (const call of this.record.calls ?? []) parts.push(this.drawCall(call, isFinal));
     if (this.record.error) {
       parts.push(el("p", { className: "error", role: "alert" }, this.record.error));
     } else if (isFinal && parts.length === 0) {
       parts.push(el("p", { className: "muted" }, "(an empty answer)"));
     }
-    this.body.replaceChildren(...parts);
+    setChildren(this.body, parts);
   }
 
   // The element is reused, so that it stays open or closed.
   drawThinking(text, isDone) {
     if (!this.thought) {
       const summary = el("summary", {});
-      this.thought = el("details", { className: "thinking" }, summary, el("div", {}));
+      this.thoughtText = new MarkdownView();
+      this.thought = el("details", { className: "thinking" }, summary, this.thoughtText.root);
     }
     this.thought.firstChild.textContent = isDone ? "Thought about it" : "Thinking…";
-    this.thought.lastChild.replaceChildren(renderMarkdown(text));
+    this.thoughtText.show(text, isDone);
     return this.thought;
   }
 
   // As for the thinking, elements are reused.
   drawCall(call, isFinal) {
     let view = this.calls.find((one) => one.call === call);
-    if (!view) this.calls.push((view = new CallView(call, this.tools.onResult)));
-    view.draw(isFinal, this.tools.resultOf(call));
+    if (!view) this.calls.push((view = new CallView(call, this.chat.onResult)));
+    view.draw(isFinal, this.chat.resultOf(call));
     return view.root;
   }
 
@@ -107,7 +116,22 @@ export class MessageView {
     const copy = el("button", { type: "button", className: "link" }, "Copy");
     copy.addEventListener("click", () =>
       copyWithFeedback(copy, splitThinking(this.record.content).answer));
-    this.foot.replaceChildren(this.stats, el("span", { className: "actions" }, copy, ...buttons));
+    this.foot.replaceChildren(
+      this.stats, el("span", { className: "actions" }, copy, ...buttons), this.drawVersions() ?? "");
+  }
+
+  /** `‹ 2 of 3 ›`, or null for a message with one version. */
+  drawVersions() {
+    const versions = this.chat.versions();
+    if (!versions) return null;
+    const { count: all, chosen } = versions;
+    const step = (by, sign, label) => el("button", {
+      type: "button", className: "link", "aria-label": label, title: label,
+      disabled: chosen + by < 0 || chosen + by >= all,
+      onclick: () => this.chat.onVersion(chosen + by),
+    }, sign);
+    return el("span", { className: "versions" },
+      step(-1, "‹", "Earlier version"), `${chosen + 1} of ${all}`, step(1, "›", "Later version"));
   }
 }
 

@@ -5,10 +5,13 @@ import { splitThinking } from "./thinking.js";
 const COMPLETION_TOKENS = 256; // the API's default, 16, is too short
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 
-/** The request for an answer to these messages: {path, body}. */
-export function requestFor(model, settings, messages) {
+/**
+ * The request for an answer to these messages: {path, body}. `defaults` are the sampling fields
+ * that settings without a value get; the server adds the model's own.
+ */
+export function requestFor(model, settings, defaults, messages) {
   const said = messages.filter((one) => !one.error || one.content || one.calls?.length);
-  const body = { model, ...samplingFields(settings) };
+  const body = { model, ...defaults, ...samplingFields(settings) };
   if (settings.mode === "completion") {
     const prompt = said.map((message) => message.content).join("");
     return { path: "v1/completions", body: { max_tokens: COMPLETION_TOKENS, ...body, prompt } };
@@ -29,7 +32,7 @@ export function requestFor(model, settings, messages) {
   return { path: "v1/chat/completions", body };
 }
 
-/** Settings as request fields; empty ones are left out (the model's defaults). */
+/** Settings as request fields; empty ones are left out. */
 export function samplingFields(settings) {
   const fields = {};
   for (const name of NUMBERS) {

@@ -70,12 +70,22 @@ export function saveKey(key, isForGood) {
 /** All conversations, newest first. The one list that the page shows and saves. */
 export class Conversations {
   constructor() {
-    const stored = read(CONVERSATIONS, []);
-    this.list = Array.isArray(stored) ? stored.filter(isConversation) : [];
+    this.list = stored();
+  }
+
+  /** The conversation with this id, or undefined. */
+  find(id) {
+    return this.list.find((conversation) => conversation.id === id);
+  }
+
+  /** Takes over what another tab has stored, but not of the conversation that is open here. */
+  reload(open) {
+    this.list = stored().map((one) => (one.id === open.id ? open : one));
   }
 
   create() {
-    const conversation = { id: crypto.randomUUID?.() ?? fallbackId(), title: "", messages: [] };
+    const id = crypto.randomUUID?.() ?? fallbackId();
+    const conversation = { id, title: "", messages: [], forks: [] };
     this.list.unshift(conversation);
     return conversation;
   }
@@ -103,10 +113,23 @@ export class Conversations {
   }
 }
 
+/** Calls `onChange` when another tab has stored conversations. */
+export function onOtherTab(onChange) {
+  addEventListener("storage", (event) => {
+    if (event.key === CONVERSATIONS || event.key === null) onChange();
+  });
+}
+
+function stored() {
+  const found = read(CONVERSATIONS, []);
+  if (!Array.isArray(found)) return [];
+  return found.filter(isConversation).map((one) => ({ ...one, forks: one.forks ?? [] }));
+}
+
 function isConversation(value) {
   return (
     value !== null && typeof value === "object" && typeof value.id === "string" &&
-    Array.isArray(value.messages) &&
+    Array.isArray(value.messages) && Array.isArray(value.forks ?? []) &&
     value.messages.every((m) => typeof m?.content === "string" && typeof m?.role === "string")
   );
 }

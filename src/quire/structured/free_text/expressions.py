@@ -10,6 +10,7 @@ import numpy as np
 
 from quire.errors import GrammarError
 from quire.structured.limits import parser_limits
+from quire.structured.matcher import error_of
 from quire.structured.vocabulary import byte_vocabulary
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def byte_expression(expression: str) -> ByteExpression:
     grammar = json.dumps({"grammars": [{"lark_grammar": f"start: /{expression}/"}]})
     matcher = LLMatcher(_single_bytes(), grammar, log_level=0, limits=parser_limits())
     if matcher.is_error():
-        raise GrammarError(f"the grammar cannot be compiled: {matcher.get_error()}")
+        raise GrammarError(f"the grammar cannot be compiled: {error_of(matcher)}")
     return ByteExpression(matcher)
 
 

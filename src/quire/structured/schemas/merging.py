@@ -1,5 +1,6 @@
-"""How many patterns of a JSON schema one text may have to match, and how large the common multiple
-of the numbers is that one number must be a multiple of.
+"""How many patterns of a JSON schema one text may have to match, how large the common multiple of
+the numbers is that one number must be a multiple of, and whether bounds meet that are not exact
+together.
 
 `allOf`, `$ref` and branches beside other keywords merge schemas, and the time to compile patterns
 that are merged grows exponentially. Called by `limits`. Counts more where it cannot tell, never
@@ -16,10 +17,15 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
+from quire.structured.schemas.digits import Range
+from quire.structured.schemas.ranges import exclusive_range, is_exact_range
+
 _HERE = ""
 """The place of a schema itself; properties lie under their names, other parts under keywords."""
 _MANY = 10**18
 """More than any limit."""
+_MOST_PAIRS = 10_000
+"""Of bounds that are compared in one place."""
 _LISTS_OF_PARTS = ("prefixItems", "items")
 _PARTS = (
     "items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties",
@@ -33,14 +39,38 @@ class Merged:
 
     patterns: int = 0
     multiple: int = 1
+    ranges: frozenset[Range] = frozenset()
+    is_exact: bool = True
+    """Whether the library holds all bounds exactly that two schemas give together."""
 
     def both(self, other: Merged) -> Merged:
         """With a schema that holds too."""
-        return Merged(self.patterns + other.patterns, math.lcm(self.multiple, other.multiple))
+        return Merged(
+            self.patterns + other.patterns,
+            math.lcm(self.multiple, other.multiple),
+            self.ranges | other.ranges,
+            self.is_exact and other.is_exact and _are_exact(self.ranges, other.ranges),
+        )
 
     def either(self, other: Merged) -> Merged:
         """With one that holds instead, or in another place of that name."""
-        return Merged(max(self.patterns, other.patterns), max(self.multiple, other.multiple))
+        return Merged(
+            max(self.patterns, other.patterns),
+            max(self.multiple, other.multiple),
+            self.ranges | other.ranges,
+            self.is_exact and other.is_exact,
+        )
+
+
+def _are_exact(ranges: frozenset[Range], others: frozenset[Range]) -> bool:
+    if len(ranges) * len(others) > _MOST_PAIRS:
+        return False
+    return all(
+        is_exact_range(Range(lower, upper))
+        for one in ranges
+        for other in others
+        for lower, upper in ((one.lower, other.upper), (other.lower, one.upper))
+    )
 
 
 _Places = dict[str, Merged]
@@ -79,7 +109,7 @@ class _Collector:
         if not isinstance(node, dict):
             return {}
         has = ("pattern" in node) + ("format" in node)
-        places: _Places = {_HERE: Merged(has, multiple_of(node))}
+        places: _Places = {_HERE: Merged(has, multiple_of(node), _ranges(node))}
         for name, part in self._parts(node):
             for place, merged in self.of(part).items():
                 _put(places, name if place == _HERE else place, merged)
@@ -113,7 +143,7 @@ class _Collector:
 
     def _target(self, reference: str) -> _Places:
         try:
-            node = _resolved(self._root, reference)
+            node = resolved(self._root, reference)
         except (LookupError, ValueError, TypeError):
             if self._unknown is None:
                 self._unknown = {_HERE: self._everything()}
@@ -143,15 +173,21 @@ class _Collector:
         for each in _objects(node):
             if isinstance(reference := each.get("$ref"), str):
                 with suppress(LookupError, ValueError, TypeError):
-                    yield _resolved(self._root, reference)
+                    yield resolved(self._root, reference)
 
     def _everything(self) -> Merged:
         """All of the schema in one place."""
         total = Merged()
         for each in _objects(self._root):
             has = ("pattern" in each) + ("format" in each)
-            total = total.both(Merged(has, multiple_of(each)))
+            total = total.both(Merged(has, multiple_of(each), _ranges(each)))
         return total
+
+
+def _ranges(node: dict[str, Any]) -> frozenset[Range]:
+    """The bounds of numbers, where they have some that can be less exact together with others."""
+    numbers = exclusive_range(node)
+    return frozenset() if numbers == Range() else frozenset((numbers,))
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -169,7 +205,7 @@ def _put(places: _Places, place: str, merged: Merged) -> None:
     places[place] = places[place].either(merged) if place in places else merged
 
 
-def _resolved(root: Any, reference: str) -> Any:
+def resolved(root: Any, reference: str) -> Any:
     """What a JSON pointer behind `#` names. Raises an error for anything else."""
     if reference != "#" and not reference.startswith("#/"):
         raise ValueError(reference)

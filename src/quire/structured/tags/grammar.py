@@ -33,13 +33,14 @@ _AT_THE_END = (
 
 def tags_grammar(
     given: Any,
-    schema: Callable[[Any], str],
+    schema: Callable[[Any], str | dict[str, Any]],
     grammar: Callable[[str], str],
     regex: Callable[[str], str],
     added: AddedTokens,
 ) -> str:
-    """`schema` and `regex` write a schema and an expression within a grammar; `grammar` makes
-    Lark's notation of a grammar. `added`: of the vocabulary that it is for. Raises GrammarError."""
+    """`schema` and `regex` write a schema and an expression within a grammar; `schema` may also
+    return a part to be written instead. `grammar` makes Lark's notation of a grammar. `added`: of
+    the vocabulary that it is for. Raises GrammarError."""
     if not isinstance(given, Mapping):
         raise tag_error("must be an object", given)
     if given.get("type", NAME) != NAME:
@@ -70,7 +71,7 @@ class _Writer:
 
     def __init__(
         self,
-        schema: Callable[[Any], str],
+        schema: Callable[[Any], str | dict[str, Any]],
         grammar: Callable[[str], str],
         regex: Callable[[str], str],
         added: AddedTokens,
@@ -80,6 +81,8 @@ class _Writer:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         """Names of expressions."""
+        self._expressions: dict[str, str] = {}
+        """Rules of expressions."""
         self._written: dict[int, str] = {}
         """Rules of parts by the parts' identities, which `_keep` makes sure of."""
         self._keep: list[object] = []
@@ -213,13 +216,21 @@ class _Writer:
 
     def _json_schema(self, part: Mapping[str, Any]) -> str:
         refuse(part, "style", "json")
-        return self._once(part, lambda: self._schema(part.get("json_schema")))
+
+        def body() -> str:
+            written = self._schema(part.get("json_schema"))
+            return written if isinstance(written, str) else self.part(written)
+
+        return self._once(part, body)
 
     def _regular_expression(self, part: Mapping[str, Any]) -> str:
         refuse(part, "excludes")
         pattern = text_of(part, "pattern")
         limits.check_bytes("regex", pattern)
-        return self.rule(self._regex(pattern))
+        name = self._expressions.get(pattern)
+        if name is None:
+            name = self._expressions[pattern] = self.rule(self._regex(pattern))
+        return name
 
     def _inner_grammar(self, part: Mapping[str, Any]) -> str:
         text = text_of(part, "grammar")

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from quire.structured.limits import MAX_TRIAL_S, parser_limits
+from quire.structured.matcher import error_of
 from quire.structured.trials.wire import (
     LENGTH_BYTES,
     MAX_MEMORY_BYTES,
@@ -84,7 +85,7 @@ def _tried(vocabulary: Vocabulary, grammar: str) -> str:
     matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=parser_limits())
     if not matcher.is_error():
         matcher.compute_bitmask()
-    return matcher.get_error() if matcher.is_error() else ""
+    return error_of(matcher) if matcher.is_error() else ""
 
 
 def _resident_bytes() -> int:

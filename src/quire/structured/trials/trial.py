@@ -122,7 +122,4 @@ class GrammarTrial:
 
 def _shown(message: str) -> str:
     """What the library says, for a caller."""
-    message = message.removesuffix("\n<non-verbose/>").strip()
-    if message.startswith("NoExtension"):
-        return "no text matches it"
     return message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]} ..."

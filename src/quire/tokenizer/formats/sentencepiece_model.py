@@ -21,6 +21,8 @@ UNIGRAM, BPE = 1, 2
 _OTHER_KINDS = {3: "words", 4: "characters"}
 _MAX_PIECES = 1 << 22
 _NUM_BYTES = 256
+MAX_PIECE_CHARS = 512
+"""The memory of all prefixes of a piece grows with its square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,11 @@ def _check_pieces(pieces: list[Piece], path: Path) -> None:
             words = "is there twice" if piece.text else "is empty"
             raise CheckpointError(f"{path}: the piece {quoted(piece.text)} {words}")
         seen.add(piece.text)
+        if len(piece.text) > MAX_PIECE_CHARS:
+            raise CheckpointError(
+                f"{path}: the token {quoted(piece.text)} has {len(piece.text)} characters; at most "
+                f"{MAX_PIECE_CHARS} are read"
+            )
         if not math.isfinite(piece.score) or not NORMAL <= piece.type <= BYTE:
             raise CheckpointError(
                 f"{path}: the piece {quoted(piece.text)} has score {piece.score} and type "

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.weights.quantised.float_tables import E4M3
-from quire.weights.quantised.groups import Bytes, Floats
-from quire.weights.quantised.unpack import Words, nibbles
+from quire.weights.quantised.groups import TABLES, Bytes, Floats
+from quire.weights.quantised.unpack import Words, awq_columns
 
 
 def fp8(codes: Bytes, scales: Floats, block: tuple[int, int] | None) -> Floats:
@@ -80,28 +80,55 @@ def rows_of_8_bits(codes: NDArray[np.int8], largest: Floats) -> Floats:
 
 def ordered_groups(codes: Bytes, zeros: Bytes | int, scales: Floats, order: Words) -> Floats:
     """codes [N, K] whose column k is of group order[k]; zeros and scales [N, groups]."""
-    places = order.reshape(-1)
     num_groups = scales.shape[1]
-    if places.size != codes.shape[1] or places.min() < 0 or places.max() >= num_groups:
+    if order.size != codes.shape[1] or order.min() < 0 or order.max() >= num_groups:
         raise CheckpointError(
             f"the columns' groups are not {codes.shape[1]} of 0..{num_groups - 1}"
         )
-    of_columns = zeros if isinstance(zeros, int) else zeros[:, places].astype(np.int16)
-    found: Floats = (codes.astype(np.int16) - of_columns).astype(np.float32) * scales[:, places]
+    of_columns = zeros if isinstance(zeros, int) else zeros[:, order].astype(np.int16)
+    found: Floats = (codes.astype(np.int16) - of_columns).astype(np.float32) * scales[:, order]
     return found
 
 
-def gptq(qweight: Words, qzeros: Words, scales: Floats, g_idx: Words, zero_offset: int) -> Floats:
-    """qweight [K / 8, N], qzeros [groups, N / 8], scales [groups, N], g_idx [K]."""
-    zeros = nibbles(qzeros, 1).T + np.uint8(zero_offset)
-    return ordered_groups(nibbles(qweight, 0).T, zeros, scales.T, g_idx)
+def gptq(codes: Bytes, zeros: Bytes, scales: Floats, order: Words, zero_offset: int) -> Floats:
+    """codes [K, N], zeros [groups, N] less the offset, scales [groups, N], order [K]."""
+    return ordered_groups(codes.T, zeros.T.astype(np.int16) + zero_offset, scales.T, order)
 
 
-def pack_quantized(packed: Words, scales: Floats, zero_point: Words | None, g_idx: Words) -> Floats:
-    """packed [N, K / 8] of codes with 8 added, scales [N, groups], zero_point [N / 8, groups]."""
-    codes = nibbles(packed, 1)
-    zeros = 8 if zero_point is None else nibbles(zero_point, 0)[: len(codes)]
-    return ordered_groups(codes, zeros, scales, g_idx)
+def awq(qweight: Words, qzeros: Words, scales: Floats) -> Floats:
+    """qweight [K, N / 8], qzeros [groups, N / 8], scales [groups, N]."""
+    depth = len(qweight)
+    order = (np.arange(depth) // -(-depth // len(scales))).astype(np.int32)
+    return ordered_groups(awq_columns(qweight), awq_columns(qzeros), scales.T, order)
+
+
+def pack_quantized(
+    codes: Bytes, scales: Floats, zeros: Bytes | None, order: Words, bits: int
+) -> Floats:
+    """codes [N, K] with half of their range added, scales and zeros [N, groups], order [K]."""
+    return ordered_groups(codes, 1 << (bits - 1) if zeros is None else zeros, scales, order)
+
+
+def int_quantized(codes: NDArray[np.int8], scales: Floats) -> Floats:
+    """codes [N, K], scales [N, groups] or [1, 1]."""
+    found: Floats = codes.astype(np.float32) * of_columns(scales, codes.shape[1])
+    return found
+
+
+def nvfp4(codes: Bytes, scales: Bytes, multiplier: np.float32) -> Floats:
+    """codes [N, K], scales [N, K / 16] in E4M3, each times a multiplier. The numbers of the table
+    are doubled."""
+    factors: Floats = E4M3[scales] * multiplier
+    halves: Floats = TABLES["e2m1"][codes].astype(np.float32) / np.float32(2)
+    return halves * of_columns(factors, codes.shape[1])
+
+
+def of_columns(of_groups: Floats, depth: int) -> Floats:
+    """[N, groups] for each of the columns. Raises ValueError where groups would differ in size."""
+    groups = of_groups.shape[1]
+    if depth % groups:
+        raise ValueError(f"{groups} groups do not divide {depth} columns evenly")
+    return np.repeat(of_groups, depth // groups, axis=1)
 
 
 def _spread(scales: Floats, block: int, count: int) -> Floats:

@@ -15,21 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.program.values import GroupedFormat
-from quire.weights.quantised.groups import Groups
+from quire.weights.quantised.unpack import MXFP4, mxfp4, pairs
 from quire.weights.store import ITEM_BYTES, HostTensor, WeightStore
 
-MXFP4 = GroupedFormat("e2m1", 32)
-
 _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
-_SCALE_OF_HALVES = 128
-"""Exponents of scales have 127 added, and the numbers of the table are doubled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +130,12 @@ class SplitExperts(WeightStore):
         blocks = self._bytes(piece.fused)[piece.expert, piece.rows]
         stored = self._bytes(piece.fused.removesuffix("_blocks") + "_scales")
         try:
-            scales = stored[piece.expert, piece.rows].astype(np.int32) - _SCALE_OF_HALVES
-            codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(len(blocks), -1)
-            groups = Groups(MXFP4, codes, _powers_of_two(scales))
+            groups = mxfp4(MXFP4, pairs(blocks), stored[piece.expert, piece.rows])
         except (ValueError, IndexError, CheckpointError) as error:
             raise CheckpointError(
                 f"{self.source}: {piece.fused!r} and its scales do not fit together: {error}"
             ) from error
-        shape, data = codes.shape, groups.to_bytes()
+        shape, data = groups.codes.shape, groups.to_bytes()
         return HostTensor(name, "GROUPED", shape, data, self.source, format=MXFP4)
 
     def _bytes(self, name: str) -> NDArray[np.uint8]:
@@ -167,13 +159,6 @@ class SplitExperts(WeightStore):
 
     def close(self) -> None:
         self._store.close()
-
-
-def _powers_of_two(exponents: NDArray[np.int32]) -> NDArray[np.float32]:
-    """float32; 2^127, of the byte 255, is no number in MXFP4."""
-    powers: NDArray[Any] = np.ldexp(np.float32(1), exponents)
-    powers[exponents == 255 - _SCALE_OF_HALVES] = np.nan
-    return powers
 
 
 def split_experts(store: WeightStore, wanted: Collection[str]) -> WeightStore:

@@ -1,149 +1,184 @@
-"""`QuantisedStore`: a checkpoint of whole numbers or NVFP4 under the names of its matrices.
+"""`QuantisedStore`: a quantised checkpoint under the names of its matrices.
 
-"...q_proj.weight" stands for the tensors that hold it: codes, scales, zeros. `as_shipped` opens
-each kind of checkpoint.
+"...q_proj.weight" stands for the tensors that the matrix is made of. A matrix is held as the codes
+of the file where the model's format has them, and is read as float32 otherwise; a backend rounds
+these numbers as those of any other float32 tensor. `as_shipped` opens each kind of checkpoint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.models.quantised import BlockFormats, Expanded, Shipped
-from quire.weights.quantised import unpack
-from quire.weights.quantised.expanded_store import ExpandedStore
-from quire.weights.quantised.float_store import FloatStore
 from quire.weights.quantised.groups import Groups
-from quire.weights.quantised.made_store import MadeStore
+from quire.weights.quantised.layouts import LAYOUTS, Layout, Parts
 from quire.weights.store import HostTensor, WeightStore
 
 logger = get_logger(__name__)
 
-_BESIDE = (
-    "qzeros", "scales", "g_idx", "weight_scale", "weight_zero_point", "weight_shape",
-    "weight_g_idx", "weight_global_scale", "input_global_scale",
-)  # fmt: skip
+_OF_CACHE = tuple(
+    f".{part}" for part in ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale")
+)
+"""Scales for a KV cache of 8-bit floats. The KV cache here has other formats."""
+_NO_DATA = np.empty(0, np.uint8)
 
 
-class QuantisedStore(MadeStore):
-    """Matrices as codes, scales and zeros, in groups."""
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A quantised matrix of the file."""
 
-    def __init__(self, store: WeightStore, shipped: Shipped) -> None:
+    parts: Parts
+    layout: Layout
+
+
+class QuantisedStore(WeightStore):
+    """Matrices as codes in groups, or as float32. A matrix is made from its parts when it is asked
+    for, and not kept."""
+
+    def __init__(self, store: WeightStore, how: Expanded, shipped: Shipped | None = None) -> None:
+        """`shipped`: the format in which matrices are held; None: all are expanded."""
+        self._store = store
         self._shipped = shipped
-        is_plain = shipped.layout == "int-quantized"
-        self._code = "weight" if is_plain else _code_of(shipped)
-        end = ".weight_scale" if is_plain else f".{self._code}"
-        bases = {name.removesuffix(end) for name in store.names() if name.endswith(end)}
-        hidden = _BESIDE if is_plain else (self._code, *_BESIDE)
-        self._hidden = {f"{base}.{part}" for base in bases for part in hidden}
-        super().__init__(store, bases, (self._code, "weight", *_BESIDE))
+        names = set(store.names())
+        self._matrices = _matrices(store, names, (how, *how.others))
+        self._hidden = {
+            f"{base}.{part}"
+            for base, matrix in self._matrices.items()
+            for part in (*matrix.layout.codes, *matrix.layout.others)
+        }
+        self._stored = names
+        self._held: dict[str, bool] = {}
+        plain = (name for name in store.names() if not self._is_hidden(name))
+        made = (f"{base}.weight" for base in self._matrices)
+        self._names = list(dict.fromkeys([*plain, *made]))
 
-    def _is_plain(self, name: str) -> bool:
-        return name not in self._hidden
+    @property
+    def source(self) -> str:
+        return self._store.source
 
-    def _described(self, name: str, base: str) -> HostTensor:
-        codes = self._store.shape(f"{base}.{self._code}")
-        if len(codes) != 2:
-            raise CheckpointError(f"{self.source}: the codes of {name!r} are no matrix")
-        if self._shipped.layout == "awq":
-            shape = (8 * codes[1], codes[0])
-        elif self._shipped.layout == "gptq":
-            shape = (codes[1], 8 * codes[0])
-        else:
-            items = {"int-quantized": 1, "nvfp4-pack": 2, "pack-quantized": 8}
-            shape = (codes[0], codes[1] * items[self._shipped.layout])
-        return self._tensor(name, shape, np.empty(0, np.uint8))
+    @property
+    def num_matrices(self) -> int:
+        """How many matrices are quantised."""
+        return len(self._matrices)
 
-    def _made(self, name: str, base: str) -> HostTensor:
-        groups = self._groups(base)
-        return self._tensor(name, groups.codes.shape, groups.to_bytes())
+    @property
+    def num_expanded(self) -> int:
+        """How many of them are read as float32."""
+        return sum(not self._is_held(f"{base}.weight", m) for base, m in self._matrices.items())
 
-    def _tensor(self, name: str, shape: tuple[int, ...], data: NDArray[np.uint8]) -> HostTensor:
-        return HostTensor(name, "GROUPED", shape, data, self.source, format=self._shipped.format)
+    def names(self) -> Iterable[str]:
+        return self._names
 
-    def _groups(self, base: str) -> Groups:
-        format, code = self._shipped.format, f"{base}.{self._code}"
-        match self._shipped.layout:
-            case "int-quantized":
-                codes = self._integers(code, np.int8).view(np.int8)
-                return unpack.int_quantized(format, codes, self._floats(f"{base}.weight_scale"))
-            case "nvfp4-pack":
-                return unpack.nvfp4_pack(
-                    format,
-                    self._integers(code, np.uint8).view(np.uint8),
-                    self._integers(f"{base}.weight_scale", np.uint8).view(np.uint8),
-                    self._floats(f"{base}.weight_global_scale"),
-                )
-            case "pack-quantized":
-                return self._pack_quantized(base, self._integers(code, np.int32))
-            case "awq":
-                zeros = self._integers(f"{base}.qzeros", np.int32)
-                scales = self._floats(f"{base}.scales")
-                return unpack.awq(format, self._integers(code, np.int32), zeros, scales)
-        return unpack.gptq(
-            format,
-            self._integers(code, np.int32),
-            self._integers(f"{base}.qzeros", np.int32),
-            self._floats(f"{base}.scales"),
-            self._order(f"{base}.g_idx"),
-            self._shipped.zero_offset,
-        )
+    def describe(self, name: str) -> HostTensor:
+        matrix = self._matrix(name)
+        if matrix is None:
+            return self._store.describe(name)
+        try:
+            shape = matrix.layout.shape(matrix.parts)
+        except (ValueError, IndexError) as error:
+            raise self._misfit(name, error) from error
+        if not self._is_held(name, matrix) or self._shipped is None:
+            return HostTensor(name, "F32", shape, _NO_DATA, self.source)
+        format = self._shipped.format
+        return HostTensor(name, "GROUPED", shape, _NO_DATA, self.source, format=format)
 
-    def _pack_quantized(self, base: str, codes: NDArray[np.int32]) -> Groups:
-        format, zeros = self._shipped.format, None
-        if format.has_zeros:
-            zeros = self._integers(f"{base}.weight_zero_point", np.int32)
-        order = self._order(f"{base}.weight_g_idx")
-        if order is not None and not format.has_order:
-            self._refuse_order(f"{base}.weight_g_idx", order, codes.shape[1] * 8)
-            order = None
-        scales = self._floats(f"{base}.weight_scale")
-        return unpack.pack_quantized(format, codes, scales, zeros, order)
+    def get(self, name: str) -> HostTensor:
+        matrix = self._matrix(name)
+        if matrix is None:
+            return self._store.get(name)
+        try:
+            if self._shipped is not None and self._is_held(name, matrix):
+                return self._grouped(name, matrix.layout.groups(matrix.parts, self._shipped))
+            values = matrix.layout.numbers(matrix.parts)
+        except (ValueError, IndexError, CheckpointError) as error:
+            raise self._misfit(name, error) from error
+        data = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
+        return HostTensor(name, "F32", values.shape, data, self.source)
 
-    def _order(self, name: str) -> NDArray[np.int32] | None:
-        return self._integers(name, np.int32) if name in self._stored else None
+    def release(self, name: str) -> None:
+        matrix, base = self._matrix(name), name.removesuffix(".weight")
+        if matrix is None:
+            self._store.release(name)
+            return
+        for part in ("weight", *matrix.layout.codes, *matrix.layout.others):
+            if f"{base}.{part}" in self._stored:
+                self._store.release(f"{base}.{part}")
 
-    def _refuse_order(self, name: str, order: NDArray[np.int32], depth: int) -> None:
-        plain = np.arange(depth) // (self._shipped.group_size or depth)
-        if (order >= 0).any() and not np.array_equal(order, plain):
-            raise CheckpointError(
-                f"{name} orders the columns (act-order), and config.json does not say so; write "
-                '"actorder": "group" there, or use a checkpoint without it'
-            )
+    def prefetch(self) -> None:
+        self._store.prefetch()
 
-    def _floats(self, name: str) -> NDArray[np.float32]:
-        return self._store.get(name).to_float32()
+    def check(self) -> None:
+        self._store.check()
 
-    def _integers(self, name: str, dtype: type[np.generic]) -> NDArray[np.int32]:
-        found = self._store.integers(name)
-        if found.dtype != np.dtype(dtype):
-            raise CheckpointError(
-                f"{name!r} has numbers of type {found.dtype}, not {dtype.__name__}"
-            )
-        return found  # type: ignore[return-value]  # of the type asked for
+    def close(self) -> None:
+        self._store.close()
+
+    def _matrix(self, name: str) -> _Matrix | None:
+        base = name.removesuffix(".weight")
+        return None if base == name else self._matrices.get(base)
+
+    def _is_hidden(self, name: str) -> bool:
+        return name in self._hidden or name.endswith(_OF_CACHE)
+
+    def _is_held(self, name: str, matrix: _Matrix) -> bool:
+        if name not in self._held:
+            try:
+                self._held[name] = self._fits(name, matrix)
+            except (ValueError, IndexError) as error:
+                raise self._misfit(name, error) from error
+        return self._held[name]
+
+    def _fits(self, name: str, matrix: _Matrix) -> bool:
+        """Whether the matrix has the format of the checkpoint. May raise ValueError, IndexError."""
+        shipped = self._shipped
+        if shipped is None or matrix.layout is not LAYOUTS[shipped.layout]:
+            return False
+        return shipped.is_target(name) and matrix.layout.fits(matrix.parts, shipped)
+
+    def _grouped(self, name: str, groups: Groups) -> HostTensor:
+        shape, data = groups.codes.shape, groups.to_bytes()
+        return HostTensor(name, "GROUPED", shape, data, self.source, format=groups.format)
+
+    def _misfit(self, name: str, error: Exception) -> CheckpointError:
+        return CheckpointError(f"{self.source}: the parts of {name!r} do not fit together: {error}")
 
 
-def _code_of(shipped: Shipped) -> str:
-    return "qweight" if shipped.layout in ("awq", "gptq") else "weight_packed"
+def _matrices(
+    store: WeightStore, names: set[str], ways: tuple[Expanded, ...]
+) -> dict[str, _Matrix]:
+    """By the names of their modules: each is of the first layout that its tensors are of."""
+    found: dict[str, _Matrix] = {}
+    for how in ways:
+        layout = LAYOUTS[how.layout]
+        ends = tuple(f".{code}" for code in layout.codes)
+        for name in sorted(filter(lambda name: name.endswith(ends), names)):
+            base = next(name.removesuffix(end) for end in ends if name.endswith(end))
+            parts = Parts(store, names, base, how)
+            if base not in found and (len(ways) == 1 or layout.is_here(parts)):
+                found[base] = _Matrix(parts, layout)
+    return found
 
 
 def as_shipped(
     store: WeightStore, shipped: Shipped | BlockFormats | Expanded | None
 ) -> WeightStore:
     """The checkpoint with its quantised matrices, if it has any. A GGUF file's has them itself."""
-    if isinstance(shipped, Shipped):
-        if shipped.layout in ("fp8", "bitsandbytes") and shipped.expanded is not None:
-            return FloatStore(store, shipped, shipped.expanded)
-        # Experts in MXFP4 are read by `experts`.
-        return store if shipped.layout == "mxfp4" else QuantisedStore(store, shipped)
     if isinstance(shipped, Expanded):
-        expanded = ExpandedStore(store, shipped)
+        found = QuantisedStore(store, shipped)
+    elif isinstance(shipped, Shipped) and shipped.expanded is not None:
+        found = QuantisedStore(store, shipped.expanded, shipped)
+    else:  # experts in MXFP4 are read by `experts`
+        return store
+    if count := found.num_expanded:
         logger.info(
-            "%s: %d matrices are expanded as they are read, and held as plain numbers",
+            "%s: %d of %d matrices are expanded as they are read, and held as plain numbers",
             shipped.what,
-            expanded.num_expanded,
+            count,
+            found.num_matrices,
         )
-        return expanded
-    return store
+    return found

@@ -109,10 +109,12 @@ def test_help_has_what_works_and_says_how_to_see_the_rest(
 ) -> None:
     text = told(capsys, "--help")
     assert "--max-model-len" in text
-    assert "CacheConfig" in text
+    assert "CacheConfig (8)" in text
     assert "--tensor-parallel-size" not in text
-    assert "--help=all" in text
-    assert "--tensor-parallel-size" in told(capsys, "--help=all")
+    assert "--block-size" not in text
+    assert "--help-all" in text
+    assert "--tensor-parallel-size" in told(capsys, "--help-all")
+    assert told(capsys, "--help-all") == told(capsys, "--help=all")
 
 
 def test_help_for_a_group_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,19 @@ def test_a_bar_that_cannot_be_made_leaves_nothing_behind(llm: LLM) -> None:
     assert is_clean(llm)
 
 
+def test_a_bar_that_cannot_be_closed_leaves_nothing_behind(llm: LLM) -> None:
+    """Its output is a pipe that nobody reads, say."""
+
+    class Broken(list[str]):
+        def close(self) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        llm.enqueue(["a", "b"], greedy(), use_tqdm=lambda items, **_: Broken(items))
+    assert is_clean(llm)
+    assert llm.wait_for_completion(use_tqdm=False) == []
+
+
 def test_a_step_that_fails_is_told_to_all_who_wait(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

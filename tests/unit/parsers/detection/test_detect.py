@@ -50,6 +50,37 @@ def test_a_template_without_tools_has_no_calls(detected: Detect) -> None:
     assert not found.shows_tools
 
 
+IN_WORDS = """{% if tools %}<|im_start|>system
+WORDS
+<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools><|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content if m.content is string else "" }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+OBJECT = '{"name": <function-name>, "arguments": <args-json-object>}'
+PARAMETERS = "\n<function=example>\n<parameter=a>\n1\n</parameter>\n</function>\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "model_type", "expected"),
+    [
+        (f"Return <tool_call>{OBJECT}</tool_call>.", "smollm3", "hermes (the prompt with"),
+        (f"Return <tool_call>{OBJECT}</tool_call>.", "new", "hermes (the prompt with"),
+        (f"Return <tool_call>{PARAMETERS}</tool_call>.", "new", "qwen3_coder (the prompt with"),
+        ("Respond with <|tool_call|> followed by a JSON list.", "new", "granite (the prompt with"),
+        ("Call them.", "granitemoe", "granite (by the kind"),
+        ("Call them.", "smollm3", "hermes (by the kind"),
+        ("Call them.", "new", "None"),
+    ],
+)
+def test_a_template_that_describes_calls_and_does_not_write_them(
+    detected: Detect, words: str, model_type: str, expected: str
+) -> None:
+    found = detected(IN_WORDS.replace("WORDS", words), model_type=model_type)
+    assert str(found.tools).startswith(expected)
+    assert found.shows_tools
+
+
 @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% broken", "words", ""])
 def test_a_template_that_shows_nothing(detected: Detect, template: str) -> None:
     found = detected(template)

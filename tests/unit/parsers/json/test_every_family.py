@@ -73,7 +73,11 @@ def test_a_reply_that_is_cut(name: str) -> None:
     calls = CALLS[-1]
     text = WRITTEN[name](calls)
     for length in range(len(text)):
-        message = Message.of(parsed(FORMATS[name], [text[:length]], TOOLS))
+        cut = text[:length]
+        message = Message.of(parsed(FORMATS[name], [cut], TOOLS, is_cut=True))
+        if length % 9 == 0:
+            assert Message.of(parsed(FORMATS[name], list(cut), TOOLS, is_cut=True)) == message
+        assert len(message.content) < 2 or message.content.isalpha()
         names = [call.name for call in message.tool_calls]
         assert names == [tool for tool, _ in calls][: len(names)]
         for call, (_, arguments) in zip(message.tool_calls, calls, strict=False):

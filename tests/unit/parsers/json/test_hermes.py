@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from replies import message_of
+from replies import message_of, parsed
 
 from quire.parsers.events import Message, ToolCall
 from quire.parsers.format import ReplyFormat
 from quire.parsers.reasoning.tags import ReasoningTags
+from quire.parsers.tool_formats.json.bare import LlamaCalls
 from quire.parsers.tool_formats.json.hermes import HermesCalls
 
 FORMAT = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
@@ -53,6 +54,38 @@ def call(name: str, arguments: str, *, is_complete: bool = True) -> ToolCall:
 )
 def test_message(text: str, message: Message) -> None:
     assert message_of(FORMAT, text, TOOLS) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ('So: <tool_call>\n{"name": "f', "So:"),
+        ("So: <tool_ca", "So:"),
+        ("a <", "a <"),
+        ("a <table", "a <table"),
+        ("<tool_call> no call", "<tool_call> no call"),
+        ('<tool_call>{"name": 3}</tool_call>', '<tool_call>{"name": 3}</tool_call>'),
+        ("a </thi", "a </thi"),
+    ],
+)
+def test_what_a_cut_reply_ends_with(text: str, content: str) -> None:
+    for pieces in ([text], list(text)):
+        assert Message.of(parsed(FORMAT, pieces, TOOLS, is_cut=True)) == Message(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ('{"name": "f", "par', ""),
+        ('{"na', ""),
+        ('{"city": "Paris", "temp', '{"city": "Paris", "temp'),
+        ('{"name": "Anna", "age": 3', '{"name": "Anna", "age": 3'),
+    ],
+)
+def test_json_that_was_cut_is_an_answer_unless_it_begins_as_a_call(text: str, content: str) -> None:
+    format = ReplyFormat(None, LlamaCalls())
+    for pieces in ([text], list(text)):
+        assert Message.of(parsed(format, pieces, TOOLS, is_cut=True)) == Message(content)
 
 
 def test_without_tools_calls_are_text() -> None:

@@ -122,3 +122,14 @@ def test_work_grows_with_the_text(name: str, size: int, monkeypatch: pytest.Monk
 
 def cut(text: str, size: int) -> list[str]:
     return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"muse_glimmer"}))
+def test_no_mark_of_a_call_that_was_cut_is_content(name: str) -> None:
+    part = TOOL_FORMATS[name]().grammar(TOOLS, is_parallel=True)
+    for seed in range(3):
+        text = Writer(seed).text(part)
+        for length in range(2, len(text)):
+            pieces = [text[:length]] if length % 5 else list(text[:length])
+            message = Message.of(parsed(FORMATS[name], pieces, TOOLS, is_cut=True))
+            assert len(message.content.strip()) < 2, text[:length]

@@ -15,6 +15,7 @@ import pytest
 from uvicorn.server import ServerState
 
 from quire.server.args import ServerArgs
+from quire.server.connection import acceptor as acceptor_module
 from quire.server.connection.acceptor import Acceptor
 from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.work_scheduler import WorkScheduler
@@ -34,9 +35,10 @@ def shared_state(
     app: Any, max_connections: int, num_reserved: int, connects: int = AT_ONCE
 ) -> SharedState:
     slots = ConnectionSlots(max_connections, num_reserved)
+    args = ServerArgs(max_connections=max_connections, reserved_connections=num_reserved)
     queues = (WorkScheduler(), TurnQueue(connects), TurnQueue(AT_ONCE))
     buffer = memoryview(bytearray(65536))
-    return SharedState(app, ServerArgs(), slots, *queues, buffer, ServerState())
+    return SharedState(app, args, slots, *queues, buffer, ServerState())
 
 
 class Crowd:
@@ -115,7 +117,7 @@ class Held(TurnQueue):
 
 
 def test_health_that_is_asked_for_later_does_not_wait_for_the_crowd() -> None:
-    """Its bytes arrive when it was accepted, and waits behind others to become a connection."""
+    """Its bytes arrive after those of others that wait to become connections."""
 
     async def scenario() -> None:
         crowd = Crowd()
@@ -125,7 +127,7 @@ def test_health_that_is_asked_for_later_does_not_wait_for_the_crowd() -> None:
             acceptor = Acceptor(shared, listener, {})
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert len(shared.connects._waiting) == len(clients)
+            assert len(acceptor._silent) == len(clients)
             clients[0].sendall(request("/crowd"))
             clients[1].sendall(request("/health"))
             while not crowd.order:
@@ -167,7 +169,7 @@ def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
                 await asyncio.sleep(0.01)  # it is accepted, and waits
                 clients[-1].sendall(request("/health"))
             asked = [asyncio.to_thread(reply, client) for client in clients[1:]]
-            assert await asyncio.gather(*asked) == [b"HTTP/1.1 200", b""]
+            assert await asyncio.gather(*asked) == [b"HTTP/1.1 200"] * 2
             for client in clients:
                 client.close()
             connects.let_go()
@@ -207,8 +209,9 @@ async def end(acceptor: Acceptor, shared: SharedState) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_whoever_waits_holds_no_file_beyond_its_slot(leaves: bool) -> None:
-    """Of clients that send nothing, or leave at once, those without a slot are soon closed."""
+def test_few_clients_wait_without_a_slot(leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients that send nothing, or leave at once."""
+    monkeypatch.setattr(acceptor_module, "most_without_connection", lambda _: 16)
 
     async def scenario() -> None:
         shared = shared_state(echo, 5, 5)
@@ -223,7 +226,68 @@ def test_whoever_waits_holds_no_file_beyond_its_slot(leaves: bool) -> None:
             for _ in range(50):
                 await asyncio.sleep(0)
                 most = max(most, num_files() - before)
-            assert most <= (0 if leaves else 10 + 2 * AT_ONCE)
+            assert most <= (0 if leaves else 5 + 16 + AT_ONCE)
+            for client in clients:
+                client.close()
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["at once", "after a while"])
+def test_everyone_who_asks_gets_a_reply(is_late: bool) -> None:
+    """Of ten times as many clients as there are connections; none has its request cut."""
+
+    async def ask(port: int, number: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        if is_late:
+            await asyncio.sleep(0.05 + number / 1000)
+        writer.write(b"POST /%d HTTP/1.1\r\nHost: localhost\r\n" % number)
+        writer.write(b"Content-Length: 200000\r\n\r\n" + bytes(200_000))
+        found = await reader.read()
+        writer.close()
+        return found.split(b" ")[1] if found else b"nothing"
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.2)
+        await echo(scope, receive, send)
+
+    async def scenario() -> None:
+        shared = shared_state(slow, 5, 5)
+        with socket.create_server(("127.0.0.1", 0), backlog=CROWD) as listener:
+            acceptor = Acceptor(shared, listener, {})
+            before = num_files()
+            asked = [ask(listener.getsockname()[1], number) for number in range(20)]
+            found = await asyncio.gather(*asked)
+            assert {*found} == {b"200", b"503"}
+            assert found.count(b"200") >= 5
+            while num_files() > before:
+                await asyncio.sleep(0.01)
+            await end(acceptor, shared)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_request_that_was_not_read_yet_keeps_its_slot() -> None:
+    """While the loop is too busy to make connections, more clients come."""
+
+    async def scenario() -> None:
+        connects = Held(1)
+        shared = dataclasses.replace(shared_state(echo, 2, 1), connects=connects)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            acceptor = Acceptor(shared, listener, {})
+            clients = [socket.create_connection(listener.getsockname(), 10) for _ in range(2)]
+            clients[0].sendall(request("/first"))
+            await asyncio.sleep(1.1)  # both could lose their slots now
+            clients += [socket.create_connection(listener.getsockname(), 10) for _ in range(2)]
+            for client in clients[1:]:
+                client.sendall(request("/later"))
+            await asyncio.sleep(0.01)
+            connects.let_go()
+            asked = [asyncio.to_thread(reply, client) for client in clients]
+            statuses = [found[-3:] for found in await asyncio.gather(*asked)]
+            assert statuses[0] == b"200"
+            assert sorted(statuses) == [b"200", b"200", b"503", b"503"]
             for client in clients:
                 client.close()
             await end(acceptor, shared)

@@ -237,10 +237,10 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one(
 ) -> None:
     now, ended = [100.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    slots = ConnectionSlots(3, 2)
+    slots = ConnectionSlots(3, 2, is_tls=True)
 
     def take(name: str, may_end: bool = True) -> Any:
-        slot = slots.acquire()
+        slot = slots.acquire() or slots.acquire_reserved()
         assert slot is not None
         slot.evict = lambda: may_end and not ended.append(name)
         return slot
@@ -249,16 +249,23 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one(
     assert take("a").is_reserved  # nobody has waited long enough
     second.set_busy()
     now[0] += 5
-    assert not take("fourth").is_reserved  # the first is being sent something
+    fourth = take("fourth")
+    assert not fourth.is_reserved  # the first is being sent something
     assert ended == ["third"]
     third.release()  # it was told already
     now[0] += 0.5
-    reserved = [take(name) for name in ("b", "c", "d")]
+    reserved = [take("b"), take("c")]
+    assert slots.acquire_reserved() is None  # "b" has had no time for its request
+    fourth.set_busy()
+    now[0] += 2
+    last = slots.acquire_reserved()
+    assert last is not None
+    reserved.append(last)
     assert all(slot.is_reserved for slot in reserved)
     assert ended == ["third", "a", "b"]
     for slot in reserved:
         slot.set_busy()
-    assert slots.acquire() is None  # all are busy
+    assert (slots.acquire(), slots.acquire_reserved()) == (None, None)  # all are busy
     first.release()
     assert not take("fifth").is_reserved
 

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
+from quire.server.replies.responses.custom_input import custom_input
 from quire.server.requests.responses.conversion import chat_request
 from quire.server.requests.responses.kept_items import input_items
-from quire.server.requests.responses.tools import custom_input, offered_tools
+from quire.server.requests.responses.tools import offered_tools, shown_tools
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.request import ResponsesRequest
 
@@ -25,9 +26,12 @@ ANSWER = {"type": "message", "role": "assistant", "id": "msg_1", "status": "comp
     {"type": "output_text", "text": "So.", "annotations": [], "logprobs": []}]}  # fmt: skip
 
 
+def asking(**fields: Any) -> ResponsesRequest:
+    return msgspec.convert({"input": "x", **fields}, ResponsesRequest)
+
+
 def chat_of(**fields: Any) -> ChatRequest:
-    fields.setdefault("input", "x")
-    request = msgspec.convert(fields, ResponsesRequest)
+    request = asking(**fields)
     offered = offered_tools(request.tools or [])
     return chat_request(request, [], input_items(request.input), offered)
 
@@ -203,23 +207,50 @@ def test_tools_are_functions(choice: Any, chats: Any) -> None:
     assert chat.tool_choice == chats
 
 
+GRAMMAR = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark"}}
+LEFT_OUT: list[dict[str, Any]] = [
+    *({"type": kind} for kind in ("web_search", "image_generation", "local_shell", "mcp", "new")),
+    GRAMMAR,
+]
+
+
+def test_tools_that_are_not_run_here_are_left_out() -> None:
+    namespace = {"type": "namespace", "name": "ns", "tools": [function("g"), GRAMMAR]}
+    only = {"type": "namespace", "name": "other", "tools": [{"type": "web_search"}]}
+    request = asking(tools=[*LEFT_OUT, function("f"), namespace, only])
+    shown, names = shown_tools(request.tools, "auto")
+    assert list(offered_tools(shown or [])) == ["f", "ns__g"]
+    kinds = ["web_search", "image_generation", "local_shell", "mcp", "new", "patch"]
+    assert names == [f"tools.{kind}" for kind in [*kinds, "patch", "web_search"]]
+    assert shown_tools(asking(tools=LEFT_OUT).tools, None)[0] is None
+    assert shown_tools([], None) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        *LEFT_OUT[:1], {"type": "custom", "name": "patch"},
+        {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}, LEFT_OUT[1]]},
+    ],
+)  # fmt: skip
+def test_a_choice_of_a_tool_that_is_left_out_is_refused(choice: Any) -> None:
+    request = asking(tools=[*LEFT_OUT, function("f")])
+    with pytest.raises(RequestError, match="left out") as caught:
+        shown_tools(request.tools, choice)
+    assert caught.value.parameter == "tool_choice"
+    with pytest.raises(RequestError, match="none can be required"):
+        shown_tools(asking(tools=LEFT_OUT).tools, "required")
+
+
 @pytest.mark.parametrize(
     "tool",
     [
-        {"type": kind}
-        for kind in (
-            "web_search", "web_search_preview", "file_search", "code_interpreter", "mcp",
-            "computer_use_preview", "image_generation", "local_shell", "shell", "apply_patch",
-        )
-    ]
-    + [
         {"type": "function"},
-        {"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "lark"}},
         {"type": "namespace", "name": "x"},
         {"type": "namespace", "name": "x", "tools": [{"type": "namespace", "name": "y"}]},
     ],
 )  # fmt: skip
-def test_tools_that_nobody_runs_are_refused(tool: Any) -> None:
+def test_tools_that_are_incomplete_are_refused(tool: Any) -> None:
     with pytest.raises(RequestError) as caught:
         chat_of(tools=[tool])
     assert caught.value.parameter == "tools"
@@ -247,4 +278,11 @@ def test_a_choice_without_tools() -> None:
 def test_the_text_of_a_custom_tool() -> None:
     assert custom_input('{"input": "a\\n"}') == "a\n"
     assert custom_input("just text") == "just text"
-    assert custom_input('{"input": "cut') == '{"input": "cut'
+    assert custom_input('{"x": 1}') == '{"x": 1}'
+
+
+def test_the_text_of_a_custom_tool_that_was_cut() -> None:
+    arguments = '{"input": "a\\n\\u00e9"}'
+    texts = [custom_input(arguments[:length]) for length in range(1, len(arguments) + 1)]
+    assert texts[:13] == [*[""] * 11, "a", "a"]
+    assert texts[-9:] == [*["a\n"] * 6, "a\n\u00e9", "a\n\u00e9", "a\n\u00e9"]

@@ -7,8 +7,14 @@ import argparse
 from quire.bench.datasets import DatasetArgs
 from quire.bench.serve import ServeBenchArgs, run
 from quire.bench.traffic import TrafficArgs
+from quire.config.command_line.groups import DATASET_OPTIONS
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
+
+_COMMON = DATASET_OPTIONS | {
+    "backend", "base_url", "model", "request_rate", "max_concurrency", "save_result",
+}  # fmt: skip
+"""Options that the short help has."""
 
 
 def configure(parser: Parser) -> None:
@@ -17,6 +23,7 @@ def configure(parser: Parser) -> None:
     add_options(parser, ServeBenchArgs, title="server and results")
     add_options(parser, DatasetArgs, title="requests")
     add_options(parser, TrafficArgs, title="traffic")
+    parser.shorten({"server and results", "requests", "traffic"}, _COMMON)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import argparse
 from quire.bench.datasets import DatasetArgs
 from quire.bench.offline import ThroughputArgs, run_throughput
 from quire.config.command_line.engine_options import add_engine_options, engine_args
+from quire.config.command_line.groups import DATASET_OPTIONS
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.env import turn_off_kv_store
@@ -17,6 +18,7 @@ def configure(parser: Parser) -> None:
     add_options(parser, ThroughputArgs, title="measurement")
     add_options(parser, DatasetArgs, title="requests")
     add_engine_options(parser, skip={"seed"})
+    parser.shorten({"requests"}, DATASET_OPTIONS)
 
 
 def execute(args: argparse.Namespace) -> int:

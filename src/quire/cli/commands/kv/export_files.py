@@ -1,6 +1,7 @@
 """Put chunks of K/V into a tar file: `quire kv export FILE`.
 
-The file tells what was in the prompts, as the chunks do: it is made for its owner alone.
+The file tells what was in the prompts, as the chunks do: it is made for its owner alone. Each chunk
+is signed with the file `secret` in the store's directory, so that the store that takes it knows it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import os
 
 from quire.cli.kv_store.place import add_archive, add_place, archive_of, place_of, show
 from quire.config.command_line.parser import Parser
+from quire.errors import ConfigError
 from quire.files import replacing
 from quire.kvstore.tiers import disk_files
 from quire.kvstore.tools.archive import export_chunks
+from quire.kvstore.tools.signature import SECRET_NAME, make_secret
 from quire.units import format_bytes
 
 
@@ -30,9 +33,13 @@ def execute(args: argparse.Namespace) -> int:
     path = place_of(args)
     files = [file for file in disk_files.scan(path) if file.entry.folder.startswith(args.folder)]
     archive = archive_of(args)
+    try:
+        secret = make_secret(path) if path.is_dir() else b""
+    except OSError as error:
+        raise ConfigError(f"{path}/{SECRET_NAME}: {error.strerror or error}") from None
     with replacing(archive) as out:
         os.fchmod(out.fileno(), 0o600)
-        moved = export_chunks(path, files, out)
+        moved = export_chunks(path, files, out, secret)
     record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
     left_out = f"; {moved.num_broken} damaged ones left out" * bool(moved.num_broken)
     text = f"{archive}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"

@@ -1,7 +1,8 @@
 """Take chunks of K/V from a tar file that `quire kv export` has made: `quire kv import FILE`.
 
-Each chunk is compared with its name and checksum. Take archives only from those whom you trust with
-the model's answers: K/V of wrong numbers gives wrong answers.
+Each chunk is compared with its name, its checksum and its signature. Without --trust only chunks
+that this store exported are taken, or a store with a copy of its file `secret`: K/V of wrong
+numbers gives wrong answers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from quire.errors import ConfigError
 from quire.kvstore.tiers.base import TierError
 from quire.kvstore.tiers.disk import DiskTier
 from quire.kvstore.tools.archive import import_chunks
+from quire.kvstore.tools.signature import secret_of
 from quire.units import GiB, format_bytes
 
 _NO_BOUND = 1 << 60
@@ -29,16 +31,24 @@ def configure(parser: Parser) -> None:
         "--max-size", type=parse_size, default=20 * GiB, metavar="SIZE",
         help="Take at most so much (default: 20 GiB).",
     )  # fmt: skip
+    parser.add_argument(
+        "--trust", action="store_true",
+        help="Take chunks that this store has not signed too. Whoever wrote the archive can change "
+        "the model's answers.",
+    )  # fmt: skip
 
 
 def execute(args: argparse.Namespace) -> int:
     """Reads the archive. Exit code 1: there were damaged chunks in it."""
-    path, archive = place_of(args), archive_of(args)
+    path, archive = place_of(args, may_be_new=True), archive_of(args)
     try:
         with archive.open("rb") as source:
+            secret = None if args.trust else secret_of(path)
             tier = DiskTier(path, _NO_BOUND)
             try:
-                moved = import_chunks(source, tier, args.max_size)
+                moved = import_chunks(
+                    source, tier, args.max_size, secret=secret, trusts_all=args.trust
+                )
             finally:
                 tier.close()
     except OSError as error:

@@ -13,6 +13,8 @@ logger = get_logger(__name__)
 
 _MIN_IDLE_S = 1.0
 """How long a connection without a request is safe from being closed for a new one."""
+_MIN_TLS_IDLE_S = 2.0
+"""The same where a request comes after a TLS handshake."""
 _MAX_TRIES = 8
 _WARNING_INTERVAL_S = 10.0
 
@@ -84,24 +86,32 @@ class ConnectionSlots:
     """The slots of a server: `max_connections`, and some reserved for health and readiness.
 
     If all are used, the connection that was idle longest is closed, so that idle clients cannot
-    keep new ones out. In a burst of idle clients a reserved slot is kept until `num_reserved`
-    further clients have connected. Owned by the event loop.
+    keep new ones out. Owned by the event loop.
+
+    A client gets a slot when its first bytes arrive. Without TLS a request begins with these, and
+    a reserved slot that is idle has answered; with TLS the request comes after a handshake.
     """
 
-    def __init__(self, max_connections: int, num_reserved: int) -> None:
+    def __init__(self, max_connections: int, num_reserved: int, *, is_tls: bool = False) -> None:
         self._max_connections = max_connections
-        self._ordinary = _SlotPool(max_connections, _MIN_IDLE_S, is_reserved=False)
-        self._reserved = _SlotPool(num_reserved, 0.0, is_reserved=True)
+        ordinary_s, reserved_s = (_MIN_TLS_IDLE_S,) * 2 if is_tls else (_MIN_IDLE_S, 0.0)
+        self._ordinary = _SlotPool(max_connections, ordinary_s, is_reserved=False)
+        self._reserved = _SlotPool(num_reserved, reserved_s, is_reserved=True)
         self._warned_at = -_WARNING_INTERVAL_S
         self.num_acquired = 0
         """Slots acquired since the server began."""
 
     def acquire(self) -> ConnectionSlot | None:
-        """A slot for a new connection; None if there is none."""
+        """An ordinary slot for a new connection; None if there is none."""
         slot = self._ordinary.acquire()
         if slot is None:
             self._warn()
-            slot = self._reserved.acquire()
+        self.num_acquired += slot is not None
+        return slot
+
+    def acquire_reserved(self) -> ConnectionSlot | None:
+        """A reserved slot, for a client that has begun a request; None if there is none."""
+        slot = self._reserved.acquire()
         self.num_acquired += slot is not None
         return slot
 

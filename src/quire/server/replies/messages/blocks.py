@@ -32,17 +32,11 @@ class BlockWriter:
     """Writes the blocks of one reply as its events come. A block ends where another begins."""
 
     def __init__(self) -> None:
-        self.num_calls = 0
         self._index = -1
         self._open: ReplyBlock | None = None
         """As it began: empty."""
         self._input = InputText()
         self._signature = hashlib.sha256()
-
-    @property
-    def has_open_call(self) -> bool:
-        """The last call is not complete."""
-        return isinstance(self._open, ToolUseBlock)
 
     def write(self, events: Iterable[Event]) -> list[BlockEvent]:
         """What the events of the reply become."""
@@ -67,7 +61,6 @@ class BlockWriter:
             self._signature.update(event.text.encode("utf-8", "surrogatepass"))
             return [*begun, self._delta(ThinkingDelta(thinking=event.text))]
         if isinstance(event, CallBegins):
-            self.num_calls += 1
             return self._begin(ToolUseBlock(id=event.id or "", name=event.name, input=_EMPTY))
         if isinstance(event, Arguments):
             return self._input_delta(self._input.feed(event.text))

@@ -132,10 +132,8 @@ class MessagesWriter:
             reason = "model_context_window_exceeded" if is_full else "max_tokens"
         elif one.finish_reason in ("abort", "error"):
             raise HttpError(Problem(500, "The server aborted this request."))
-        elif self._blocks.num_calls and not self._blocks.has_open_call:
+        elif self._reply.ends_with_calls(one):
             reason = "tool_use"
-        elif isinstance(one.stop_reason, str):  # it may have cut a call, which must not run then
+        elif isinstance(one.stop_reason, str):
             return EndDelta(stop_reason="stop_sequence", stop_sequence=one.stop_reason)
-        elif self._blocks.num_calls:
-            reason = "tool_use"
         return EndDelta(stop_reason=reason)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from quire.server.replies.json_pieces import JsonList, JsonPieces
-from quire.server.requests.responses.tools import OfferedTool, custom_input
+from quire.server.replies.responses.custom_input import custom_input
+from quire.server.requests.responses.tools import OfferedTool
 from quire.server.schema.responses import events
 from quire.server.schema.responses.items import (
     CustomToolCall,

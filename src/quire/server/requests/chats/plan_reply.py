@@ -35,6 +35,7 @@ async def plan_reply(
         kept_token_ids=kept_tokens_of(context, found, has_tools=tools.is_searched),
         num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
         skips_special_tokens=not keeps_special_tokens and request.skip_special_tokens is not False,
+        keeps_stop_strings=request.include_stop_str_in_output is True,
         reasoning_field=(
             "reasoning_content" if request.reasoning_format == "deepseek" else "reasoning"
         ),

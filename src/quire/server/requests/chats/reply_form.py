@@ -7,7 +7,11 @@ begins behind the reasoning. Called by the routes once the prompt is known.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from quire.errors import GrammarError
 from quire.params import SamplingParams
+from quire.parsers.call_rules import CallRules
 from quire.parsers.constraint import named_as_tools, reply_constraint
 from quire.reasoning.marks import ReasoningMarks
 from quire.server.context import ServerContext
@@ -18,11 +22,12 @@ from quire.structured.params import StructuredOutputsParams
 
 async def set_reply_form(
     context: ServerContext, plan: ReplyPlan | None, params: SamplingParams
-) -> None:
-    """Puts the form of the reply that `plan` and the parameters ask for into these. Raises
-    RequestError, which names the tool or the field that is at fault."""
+) -> list[str]:
+    """Puts the form of the reply that `plan` and the parameters ask for into these. Returns the
+    names of the fields that have no effect: schemas of tools that cannot be compiled, and need not
+    hold. Raises RequestError, which names the tool or the field that is at fault."""
     if plan is None:
-        return
+        return []
     params.keep_tokens(plan.kept_token_ids)
     params.skip_special_tokens = plan.skips_special_tokens
     content, tags = params.structured_outputs, plan.format.reasoning
@@ -32,15 +37,44 @@ async def set_reply_form(
         marks = ReasoningMarks(tags.begin, tags.end, plan.is_reasoning, is_in_grammar=not is_given)
         params.mark_reasoning(marks)
     if is_given:
-        return
-    form = await context.pool.run(INLINE_SIZE + 1, _form, context, plan, content)
-    params.structured_outputs = form
+        return []
+    left_out: list[str] = []
+    params.structured_outputs = await context.pool.run(
+        INLINE_SIZE + 1, _form, context, plan, content, left_out
+    )
+    return left_out
 
 
 def _form(
-    context: ServerContext, plan: ReplyPlan, content: StructuredOutputsParams | None
+    context: ServerContext,
+    plan: ReplyPlan,
+    content: StructuredOutputsParams | None,
+    left_out: list[str],
 ) -> StructuredOutputsParams | None:
-    rules, check = plan.tools.rules, context.loaded_engine().input_processor.check_grammar
+    """Where schemas that work one by one do not work together, a reply that may do without them
+    does."""
+    rules = plan.tools.rules
+    try:
+        return _form_by(rules, context, plan, content, left_out)
+    except GrammarError as error:
+        if not rules.are_optional:
+            raise
+        try:
+            form = _form_by(replace(rules, level="function"), context, plan, content, [])
+        except GrammarError:
+            raise error from None  # something else is at fault
+    left_out[:] = [tool.place for tool in rules.allowed if tool.parameters and not tool.strict]
+    return form
+
+
+def _form_by(
+    rules: CallRules,
+    context: ServerContext,
+    plan: ReplyPlan,
+    content: StructuredOutputsParams | None,
+    left_out: list[str],
+) -> StructuredOutputsParams | None:
+    check = context.loaded_engine().input_processor.check_grammar
     with named_as_tools(rules, check, content):
         form = reply_constraint(
             plan.format,
@@ -49,6 +83,7 @@ def _form(
             is_reasoning=plan.is_reasoning,
             may_reason=plan.may_reason,
             content=content,
+            left_out=left_out,
         )
         if form is not None:
             check(form)

@@ -16,15 +16,13 @@ class ReplyReader(Protocol):
     """Reads one reply: a `ReplyParser`, or what a plug-in's parsers are run by."""
 
     @property
-    def num_calls(self) -> int:
-        """Calls of tools that have begun."""
-
-    @property
     def reasoning_spans(self) -> Sequence[tuple[int, int]]:
         """Where reasoning is in the text so far."""
 
-    def read(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[Event]:
-        """What more of the reply means."""
+    def read(
+        self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
+    ) -> list[Event]:
+        """What more of the reply means. `is_cut`: the model did not end it itself."""
 
 
 class Plugins(Protocol):
@@ -54,6 +52,8 @@ class ReplyPlan:
     """Calls of tools in the conversation so far."""
     skips_special_tokens: bool = True
     """The text has no other special tokens."""
+    keeps_stop_strings: bool = False
+    """The text has the stop string that ended it."""
     reasoning_field: Literal["reasoning", "reasoning_content"] = "reasoning"
     """Where a message has its reasoning."""
     shows_reasoning: bool = True

@@ -94,7 +94,7 @@ def _tool_use(
         is_parallel=is_parallel is not False and not is_named,
         level=level,
     )
-    return ToolUse(rules, is_named, schemas={tool.name: tool.schema for tool in rules.allowed})
+    return ToolUse(rules, is_named, schemas={tool.name: tool.readable for tool in rules.allowed})
 
 
 def _names(offered: Iterable[FunctionDefinition]) -> tuple[str, ...]:

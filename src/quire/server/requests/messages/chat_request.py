@@ -13,7 +13,7 @@ from typing import Any
 
 from quire.errors import RequestError
 from quire.server.requests.messages.conversation import chat_messages
-from quire.server.requests.messages.tools import chat_tool_choice, chat_tools
+from quire.server.requests.messages.tools import chat_tool_choice, chat_tools, names_left_out
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.messages import MessagesRequest, OutputFormat, PromptFields, Thinking
 from quire.server.schema.response_format import JsonSchemaFormat, ResponseFormat
@@ -61,7 +61,7 @@ def chat_prompt_fields(
         "model": request.model,
         "messages": messages,
         "tools": chat_tools(request.tools),
-        "tool_choice": chat_tool_choice(request.tool_choice),
+        "tool_choice": chat_tool_choice(request.tool_choice, request.tools),
         "chat_template_kwargs": request.chat_template_kwargs,
         **_reasoning(request, disabled_effort),
     }
@@ -75,14 +75,14 @@ def chat_prompt_fields(
 def fields_without_effect(request: MessagesRequest, *, holds_budget: bool) -> list[str]:
     """The accepted fields that ask for something that this server does not do. `holds_budget`:
     the tokens of reasoning can be limited."""
-    thinking = request.thinking
+    names, thinking = names_left_out(request.tools), request.thinking
     if thinking is None:
-        return []
+        return names
     given = {
         "thinking.budget_tokens": thinking.type == "enabled" and not holds_budget,
         "thinking.display": thinking.display not in (None, "summarized"),
     }
-    return [name for name, is_given in given.items() if is_given]
+    return [*names, *(name for name, is_given in given.items() if is_given)]
 
 
 def chat_request(
@@ -114,12 +114,12 @@ def named_as_asked() -> Iterator[None]:
             raise
         if name in _TOO_LONG:  # clients look for these words, and then shorten the conversation
             message = f"prompt is too long: {message}"
-        own = _own_name(name)
+        own = own_name(name)
         message = re.sub(rf"\b{re.escape(name)}(?!\w)", own, message) if own != name else message
         raise RequestError(message, parameter=own, value=error.value) from None
 
 
-def _own_name(name: str) -> str:
+def own_name(name: str) -> str:
     """What a field of a chat request is called here."""
     if name.startswith("tools["):
         return name.replace(".function.parameters", ".input_schema").replace(".function.", ".")

@@ -15,13 +15,28 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_tools(definitions: Sequence[ToolDefinition] | None) -> list[Tool] | None:
-    """The tools; None if there are none. Raises RequestError."""
-    tools = [_tool(f"tools[{index}]", each) for index, each in enumerate(definitions or ())]
+    """The tools that the model is shown; None if there are none. Raises RequestError."""
+    tools = [
+        _tool(f"tools[{index}]", each)
+        for index, each in enumerate(definitions or ())
+        if not _is_left_out(each)
+    ]
     return tools or None
 
 
-def chat_tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
-    """The choice. Raises RequestError."""
+def names_left_out(definitions: Sequence[ToolDefinition] | None) -> list[str]:
+    """Names for the tools that are left out: those of types that only the vendor's models know."""
+    return [f"tools.{tool.name or tool.type}" for tool in definitions or () if _is_left_out(tool)]
+
+
+def _is_left_out(tool: ToolDefinition) -> bool:
+    return tool.type not in (None, "custom")
+
+
+def chat_tool_choice(
+    choice: ToolChoice | None, definitions: Sequence[ToolDefinition] | None
+) -> str | dict[str, Any] | None:
+    """The choice. Raises RequestError, also where it needs a tool that is left out."""
     if choice is None:
         return None
     if choice.type != "tool":
@@ -31,6 +46,14 @@ def chat_tool_choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:
             "tool_choice.name: a tool_choice of type tool needs the name of one of the tools",
             parameter="tool_choice.name",
         )
+    for tool in definitions or ():
+        if tool.name == choice.name and _is_left_out(tool):
+            raise RequestError(
+                f"tool_choice.name: the tool {quoted(tool.name)} is left out here, because no "
+                f"model but the vendor's knows tools of type {quoted(tool.type)}; describe it with "
+                "a description and an input_schema, and let the client run it",
+                parameter="tool_choice.name",
+            )
     return {"type": "function", "function": {"name": choice.name}}
 
 
@@ -42,13 +65,6 @@ def held_as_asked(use: ToolUse) -> ToolUse:
 
 
 def _tool(path: str, definition: ToolDefinition) -> Tool:
-    if definition.type not in (None, "custom"):
-        raise RequestError(
-            f"{path}.type: tools of type {quoted(definition.type)} are not supported: no server of "
-            "this kind runs them, and no other vendor's model knows them. Describe a tool that the "
-            "client runs, with name, description and input_schema",
-            parameter=f"{path}.type",
-        )
     if not definition.name:
         raise RequestError(f"{path}.name: a tool needs a name", parameter=f"{path}.name")
     if definition.input_schema is None:

@@ -51,20 +51,56 @@ def custom_arguments(text: str) -> str:
     return msgspec.json.encode({CUSTOM_INPUT: text}).decode()
 
 
-def custom_input(arguments: str) -> str:
-    """The text in the arguments of a call of a custom tool; arguments without one are the text."""
-    try:
-        return msgspec.json.decode(arguments, type=_CustomArguments).input
-    except msgspec.DecodeError:
-        return arguments
+def shown_tools(
+    tools: Sequence[ToolParam] | None, choice: str | dict[str, Any] | None
+) -> tuple[list[ToolParam] | None, list[str]]:
+    """The tools that the model is shown, and names for those that are left out.
+
+    The server runs no tools, and does not know what a grammar of a custom tool means, so it leaves
+    such tools out. Raises RequestError where `choice` names one of them.
+    """
+    left_out: list[ToolParam] = []
+    shown = [one for tool in tools or () for one in _shown(tool, left_out)]
+    for tool in left_out:
+        if any(_is_named(tool, named) for named in _named_by(choice)):
+            raise _wrong_choice(
+                f"the tool {quoted(tool.name or tool.type)} is left out here, because the server "
+                "runs no tools of its own and takes custom tools with free text only"
+            )
+    if left_out and not shown and choice == "required":
+        raise _wrong_choice("all of `tools` are left out here, so that none can be required")
+    return shown or None, [f"tools.{tool.name or tool.type}" for tool in left_out]
 
 
-class _CustomArguments(msgspec.Struct):
-    input: str
+def _shown(
+    tool: ToolParam, left_out: list[ToolParam], *, is_inner: bool = False
+) -> list[ToolParam]:
+    """The tool, or nothing, or a namespace without what is left out of it."""
+    if tool.type == "namespace" and tool.tools and not is_inner:
+        inner = [one for each in tool.tools for one in _shown(each, left_out, is_inner=True)]
+        return [msgspec.structs.replace(tool, tools=inner)] if inner else []
+    is_text = tool.format in (None, {"type": "text"})
+    if tool.type in ("function", "namespace") or (tool.type == "custom" and is_text):
+        return [tool]
+    left_out.append(tool)
+    return []
+
+
+def _named_by(choice: str | dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The tools that a choice names."""
+    if not isinstance(choice, dict):
+        return []
+    allowed = choice.get("tools") if choice.get("type") == "allowed_tools" else None
+    each = allowed if isinstance(allowed, list) else [choice]
+    return [one for one in each if isinstance(one, dict)]
+
+
+def _is_named(tool: ToolParam, named: dict[str, Any]) -> bool:
+    return tool.type == named.get("type") and tool.name == named.get("name", tool.name)
 
 
 def offered_tools(tools: Sequence[ToolParam]) -> Offered:
-    """The tools of a request. Raises RequestError for a kind that does not exist here."""
+    """The tools of a request. Raises RequestError for one that is incomplete."""
     offered: dict[str, OfferedTool] = {}
     for each in _each(tools, None):
         flat = each.tool.function.name
@@ -129,21 +165,13 @@ def _each(tools: Iterable[ToolParam], namespace: str | None) -> Iterator[Offered
         elif tool.type in ("function", "custom"):
             yield _offered(tool, namespace)
         else:
-            raise _wrong(
-                f"tools of type {quoted(tool.type)} do not exist here; the types are function, "
-                "custom, and namespace around them: the caller runs them"
-            )
+            raise _wrong("a namespace cannot be in a namespace: put its `tools` into the outer one")
 
 
 def _offered(tool: ToolParam, namespace: str | None) -> OfferedTool:
     if not tool.name:
         raise _wrong(f"a tool of type {tool.type} needs a `name`")
     is_custom = tool.type == "custom"
-    if is_custom and tool.format not in (None, {"type": "text"}):
-        raise _wrong(
-            f"the custom tool {quoted(tool.name)} has a format other than text; only free text "
-            "works: leave `format` out"
-        )
     function = FunctionDefinition(
         name=flat_name(namespace, tool.name),
         description=tool.description,

@@ -15,7 +15,7 @@ from quire.server.requests.responses.checks import check_fields, fields_without_
 from quire.server.requests.responses.conversion import chat_request
 from quire.server.requests.responses.kept_items import input_items, kept_item, restored
 from quire.server.requests.responses.messages import kind_of
-from quire.server.requests.responses.tools import Offered, offered_tools
+from quire.server.requests.responses.tools import Offered, offered_tools, shown_tools
 from quire.server.schema.chat import ChatRequest
 from quire.server.schema.responses.items import Item
 from quire.server.schema.responses.request import ResponsesRequest
@@ -46,7 +46,8 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     is_stored = store.is_on and request.store is not False
     if request.background and not is_stored:
         raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
-    ignored = fields_without_effect(request)
+    request.tools, left_out = shown_tools(request.tools, request.tool_choice)
+    ignored = [*fields_without_effect(request), *left_out]
     if request.store and not store.is_on:
         ignored.append("store")
     context.ignored_fields.tell(http, ignored)

@@ -38,7 +38,7 @@ class FlexibleArgumentParser(Parser):
         """The arguments of `argparse.ArgumentParser`. `add_json_tip` is vLLM's, and without effect:
         the help has no such text."""
         del add_json_tip
-        self._hidden = set()
+        self.shortened = {}
         self._deprecated: list[argparse.Action] = []
         argparse.ArgumentParser.__init__(self, *args, **options)
 

@@ -1,0 +1,52 @@
+"""Which models are on this machine: the suggestions for a model that is not found."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from quire.config.model_files import DEMO_MODEL
+from quire.suggest import nearest
+
+_MAX_ENTRIES = 1000
+"""Files of a directory that are looked at."""
+_MAX_SHOWN = 8
+
+
+def suggestion(model: str, cache: Path) -> str:
+    """A sentence that begins with a space: the model that was meant, or the models that are here.
+
+    Looked for are the directory in which `model` would be, and the hub's cache.
+    """
+    known = {name.rpartition("/")[2].lower(): name for name in _known(model, cache)}
+    found = nearest(model.rpartition("/")[2].lower(), known)
+    if found:
+        return f" Did you mean {known[found]}?"
+    return f" Models that are on this machine: {', '.join(list(known.values())[:_MAX_SHOWN])}."
+
+
+def is_cached(model: str, cache: Path) -> bool:
+    """Whether the hub's cache has something of this model."""
+    return (cache / f"models--{model.replace('/', '--')}").is_dir()
+
+
+def _known(model: str, cache: Path) -> list[str]:
+    cached = [path.name for path in _listed(cache) if path.name.startswith("models--")]
+    hub_ids = [name.removeprefix("models--").replace("--", "/") for name in cached]
+    local = [str(path) for path in _listed(Path(model).parent) if _is_model(path)]
+    return [DEMO_MODEL, *sorted(local), *sorted(hub_ids)]
+
+
+def _listed(directory: Path) -> list[Path]:
+    """The entries of a directory; none for one that is not there, or that cannot be read."""
+    try:
+        return list(islice(directory.expanduser().iterdir(), _MAX_ENTRIES))
+    except (OSError, RuntimeError, ValueError):
+        return []
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        return path.suffix == ".gguf" or (path / "config.json").is_file()
+    except OSError:
+        return False

@@ -1,0 +1,127 @@
+// Markdown inside a line to DOM nodes: emphasis, code, links and formulas. As in `markdown.js`,
+// every character of the source ends up in a text node.
+
+import { el } from "./dom.js";
+import { formulaSpan } from "./math.js";
+
+/** Deepest nesting that is read as Markdown. */
+export const MAX_DEPTH = 6;
+
+const WRAPS = [
+  ["***", "strong"], ["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"],
+];
+const URL_START = /https?:\/\/[^\s<>"'`]{1,2000}/y;
+const LINK = /!?\[([^\[\]\n]{0,400})\]\(\s*<?([^\s()<>]{1,2000}(?:\([^\s()<>]{0,200}\))?)>?(?:\s+"[^"\n]{0,300}")?\s*\)/y;
+
+/** The nodes of a text without blocks. */
+export function inline(text, depth) {
+  const nodes = [];
+  let plain = "";
+  const flush = () => {
+    if (plain) nodes.push(...withBreaks(plain));
+    plain = "";
+  };
+  let at = 0;
+  while (at < text.length) {
+    const found = span(text, at, depth);
+    if (found) {
+      flush();
+      nodes.push(found.node);
+      at = found.end;
+    } else if (text[at] === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] ?? "")) {
+      plain += text[at + 1];
+      at += 2;
+    } else {
+      plain += text[at];
+      at += 1;
+    }
+  }
+  flush();
+  return nodes;
+}
+
+/** The construct that begins exactly here, or null. */
+function span(text, at, depth) {
+  const char = text[at];
+  if (char === "`") return codeSpan(text, at);
+  if (char === "$" || (char === "\\" && "([".includes(text[at + 1] ?? " "))) return formulaSpan(text, at);
+  if (char === "[" || (char === "!" && text[at + 1] === "[")) return link(text, at, depth);
+  if (char === "h" && (at === 0 || !/\w/.test(text[at - 1]))) return bareLink(text, at);
+  if ("*_~".includes(char) && depth < MAX_DEPTH) return emphasis(text, at, depth);
+  return null;
+}
+
+function codeSpan(text, at) {
+  let width = 1;
+  while (text[at + width] === "`") width += 1;
+  const ticks = "`".repeat(width);
+  const end = text.indexOf(ticks, at + width);
+  if (end < 0) return { node: document.createTextNode(ticks), end: at + width };
+  const body = text.slice(at + width, end).replace(/^ (.+) $/, "$1");
+  return { node: el("code", {}, body), end: end + width };
+}
+
+function link(text, at, depth) {
+  LINK.lastIndex = at;
+  const match = LINK.exec(text);
+  if (!match || !isSafe(match[2])) return null;
+  const label = match[1] || match[2];
+  const children = depth < MAX_DEPTH ? inline(label, MAX_DEPTH) : [label];
+  return { node: anchor(match[2], children), end: LINK.lastIndex };
+}
+
+function bareLink(text, at) {
+  URL_START.lastIndex = at;
+  const match = URL_START.exec(text);
+  if (!match) return null;
+  const url = match[0].replace(/[.,;:!?)\]}*_~]+$/, "");
+  if (url.length < 10 || !isSafe(url)) return null;
+  return { node: anchor(url, [url]), end: at + url.length };
+}
+
+function isSafe(url) {
+  try {
+    return ["http:", "https:", "mailto:"].includes(new URL(url).protocol);
+  } catch {
+    return false; // relative links have no base here
+  }
+}
+
+const anchor = (href, children) =>
+  el("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
+
+function emphasis(text, at, depth) {
+  for (const [mark, tag] of WRAPS) {
+    if (!text.startsWith(mark, at)) continue;
+    const from = at + mark.length;
+    if (!text[from] || /\s/.test(text[from])) continue;
+    if (mark[0] === "_" && at > 0 && /\w/.test(text[at - 1])) continue;
+    const end = closing(text, from, mark);
+    if (end < 0) continue;
+    const inner = inline(text.slice(from, end), depth + 1);
+    const node = el(tag, {}, ...inner);
+    return { node: mark === "***" ? el("em", {}, node) : node, end: end + mark.length };
+  }
+  return null;
+}
+
+function closing(text, from, mark) {
+  const limit = Math.min(text.length, from + 4000);
+  for (let at = text.indexOf(mark, from); at >= 0 && at < limit; at = text.indexOf(mark, at + 1)) {
+    const isSpaced = /\s/.test(text[at - 1]) || at === from;
+    const isLonger = mark.length === 1 && (text[at + 1] === mark || text[at - 1] === mark);
+    const isInWord = mark[0] === "_" && /\w/.test(text[at + mark.length] ?? "");
+    if (!isSpaced && !isLonger && !isInWord && text[at - 1] !== "\\") return at;
+  }
+  return -1;
+}
+
+// In chats a line break in the source is a line break in the output.
+function withBreaks(text) {
+  const nodes = [];
+  text.split(/ *\n/).forEach((line, i) => {
+    if (i > 0) nodes.push(el("br"));
+    if (line) nodes.push(document.createTextNode(line));
+  });
+  return nodes;
+}

@@ -1,0 +1,80 @@
+"""Parts of structural tags, as `parts` writes JSON with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+Part = dict[str, Any]
+
+
+def none_of(texts: list[str]) -> str:
+    """The expression of all texts but these."""
+    by_first: dict[str, list[str]] = {}
+    for text in filter(None, texts):
+        by_first.setdefault(text[0], []).append(text[1:])
+    if not by_first:
+        return ".+" if "" in texts else ".*"
+    found = [f"[^{''.join(map(re.escape, by_first))}].*"]
+    found += [f"{re.escape(char)}(?:{none_of(rest)})" for char, rest in by_first.items()]
+    return "|".join(found if "" in texts else ["", *found])
+
+
+def array(first: list[Part], rest: Part | None, least: int, most: int | None) -> Part:
+    """An array: the first items, then items of one kind; `rest` is None if there are no others. At
+    least and at most so many items."""
+    more: Part | None = None
+    if rest is not None and (most is None or most > len(first)):
+        need = max(least - len(first), 0)
+        left = None if most is None else most - len(first)
+        following = sequence(regex(","), rest)
+        if first:
+            more = repeat(following, need, left)
+        else:
+            after_one = repeat(following, max(need - 1, 0), None if left is None else left - 1)
+            more = sequence(rest, after_one)
+            more = more if need else optional(more)
+    for i, one in reversed([*enumerate(first[:most])]):
+        more = sequence(*([regex(",")] if i else []), one, *([more] if more else []))
+        more = more if i < least else optional(more)
+    return sequence(regex(r"\["), *([more] if more else []), regex(r"\]"))
+
+
+def repeat(part: Part, least: int, most: int | None) -> Part:
+    """The part, at least and at most so many times."""
+    return {"type": "repeat", "content": part, "min": least, "max": most}
+
+
+def members(begin: str, elements: list[Part], optional: list[int], end: str) -> Part:
+    """The elements with commas between two texts; `optional` are the positions of those that may be
+    missing."""
+    if not elements:
+        return regex(re.escape(begin + end))
+    inner = {"type": "members", "elements": elements, "optional": optional, "separator": ","}
+    return sequence(regex(re.escape(begin)), inner, regex(re.escape(end)))
+
+
+def regex(pattern: str) -> Part:
+    """A text that matches the expression."""
+    return {"type": "regex", "pattern": pattern}
+
+
+def sequence(*parts: Part) -> Part:
+    """These parts, one after the other."""
+    return {"type": "sequence", "elements": [*parts]}
+
+
+def star(part: Part) -> Part:
+    """The part, any number of times."""
+    return {"type": "star", "content": part}
+
+
+def either(parts: Iterable[Part]) -> Part:
+    """One of these parts."""
+    return {"type": "or", "elements": [*parts]}
+
+
+def optional(part: Part) -> Part:
+    """The part, or nothing."""
+    return {"type": "optional", "content": part}

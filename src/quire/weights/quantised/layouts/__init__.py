@@ -1,0 +1,32 @@
+"""The layouts of quantised checkpoints, by the names that `models.quantised` gives them."""
+
+from __future__ import annotations
+
+from quire.weights.quantised.layouts.base import Layout, Parts
+from quire.weights.quantised.layouts.floats import (
+    BitsAndBytes,
+    Fp8,
+    Mxfp4,
+    Nvfp4,
+    PackedMxfp4,
+    PackedNvfp4,
+)
+from quire.weights.quantised.layouts.integers import Awq, Gptq, IntQuantized, PackQuantized
+from quire.weights.quantised.layouts.rare import Hqq, TorchAo
+
+LAYOUTS: dict[str, Layout] = {
+    "awq": Awq(),
+    "gptq": Gptq(),
+    "pack-quantized": PackQuantized(),
+    "int-quantized": IntQuantized(),
+    "fp8": Fp8(),
+    "nvfp4": Nvfp4(),
+    "nvfp4-pack": PackedNvfp4(),
+    "mxfp4-parts": Mxfp4(),
+    "mxfp4-pack": PackedMxfp4(),
+    "bitsandbytes": BitsAndBytes(),
+    "hqq": Hqq(),
+    "torchao": TorchAo(),
+}
+
+__all__ = ["LAYOUTS", "Layout", "Parts"]

@@ -1,0 +1,194 @@
+"""`ModelWeights`: the weights that a worker loads, and those that are to replace them.
+
+Owned by `Worker`. New weights come from another folder or from memory (a trainer's tensors). They
+are checked when they are given and used from the next step on, so that hundreds of single tensors
+cost one load. Knows no requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire.config.records import EngineConfig
+from quire.errors import ConfigError, quoted
+from quire.log import get_logger
+from quire.models import is_transformers, name_map, shipped_format
+from quire.program import Program
+from quire.suggest import did_you_mean
+from quire.weights import (
+    PACKED_NAME,
+    BoundStore,
+    HostTensor,
+    PackedFile,
+    TensorDtype,
+    WeightStore,
+    bind,
+    open_checkpoint,
+)
+from quire.weights.dummy import DummyStore
+from quire.weights.quantised.store import as_shipped
+
+logger = get_logger(__name__)
+
+_DTYPES: dict[str, TensorDtype] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where weights come from."""
+
+    config: EngineConfig
+    """Names the folder."""
+    given: Mapping[str, HostTensor] = field(default_factory=dict)
+    """Tensors in memory that replace those of the folder, by the program's names."""
+
+
+class ModelWeights:
+    """The origin of the weights that are loaded, and of those to load next."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._loaded = self._wanted = _Origin(config)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether other weights than the loaded ones are to be used."""
+        return self._wanted is not self._loaded
+
+    def open(self, program: Program) -> WeightStore | PackedFile:
+        """The weights to load. Raises CheckpointError for those that do not fit the program."""
+        return _opened(self._wanted, program)
+
+    @property
+    def config(self) -> EngineConfig:
+        """The configuration, with the folder of the weights to load."""
+        return self._wanted.config
+
+    def fingerprint(self, of_files: str) -> str:
+        """Of the weights to load, given that of their folder: equal weights have equal ones."""
+        if not self._wanted.given:
+            return of_files
+        state = hashlib.sha256(of_files.encode())
+        for name, tensor in sorted(self._wanted.given.items()):
+            state.update(f"\n{name} {tensor.dtype} {tensor.shape} ".encode())
+            state.update(hashlib.sha256(tensor.data.data).digest())
+        return state.hexdigest()
+
+    def note_loaded(self) -> None:
+        """The weights to load are those that steps read now."""
+        self._loaded = self._wanted
+
+    def undo(self) -> None:
+        """Goes back to the weights that were loaded last."""
+        self._wanted = self._loaded
+
+    def use_files(self, program: Program, weights_path: str | Path | None) -> None:
+        """Reads the files of this folder next; None: those of the folder so far. Tensors in memory
+        are dropped. Raises ConfigError if there is no such folder, CheckpointError for files that
+        do not fit the program."""
+        config = self._wanted.config
+        if weights_path is not None:
+            config = _with_folder(config, weights_path)
+        origin = _Origin(config)
+        with closing(_opened(origin, program)):
+            self._wanted = origin
+
+    def update(self, program: Program, weights: Iterable[tuple[str, Any]]) -> set[str]:
+        """Replaces tensors, by their names in the checkpoint; the names that the model uses.
+
+        All are checked before any is used. Raises ConfigError.
+        """
+        config = self._wanted.config
+        names = name_map(config.model.hf_config)
+        shapes = _replaceable(config, program)
+        given: dict[str, HostTensor] = {}
+        used = set[str]()
+        for name, value in weights:
+            canonical = names.canonical(name)
+            if canonical is None:
+                continue  # a tied head, a buffer: the model computes without it
+            if canonical not in shapes:
+                hint = did_you_mean(canonical, tuple(shapes))
+                raise ConfigError(f"load_weights: the model has no weight {quoted(name)}{hint}")
+            given[canonical] = _host_tensor(canonical, value, shapes[canonical])
+            used.add(name)
+        if given:
+            self._wanted = replace(self._wanted, given={**self._wanted.given, **given})
+        return used
+
+
+def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
+    model = origin.config.model
+    if model.weights == "packed":
+        return PackedFile(model.path / PACKED_NAME)
+    if model.weights == "dummy":
+        dummy = DummyStore(program)
+        if not origin.given:
+            return dummy
+        return BoundStore(dummy, {name: name for name in dummy.names()}, origin.given)
+    if is_transformers(model.hf_config):  # which maps the names of a checkpoint itself
+        return open_checkpoint(model.path)
+    names = name_map(model.hf_config)
+    store = as_shipped(open_checkpoint(model.path), shipped_format(model.hf_config))
+    if (left_out := names.summary(store.names())) is not None:
+        logger.info("%s", left_out)
+    return bind(program, store, names.canonical, origin.given)
+
+
+def _with_folder(config: EngineConfig, weights_path: object) -> EngineConfig:
+    """The configuration with the weights of another folder; all else stays."""
+    if not isinstance(weights_path, str | Path) or not Path(weights_path).is_dir():
+        raise ConfigError(
+            f"weights_path must be a folder with the weights of a model, got {quoted(weights_path)}"
+        )
+    model = replace(config.model, path=Path(weights_path))
+    if model.weights == "dummy":
+        model = replace(model, weights="checkpoint")
+    return replace(config, model=model)
+
+
+def _replaceable(config: EngineConfig, program: Program) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that others may replace. Raises ConfigError if there are none."""
+    model = config.model
+    why = None
+    if model.weights == "packed":
+        why = "the weights are packed (quire quantize)"
+    elif is_transformers(model.hf_config):
+        why = "transformers computes the model (model_impl)"
+    elif shipped_format(model.hf_config) is not None:
+        why = "the checkpoint is quantised"
+    if why is not None:
+        raise ConfigError(
+            f"load_weights takes tensors for a checkpoint of plain numbers; {why}. Write the new "
+            "weights to a folder and call collective_rpc('reload_weights', "
+            "kwargs={'weights_path': folder})"
+        )
+    return {part.name: part.shape for param in program.params() for part in param.parts}
+
+
+def _host_tensor(name: str, value: Any, shape: tuple[int, ...]) -> HostTensor:
+    """A copy of an array or a tensor of torch. Raises ConfigError."""
+    dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise ConfigError(
+            f"load_weights: {name} must be an array or tensor of float32, float16 or bfloat16, "
+            f"got {dtype}"
+        )
+    if tuple(value.shape) != shape:
+        raise ConfigError(
+            f"load_weights: {name} must have shape {list(shape)}, got {list(value.shape)}"
+        )
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().contiguous()
+        if dtype == "bfloat16":
+            value = value.view(sys.modules["torch"].int16)
+        value = value.numpy()
+    data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+    return HostTensor(name, _DTYPES[dtype], shape, data, file="load_weights")

@@ -1,0 +1,135 @@
+"""What the documentation names exists: files, directories, and commands with their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from quire.cli.app import COMMANDS, Command
+from quire.config.command_line.parser import Parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+OF_OTHERS = {"vllm_tests.md"}
+"""Pages whose paths are of vLLM's repository."""
+_SPAN = re.compile(r"`([^`\n]+)`|\]\((?!\w+:|\.\.)([^)#\s]+)[^)\s]*\)")
+_PATH = re.compile(r"(?!/)(?:[\w.*-]+/)*[\w.*-]+(?:/|\.(?:py|md|h|cpp|toml|jinja|cmake|yml))")
+_BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|(?:^(?: {4}|\t).*\n)+", re.MULTILINE | re.DOTALL)
+_BEFORE = re.compile(r"[\s$]*(?:[A-Z_]+=\S+\s*)*")
+"""What may stand in front of a command: a prompt, and variables."""
+_PLACES = ("", "docs", "src/quire", "src", "native", "native/src", "tests/e2e")
+
+
+@cache
+def tracked() -> frozenset[str]:
+    """Files of the repository, and their directories with a slash."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        ).stdout.splitlines()  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this is not a git checkout")
+    folders = {f"{folder}/" for file in listed for folder in Path(file).parents}
+    return frozenset({*listed, *folders})
+
+
+def exists(path: str) -> bool:
+    """Whether a path is one of the repository, from its root or from a usual place."""
+    if "/" not in path.rstrip("/"):  # a name alone stands for one in the folder of which it speaks
+        return any(one == path or one.endswith(f"/{path}") for one in tracked())
+    for place in _PLACES:
+        whole = f"{place}/{path}".lstrip("/")
+        if "*" in whole:
+            if any(Path(one).match(whole) for one in tracked()):
+                return True
+        elif whole in tracked() or f"{whole}/" in tracked():
+            return True
+    return False
+
+
+def paths_of(page: Path) -> Iterator[str]:
+    for found in _SPAN.finditer(page.read_text()):
+        text = found[1] or found[2]
+        if _PATH.fullmatch(text) and text != "llama.cpp":
+            yield text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_exists(page: Path) -> None:
+    if page.name in OF_OTHERS:
+        pytest.skip("its paths are of vLLM's repository")
+    missing = [path for path in paths_of(page) if not exists(path)]
+    assert not missing, f"{page.name} names what does not exist: {missing}"
+
+
+def commands_of(page: Path) -> Iterator[list[str]]:
+    """The words of each `quire` command: of spans, and of lines of code."""
+    text = page.read_text()
+    lines = [found[1] or "" for found in _SPAN.finditer(text)]
+    for block in _BLOCK.finditer(text):
+        lines += re.sub(r"\\\n", " ", block[0]).splitlines()
+    for line in lines:
+        found = re.search(r"(?:^|\s|[;&|]\s*)(?:python -m )?quire ([a-z-][^#|;&<>]*)", line)
+        if found and _BEFORE.fullmatch(line[: found.start()]):
+            try:
+                yield shlex.split(found[1])
+            except ValueError:
+                yield found[1].split()
+
+
+@cache
+def parser_of(module: str) -> Parser:
+    parser = Parser("quire", "")
+    import_module(module).configure(parser)
+    return parser
+
+
+def problem_of(words: list[str]) -> str | None:
+    """Why a command cannot be given so; None: it can."""
+    commands: tuple[Command, ...] = COMMANDS
+    place = "quire.cli.commands"
+    while commands:
+        if not words or words[0] in ("COMMAND", "--help", "--version", "help"):
+            return None
+        command = next((one for one in commands if one.name == words[0]), None)
+        if command is None:
+            return f"there is no command {words[0]}"
+        words = words[1:]
+        module = import_module(f"{place}.{command.module}")
+        commands = getattr(module, "COMMANDS", ())
+    known = {
+        flag for action in parser_of(module.__name__)._actions for flag in action.option_strings
+    }
+    for word in words:
+        flag = word.split("=")[0].split(".")[0].rstrip(",:)")
+        if flag.startswith("--") and len(flag) > 2 and flag not in known | {"--help-all"}:
+            return f"quire {command.name} has no option {flag}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_exists(page: Path) -> None:
+    problems = [problem for words in commands_of(page) if (problem := problem_of(words))]
+    assert not problems, f"{page.name}: {problems}"
+
+
+def test_what_is_missing_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "See `kvstore/none.py`, [that](docs/none.md) and `quire serve`.\n\n    quire surf --x\n"
+        "    quire serve MODEL --no-such-option 3\n"
+    )
+    assert [path for path in paths_of(page) if not exists(path)] == [
+        "kvstore/none.py", "docs/none.md",
+    ]  # fmt: skip
+    assert [problem_of(words) for words in commands_of(page)] == [
+        None, "there is no command surf", "quire serve has no option --no-such-option",
+    ]  # fmt: skip

@@ -1,0 +1,63 @@
+"""What the refusal of an architecture says: never advice that does not help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.errors import UnsupportedModelError
+from quire.models.transformers import choice
+
+LLAMA: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "vocab_size": 100, "max_position_embeddings": 64, "hidden_act": "silu",
+}  # fmt: skip
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]) -> str:
+    """Where neither torch nor transformers is installed."""
+    monkeypatch.setattr(choice, "find_spec", lambda _: None)
+    with pytest.raises(UnsupportedModelError) as caught:
+        choice.with_model_impl(config, "auto")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "reason"),
+    [
+        ("BertForMaskedLM", {}, "it is not a decoder of text"),
+        ("BertModel", {}, "it is not a decoder of text"),
+        ("XlmRobertaForSequenceClassification", {}, "it is not a decoder of text"),
+        ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "it has an encoder"),
+        ("MambaForCausalLM", {"state_size": 16}, "it keeps a state"),
+        ("Qwen3NextForCausalLM", {"linear_num_key_heads": 4}, "it keeps a state"),
+        ("RwkvForCausalLM", {"attention_hidden_size": 64}, "it keeps a state"),
+        (
+            "BitNetForCausalLM",
+            {"model_type": "bitnet", "quantization_config": {"quant_method": "bitnet"}},
+            "load the unquantised checkpoint",
+        ),
+    ],
+)
+def test_what_never_runs_is_offered_neither_the_extra_nor_a_family(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, more: dict[str, Any], reason: str
+) -> None:
+    text = refusal(monkeypatch, {"architectures": [architecture], **LLAMA, **more})
+    assert reason in text
+    assert "pip install" not in text
+    assert "the nearest is" not in text
+
+
+def test_what_may_run_is_offered_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = refusal(monkeypatch, {"architectures": ["YiForCausalLM"], **LLAMA})
+    assert "the nearest is LlamaForCausalLM" in text
+    assert "pip install 'quire[transformers]'" in text
+
+
+def test_bitnet_is_not_offered_llama(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights of 16 bits have all keys of Llama."""
+    config = {"architectures": ["BitNetForCausalLM"], "model_type": "bitnet", **LLAMA}
+    text = refusal(monkeypatch, config)
+    assert "LlamaForCausalLM" not in text
+    assert "pip install 'quire[transformers]'" in text
