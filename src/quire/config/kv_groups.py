@@ -62,7 +62,7 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
         """Whether it keeps what it stored of every position until the request ends."""
 
     @abstractmethod
-    def limited(self, max_model_len: int) -> KVGroup:
+    def limited(self, max_model_len: int) -> AnyKVGroup:
         """The kind that keeps the same of requests with at most `max_model_len` tokens."""
 
     @abstractmethod
@@ -107,7 +107,7 @@ class FullGroup(KVGroup, frozen=True, tag="full"):
     def keeps_all(self) -> bool:
         return True
 
-    def limited(self, max_model_len: int) -> KVGroup:  # noqa: ARG002
+    def limited(self, max_model_len: int) -> AnyKVGroup:  # noqa: ARG002
         return self
 
     def serves(self, needed: KVGroup) -> bool:
@@ -144,7 +144,7 @@ class WindowGroup(KVGroup, frozen=True, tag="window"):
     def keeps_all(self) -> bool:
         return False
 
-    def limited(self, max_model_len: int) -> KVGroup:
+    def limited(self, max_model_len: int) -> AnyKVGroup:
         return self if self.size < max_model_len else FullGroup(self.layers, self.shape)
 
     def serves(self, needed: KVGroup) -> bool:

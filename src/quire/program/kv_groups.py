@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from quire.config.kv_groups import KVGroup, KVLayout
+from quire.config.kv_groups import AnyKVGroup, KVGroup, KVLayout
 from quire.errors import IntegrityError
 from quire.program.ops import Memory
 from quire.program.program import Program
@@ -66,14 +66,14 @@ def _text(group: KVGroup) -> str:
     return f"{group.describe()} of {shape.num_heads} x ({shape.key_dim} + {shape.value_dim})"
 
 
-def _by_kind(memories: Sequence[Memory], max_model_len: int) -> dict[KVGroup, list[int]]:
-    found: dict[KVGroup, list[int]] = defaultdict(list)
+def _by_kind(memories: Sequence[Memory], max_model_len: int) -> dict[AnyKVGroup, list[int]]:
+    found: dict[AnyKVGroup, list[int]] = defaultdict(list)
     for memory in memories:
         found[memory.kept.limited(max_model_len)].append(memory.layer)
     return found
 
 
-def _split(kinds: dict[KVGroup, list[int]], num_slots: int) -> KVLayout:
+def _split(kinds: dict[AnyKVGroup, list[int]], num_slots: int) -> KVLayout:
     groups = [
         msgspec.structs.replace(kind, layers=tuple(layers[begin : begin + num_slots]))
         for kind, layers in kinds.items()

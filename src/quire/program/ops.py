@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from quire.config.kv_groups import FullGroup, KVGroup, KVShape, WindowGroup
+from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
 from quire.program.values import ActivationBits, Param, Value
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai"]
@@ -38,7 +38,7 @@ class Memory:
 
     layer: int
     """Its number; those of a program are 0, 1, ... without gaps."""
-    kept: KVGroup
+    kept: AnyKVGroup
     """A group that would keep it, without layers."""
 
 
@@ -232,7 +232,7 @@ class Attention(Op):
         if self.layer is None or self.k is None:
             return ()
         shape = KVShape(self.num_kv_heads, self.head_dim, self.value_dim or self.head_dim)
-        kept: KVGroup = FullGroup((), shape)
+        kept: AnyKVGroup = FullGroup((), shape)
         if self.window is not None:
             kept = WindowGroup((), shape, self.window)
         return (Memory(self.layer, kept),)
