@@ -93,4 +93,4 @@ def test_any_draft_gives_the_same_tokens(
     assert answers(model, backend=backend, **options) == wanted
     assert seen["plans"] > 50
     assert (seen["right"] > 0) == (chance > 0)
-    assert (seen["wrong"] > 0) == (chance < 1)
+    assert seen["wrong"] > 0 or chance == 1

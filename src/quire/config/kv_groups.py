@@ -19,8 +19,6 @@ from typing import ClassVar
 
 import msgspec
 
-from quire.units import ceil_div
-
 
 class KVShape(msgspec.Struct, frozen=True, array_like=True):
     """What one token stores in a layer: K [num_heads, key_dim] and V [num_heads, value_dim]."""
@@ -71,7 +69,7 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
 
     def num_entries(self, num_tokens: int, block_size: int) -> int:
         """Where the block table ends once `num_tokens` are computed: released entries count."""
-        return ceil_div(num_tokens, block_size)
+        return -(-num_tokens // block_size)
 
     @abstractmethod
     def first_entry(self, position: int, block_size: int) -> int:
@@ -120,7 +118,7 @@ class FullGroup(KVGroup, frozen=True, tag="full"):
         return None
 
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
-        return ceil_div(num_tokens, block_size)
+        return -(-num_tokens // block_size)
 
     def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:  # noqa: ARG002
         return next((entry for entry in range(end) if not is_cached(entry)), end)
@@ -159,7 +157,7 @@ class WindowGroup(KVGroup, frozen=True, tag="window"):
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
         # A step accesses one run of positions, which may begin anywhere in a block.
         run = self.size - 1 + max_chunk
-        return min(ceil_div(num_tokens, block_size), ceil_div(run - 1, block_size) + 1)
+        return min(-(-num_tokens // block_size), -(-(run - 1) // block_size) + 1)
 
     def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:
         # An entry that is missing is also missing for every shorter prefix that ends after it.
@@ -230,7 +228,7 @@ class KVLayout:
         """Tokens of requests of `num_tokens` that so many blocks have room for, in whole blocks."""
         kept = self.most_blocks(num_tokens, 1, block_size)
         free = num_blocks - self._for_a_prompt(num_tokens, max_chunk, block_size)
-        return free * ceil_div(num_tokens, block_size) // kept * block_size
+        return free * -(-num_tokens // block_size) // kept * block_size
 
     def _for_a_prompt(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
         """Further blocks that a request holds while its prompt is computed."""

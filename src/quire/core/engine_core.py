@@ -22,7 +22,8 @@ from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
-from quire.executor import Executor, make_executor
+from quire.executor.base import Executor
+from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.kvstore.opening import open_store

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quire.errors import BackendError
 from quire.protocol import SchedulePlan, StepResult
 
 
@@ -33,19 +34,21 @@ class Executor(ABC):
         applied, its requests hold nothing of use, and further plans may be submitted.
         """
 
-    @abstractmethod
     def read_blocks(
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
     ) -> None:
         """Copies the first tokens of KV blocks of a layer group out of the pool of every rank:
         `out` has one part for each rank, in their order, all of one size. Any thread, also while a
         step computes that does not write to these tokens. Raises ValueError for a wrong size,
-        BackendError for an unknown group."""
+        BackendError for an unknown group, and where there are no blocks."""
+        del block_ids, group, num_tokens, out
+        raise BackendError("this executor has no KV blocks")
 
-    @abstractmethod
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         """Copies what `read_blocks` gave into blocks that no step uses: to each rank its own part.
-        Any thread. Raises ValueError for a wrong size."""
+        Any thread. Raises as `read_blocks` does."""
+        del block_ids, data
+        raise BackendError("this executor has no KV blocks")
 
     @abstractmethod
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:

@@ -47,7 +47,7 @@ class StepPlanner:
             if request.num_drafts_in_flight:
                 continue  # a plan in flight says which of its tokens count
             count = request.num_tokens - request.num_computed_tokens
-            if request.draft_token_ids:
+            if request.draft_token_ids and count == 1:
                 room = request.max_total_tokens - request.num_tokens - 1
                 count += max(0, min(len(request.draft_token_ids), room))
             if count < 1:

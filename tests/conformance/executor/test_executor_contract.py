@@ -15,7 +15,8 @@ from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, ConfigError
-from quire.executor import Executor, UniProcExecutor, make_executor, part_of_rank
+from quire.executor import Executor, UniProcExecutor, part_of_rank
+from quire.executor.factory import make_executor
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol import EngineCoreRequest, ScheduledRequest, SchedulePlan
