@@ -142,12 +142,12 @@ class ModelRunner:
         logprobs: Logprobs,
     ) -> dict[str, list[TokenLogprobs]]:
         """`chosen`: the tokens of each of these requests that count."""
-        counts = self._batch.sampling.num_logprobs(step.sampled_rows)
-        if counts is None:
+        wanted = self._batch.sampling.num_logprobs(step.sampled_rows)
+        if wanted is None:
             return {}
-        found, place = {}, 0
+        counts, found, place = wanted.tolist(), {}, 0
         for request_id, token_ids in zip(request_ids, chosen, strict=True):
-            if (count := int(counts[place])) >= 0:
+            if (count := counts[place]) >= 0:
                 found[request_id] = [
                     _token_logprobs(token_id, logprobs, place + index, count)
                     for index, token_id in enumerate(token_ids)
