@@ -4,6 +4,9 @@ QUIRE_CODING_AGENTS names the folders of their programs, as PATH does; an agent 
 left out. The agents' packages are listed in `coding_agents.py`. The small model is made to
 do what the task says, so that a test shows what the agent and the server say to each other: tools,
 grammars of their schemas, streams, results.
+
+On a slow machine an agent takes longer than pytest's bound for one test: give
+`-o faulthandler_timeout=0` too.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import quire
 from .coding_agents import AGENTS, FILE, SECRET
 from .running_server import RunningServer
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1000)]
 
 MODEL = Path(quire.__file__).parent / "demo_model"
 FAKES = Path(__file__).parents[1] / "fakes"

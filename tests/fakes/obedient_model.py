@@ -1,8 +1,9 @@
 """A logits processor that makes a model do what the prompt of an agent asks for.
 
-A user's text has a call of a tool, `[[{"name": ..., "arguments": ...}]]`: that is the first reply,
-and the result of the tool, repeated, is the second. `[[SAY ...]]` is repeated where there are no
-tools; all other prompts are answered with `OK`.
+A user's text has a call of a tool, `[[{"name": ..., "arguments": ...}]]`, or the same as opencode
+quotes it, with a backslash before each quotation mark: that is the first reply, and the result of
+the tool, repeated, is the second. `[[SAY ...]]` is repeated where there are no tools; all other
+prompts are answered with `OK`.
 So agents with long prompts of their own can be driven by a small model. QUIRE_OBEDIENT_TOKENIZER
 names its `tokenizer.json`.
 """
@@ -33,9 +34,13 @@ def reply_to(prompt: str) -> str:
     if results:
         return f"The tool says: {results[-1][:_MOST_RESULT]}"
     if call is not None and "<tools>" in prompt:
-        return f"<tool_call>\n{call[1]}\n</tool_call>"
+        return f"<tool_call>\n{_unquoted(call[1])}\n</tool_call>"
     said = _SAY.search(prompt)
     return "OK" if said is None else said[1]
+
+
+def _unquoted(call: str) -> str:
+    return call.replace('\\"', '"') if call.startswith('{\\"') else call
 
 
 class Obedient(AdapterLogitsProcessor):

@@ -9,6 +9,8 @@ and "own ms" the longest without waits for a processor (see `probe`).
 after it, both without the KV cache: "KV" is how much of its fixed size was ever written to. Before
 the first attack each server has one request of each kind, as some of its parts are loaded by the
 first request that needs them.
+
+Then come the attacks on engines within a program (`in_process`): minutes each, with pytest's words.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ from pathlib import Path
 
 from tools.attack_server import secrets
 from tools.attack_server.attacks import HOSTILE_TEMPLATE, PLAIN, TEMPLATE, TLS, Attack
+from tools.attack_server.counters import COUNTERS
 from tools.attack_server.floods import FLOODS, TLS_FLOODS
+from tools.attack_server.in_process import IN_PROCESS, attack_in_process
 from tools.attack_server.more_attacks import KEYED, MORE
+from tools.attack_server.numbers import NUMBERS
 from tools.attack_server.probe import Probe
 from tools.attack_server.secrets import PLANTED_SECRETS
 from tools.attack_server.server import Server
@@ -54,6 +59,8 @@ def main() -> None:
             (PLAIN, []),
             (MORE, []),
             (TOKENS, []),
+            (NUMBERS, []),
+            (COUNTERS, []),
             (KEYED, ["--api-key", "secret"]),
             (FLOODS, []),
             (TLS, _certificate(Path(directory))),
@@ -61,11 +68,7 @@ def main() -> None:
             (PLANTED_SECRETS, secrets.options()),
             (TEMPLATE, _template(Path(directory))),
         ):
-            chosen = {
-                name: attack
-                for name, attack in attacks.items()
-                if any(part in name for part in args.only)
-            }
+            chosen = {name: attacks[name] for name in attacks if _is_chosen(name, args.only)}
             if chosen:
                 arguments = ["--model", str(_DEMO), "--disable-access-log"]
                 arguments += ["--kv-store-path", f"{directory}/kv", *options, *args.serve]
@@ -80,6 +83,13 @@ def main() -> None:
                 shown = sum(any(one in line for one in secrets.SECRETS) for line in server.log)
                 if shown:
                     print(f"{shown} lines of the log show a secret", flush=True)
+    for name in IN_PROCESS:
+        if _is_chosen(name, args.only):
+            print(f"{name:36} {attack_in_process(name)}", flush=True)
+
+
+def _is_chosen(name: str, parts: list[str]) -> bool:
+    return any(part in name for part in parts)
 
 
 def _run(name: str, attack: Attack, server: Server, seconds: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +75,24 @@ def ask(port: int, request: bytes) -> str:
             return found
     except OSError as error:
         return type(error).__name__
+
+
+def get(port: int, path: str) -> Any:
+    """The body of the reply, parsed if it is JSON."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=_TIMEOUT_S) as found:
+        text = found.read().decode()
+        return json.loads(text) if "json" in found.headers["content-type"] else text
+
+
+def reply(port: int, path: str, body: object) -> Any:
+    """The JSON of the reply, of an error too."""
+    url, headers = f"http://127.0.0.1:{port}{path}", {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as found:
+            return json.load(found)
+    except urllib.error.HTTPError as error:
+        return json.load(error)
 
 
 def crowd(count: int, visit: Callable[[int], Any]) -> Counter[Any]:

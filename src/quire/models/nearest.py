@@ -86,5 +86,8 @@ def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str
 def _likeness(name: str, architecture: str) -> float:
     """Of the names of two architectures; 0 where they have little in common."""
     first, second = (_SUFFIXES.sub("", text).lower() for text in (name, architecture))
-    ratio = SequenceMatcher(None, first, second).ratio()
+    matcher = SequenceMatcher(None, first, second)
+    if matcher.real_quick_ratio() < _LEAST_LIKENESS:  # their lengths alone say so
+        return 0.0
+    ratio = matcher.ratio()
     return ratio if ratio >= _LEAST_LIKENESS else 0.0

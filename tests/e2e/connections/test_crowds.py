@@ -99,11 +99,12 @@ async def ask_at_once(
     return Counter(await asyncio.gather(*(visit() for _ in range(count))))
 
 
-@pytest.mark.parametrize("kind", ["plain", "late", "TLS"])
+@pytest.mark.parametrize("kind", ["plain", "late", "TLS", "late TLS"])
 def test_all_of_a_crowd_get_a_reply(
     start_server: StartServer, certificate: Path, kind: str
 ) -> None:
-    is_tls, pause_s = kind == "TLS", 1.5 if kind == "late" else 0.0
+    is_tls = "TLS" in kind
+    pause_s = {"late": 1.5, "late TLS": 3.0}.get(kind, 0.0)
     tls = {"ssl_keyfile": certificate, "ssl_certfile": certificate} if is_tls else {}
     most, crowd = (10, 25) if is_tls else (40, 400)
     server = start_server(max_connections=most, reserved_connections=5, **tls)

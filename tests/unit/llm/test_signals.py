@@ -172,7 +172,9 @@ def test_an_exception_at_any_moment(llm: LLM, interrupter: Interrupter) -> None:
 
 @pytest.mark.long
 def test_an_exception_at_2000_moments(llm: LLM, interrupter: Interrupter) -> None:
-    interrupt(llm, interrupter, seed=2, num=2000)
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    interrupt(llm, interrupter, seed, num=2000)
 
 
 def test_a_timer_that_never_stops_and_another_thread(llm: LLM, interrupter: Interrupter) -> None:

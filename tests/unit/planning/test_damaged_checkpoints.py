@@ -30,7 +30,8 @@ from quire.tokenizer import for_model as tokenizer_loader
 from quire.tokenizer.for_model import load_tokenizer
 
 FEW, MANY = 60, 3000
-SLOW_S = 20.0
+MOST_S = 20.0
+"""Processor time for one file. The first unknown architecture imports torch, which takes 7 s."""
 TEXTS = ["Hello the world", "", "é 中文 😀\u200d", "\0\x01▁ 12 <|end|> a</w>", "a" * 300]
 INDEX = "model.safetensors.index.json"
 
@@ -177,7 +178,7 @@ def check(case: str, directory: Path, seed: int, count: int) -> None:
     rng = random.Random(seed)
     for number in range(count):
         (model / name).write_bytes(damage(rng, whole))
-        begin = time.monotonic()
+        begin = time.process_time()
         try:
             use(model)
         except QuireError as error:
@@ -186,7 +187,7 @@ def check(case: str, directory: Path, seed: int, count: int) -> None:
             assert len(message) < 5000
         except Exception as error:
             raise AssertionError(f"{case}, seed {seed}, number {number}") from error
-        assert time.monotonic() - begin < SLOW_S
+        assert time.process_time() - begin < MOST_S
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -5,90 +5,20 @@ from __future__ import annotations
 
 import json
 import random
-import re
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
-import jsonschema
 import pytest
 from llguidance import LLMatcher
+from number_schemas import KEYWORDS, is_valid, number_schema, within
 from texts import checked_grammar, follows, vocabulary
 
 from quire.errors import RequestError
 from quire.structured.limits import parser_limits
 from quire.structured.schemas.digits import fraction_of, literal
 
-KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-LARGE = [
-    2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1, 2**64, 10**18, 10**20 + 1,
-    1234567890123456789, 3.4028234663852886e38, 1.7976931348623157e308,
-]  # fmt: skip
 DIGITS = b"-.0123456789eE+"
 ANY_BYTE = bytes(range(128))
-TYPES = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-    "integer", lambda _, value: isinstance(value, Decimal) and value % 1 == 0
-)
-VALIDATOR = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=TYPES)
-STEPS = [1, 2, 7, 10, 100, 0.1, 0.01, 0.25, 0.5, 1.5, 2.5, 0.07, 3.3, 0.001]
-
-
-def _number(random_: random.Random) -> float:
-    sign = random_.choice((1, -1))
-    kind = random_.randrange(7)
-    if kind == 0:
-        return sign * random_.randrange(4)
-    if kind == 1:
-        return sign * (random_.randrange(4) + random_.choice((1e-9, -1e-9, 0.5, 0.25, 1e-15)))
-    if kind == 2:
-        return sign * round(random_.random() * 10 ** random_.randrange(6), random_.randrange(6))
-    if kind == 3:
-        return sign * random_.random() * 10 ** random_.randrange(-8, 17)
-    if kind == 4:
-        return sign * (random_.choice(LARGE) + random_.choice((0, 0, 1, -1)))
-    if kind == 5:
-        return sign * random_.randrange(10 ** random_.randrange(1, 21))
-    return sign * random_.choice((5e-324, 1e-7, 1e-20, 0.1 + 0.2, 123456.789012345678, 1e16, 1e22))
-
-
-def _near(random_: random.Random, number: float) -> float:
-    step = random_.choice((0, 1, 0.5, 1e-3, 2, 50, 1e6, 0.9999))
-    return number + (step if isinstance(number, float) or step != 0.5 else 1)
-
-
-def _schema(random_: random.Random) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": random_.choice(("number", "integer"))}
-    low = _number(random_)
-    if random_.random() < 0.15:
-        values = [_number(random_) for _ in range(random_.randrange(1, 4))]
-        schema |= {"const": values[0]} if len(values) == 1 else {"enum": values}
-    if random_.random() < 0.8:
-        schema[random_.choice(KEYWORDS[::2])] = low
-    if random_.random() < 0.8:
-        schema[random_.choice(KEYWORDS[1::2])] = _near(random_, low)
-    if random_.random() < 0.1:
-        schema[random_.choice(KEYWORDS)] = _number(random_)
-    if random_.random() < 0.2:
-        schema["multipleOf"] = random_.choice(STEPS)
-    return schema
-
-
-def _as_decimals(value: Any) -> Any:
-    """The schema with exact numbers: `jsonschema` compares these without rounding."""
-    if isinstance(value, dict):
-        return {key: _as_decimals(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [*map(_as_decimals, value)]
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Decimal(repr(value)) if is_number else value
-
-
-def _is_valid(schema: dict[str, Any], text: str) -> bool:
-    # No Decimal has a larger exponent. Only numbers without bounds have one at all.
-    text = re.sub(r"(?<=[eE])([+-]?[0-9]{1,4})[0-9]*", r"\1", text)
-    with localcontext(prec=100_000):
-        number = json.loads(text, parse_int=Decimal, parse_float=Decimal)
-        return bool(VALIDATOR(_as_decimals(schema)).is_valid(number))
 
 
 def _written(grammar: str, random_: random.Random, alphabet: bytes = DIGITS) -> str:
@@ -114,13 +44,13 @@ def _check(schema: dict[str, Any], random_: random.Random) -> bool:
         grammar = checked_grammar(json=schema)
     except RequestError as error:
         # No number is valid, or a `multipleOf` cannot be exact.
-        is_right = "multipleOf" in str(error) or not any(_is_valid(schema, one) for one in near)
+        is_right = "multipleOf" in str(error) or not any(is_valid(schema, one) for one in near)
         if not is_right or error.parameter != "structured_outputs.json":
             raise AssertionError(f"{schema}: {error}") from error
         return False
     for _ in range(6):
         text = _written(grammar, random_)
-        assert _is_valid(schema, text), f"{schema}: {text} was written"
+        assert is_valid(schema, text), f"{schema}: {text} was written"
     numbers = [value for value in schema.values() if isinstance(value, (int, float))]
     places = {len(literal(fraction_of(value)).partition(".")[2]) for value in numbers}
     for text in near:
@@ -128,7 +58,7 @@ def _check(schema: dict[str, Any], random_: random.Random) -> bool:
         whole, _, digits = text.partition(".")
         texts = [f"{whole}.{digits:0<{width}}" for width in places if width]
         does = any(follows(grammar, one) for one in (text, *texts))
-        assert does == _is_valid(schema, text), f"{schema}: {text}"
+        assert does == is_valid(schema, text), f"{schema}: {text}"
     return True
 
 
@@ -145,47 +75,23 @@ def _near_bounds(schema: dict[str, Any]) -> list[str]:
     return [literal(value) for value in sorted(found)]
 
 
-def _within(random_: random.Random, schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that has this one in it, and of which all texts are short."""
-    wrappers: list[dict[str, Any]] = [
-        {"type": "object", "properties": {"a": schema, "b": {"type": "null"}}},
-        {"type": "object", "properties": {"b": {"type": "null"}, "a": schema}, "required": ["a"]},
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/n"}}},
-        {"type": "array", "items": schema, "maxItems": 2},
-        {"type": "array", "items": schema, "minItems": 1, "maxItems": 3},
-        {"type": "array", "prefixItems": [{"type": "null"}, schema], "items": False},
-        {"type": "array", "prefixItems": [schema], "items": {"type": "null"}, "maxItems": 2,
-         "minItems": 1},
-        {"anyOf": [schema, {"type": "null"}]},
-        {"oneOf": [{"type": "boolean"}, schema]},
-        {"$ref": "#/$defs/n"},
-        {**schema, "type": [schema["type"], "null"]},
-    ]  # fmt: skip
-    wrapped = random_.choice(wrappers)
-    if wrapped.get("type") == "object":
-        wrapped["additionalProperties"] = False
-    if "$ref" in json.dumps(wrapped):
-        wrapped["$defs"] = {"n": schema}
-    return wrapped
-
-
 def _check_within(schema: dict[str, Any], random_: random.Random) -> bool:
     try:
         checked_grammar(json=schema)
     except RequestError:
         return False
-    wrapped = _within(random_, schema)
+    wrapped = within(random_, schema)
     grammar = checked_grammar(json=wrapped, disable_any_whitespace=random_.random() < 0.5)
     for _ in range(6):
         text = _written(grammar, random_, ANY_BYTE)
-        assert _is_valid(wrapped, text), f"{wrapped}: {text} was written"
+        assert is_valid(wrapped, text), f"{wrapped}: {text} was written"
     return True
 
 
 @pytest.mark.parametrize("check", [_check, _check_within])
 def test_random_schemas_of_numbers(check: Any) -> None:
     random_ = random.Random(20)
-    num_taken = sum(check(_schema(random_), random_) for _ in range(100))
+    num_taken = sum(check(number_schema(random_), random_) for _ in range(100))
     assert num_taken > 50
 
 
@@ -195,7 +101,7 @@ def test_thousands_of_random_schemas_of_numbers(check: Any) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     random_ = random.Random(seed)
-    num_taken = sum(check(_schema(random_), random_) for _ in range(2000))
+    num_taken = sum(check(number_schema(random_), random_) for _ in range(2000))
     assert num_taken > 1000
 
 
@@ -241,7 +147,7 @@ def test_what_leads_to_an_exact_number(schema: dict[str, Any], documents: list[A
             checked_grammar(json=schema)
         return
     grammar = checked_grammar(json=schema)
-    valid = [_is_valid(schema, text) for text in texts]
+    valid = [is_valid(schema, text) for text in texts]
     assert [follows(grammar, text) for text in texts] == valid
     content = {"type": "json_schema", "json_schema": schema}
     tag = {"type": "tag", "begin": "<<", "content": content, "end": ">>"}

@@ -41,7 +41,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._args = shared.args
         self._loop = asyncio.get_running_loop()
         self._slot = slot
-        self._pipeline = Pipeline(slot.is_reserved)
+        self._pipeline = Pipeline(slot)
         self._receiver = Receiver(self._pipeline, shared.args)
         self._phase_timer = PhaseTimer(shared.args, slot, self._on_late)
         self._is_client_done = False

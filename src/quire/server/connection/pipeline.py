@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.server.connection.exchange import Exchange
+from quire.server.connection.limits.connection_slots import ConnectionSlot
 from quire.server.connection.request_head import RequestHead
 from quire.server.http.problems import HttpError, Problem, all_in_use
 from quire.units import KiB
@@ -18,11 +19,12 @@ class Pipeline:
     invalid bytes after all of them (`refusal`).
     """
 
-    __slots__ = ("_exchanges", "_is_for_probes", "refusal")
+    __slots__ = ("_exchanges", "_slot", "refusal")
 
-    def __init__(self, is_for_probes: bool) -> None:
-        """`is_for_probes`: refuse requests other than for health and readiness."""
-        self._is_for_probes = is_for_probes
+    def __init__(self, slot: ConnectionSlot) -> None:
+        """`slot`: of the connection. A reserved one is for health and readiness alone; other
+        requests are refused."""
+        self._slot = slot
         self._exchanges: list[Exchange] = []
         self.refusal: Problem | None = None
         """The last reply, to bytes that are no valid request."""
@@ -54,7 +56,7 @@ class Pipeline:
 
     def begin_request(self, head: RequestHead) -> None:
         """The head of a request is complete."""
-        if self._is_for_probes and not head.is_probe:
+        if self._slot.is_reserved and not head.is_probe:
             raise HttpError(all_in_use())
         self._exchanges.append(Exchange(head))
 

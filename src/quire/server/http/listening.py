@@ -40,7 +40,7 @@ def allow_open_files(args: ServerArgs) -> None:
             "the system allows %d open files, too few for max_connections %d: "
             "raise the limit (ulimit -n %d), or give --max-connections %d",
             allowed, args.max_connections, needed,
-            max(1, allowed - args.reserved_connections - _OTHER_FILES),
+            max(1, (allowed - _OTHER_FILES) // _files_of_each(args) - args.reserved_connections),
         )  # fmt: skip
 
 
@@ -54,7 +54,13 @@ def most_without_connection(args: ServerArgs) -> int:
 
 
 def _files_of_connections(args: ServerArgs) -> int:
-    return args.max_connections + args.reserved_connections + _OTHER_FILES
+    num_slots = args.max_connections + args.reserved_connections
+    return num_slots * _files_of_each(args) + _OTHER_FILES
+
+
+def _files_of_each(args: ServerArgs) -> int:
+    """With TLS as many clients again may be open, to be answered 503 (`ConnectionSlots`)."""
+    return 1 if args.ssl_certfile is None else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.server import ServerArgs
-from quire.server.connection.limits.connection_slots import ConnectionSlots
+from quire.server.connection.limits.connection_slots import ConnectionSlot, ConnectionSlots
 from quire.server.connection.limits.framing_budget import FramingBudget
 from quire.server.connection.limits.phase_timer import Phase, PhaseTimer
 from quire.server.connection.limits.work_scheduler import WorkScheduler
@@ -141,9 +141,16 @@ def test_a_proxy_may_leave_its_prefix_or_strip_it(target: str, path: str, root_p
 # --- pipeline
 
 
+def slot(is_reserved: bool) -> ConnectionSlot:
+    slots = ConnectionSlots(1, 1)
+    found = slots.acquire_reserved() if is_reserved else slots.acquire()
+    assert found is not None
+    return found
+
+
 def test_what_is_no_request_is_told_after_all_that_is() -> None:
     def pipeline(data: bytes) -> Pipeline:
-        found = Pipeline(is_for_probes=False)
+        found = Pipeline(slot(is_reserved=False))
         RequestParser(found, ServerArgs()).feed(data)
         return found
 
@@ -168,7 +175,7 @@ def test_what_is_no_request_is_told_after_all_that_is() -> None:
     [(b"GET /health", True), (b"HEAD /ready", True), (b"POST /live", False), (b"GET /", False)],
 )
 def test_reserved_connections_are_for_probes(request_: bytes, is_taken: bool) -> None:
-    parser = RequestParser(Pipeline(is_for_probes=True), ServerArgs())
+    parser = RequestParser(Pipeline(slot(is_reserved=True)), ServerArgs())
     data = request_ + b" HTTP/1.1\r\n\r\n"
     if is_taken:
         parser.feed(data)
@@ -242,6 +249,7 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one(
     def take(name: str, may_end: bool = True) -> Any:
         slot = slots.acquire() or slots.acquire_reserved()
         assert slot is not None
+        slot.had_request = True  # as a client that is idle after it
         slot.evict = lambda: may_end and not ended.append(name)
         return slot
 
@@ -268,6 +276,34 @@ def test_the_longest_idle_connection_is_closed_for_a_new_one(
     assert (slots.acquire(), slots.acquire_reserved()) == (None, None)  # all are busy
     first.release()
     assert not take("fifth").is_reserved
+
+
+def test_with_tls_a_client_without_a_request_keeps_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, ended = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    slots = ConnectionSlots(2, 0, is_tls=True)
+    taken: list[ConnectionSlot] = []
+
+    def take(after_s: float) -> bool:
+        now[0] += after_s
+        made = slots.acquire()
+        if made is not None:
+            number = len(taken)
+            made.evict = lambda: not ended.append(number)
+            taken.append(made)
+        return made is not None
+
+    assert [take(1.5) for _ in range(6)] == [True] * 4 + [False] * 2  # the last two wait
+    assert [one.is_reserved for one in taken] == [True] * 2 + [False] * 2
+    taken[0].set_busy()  # its request is answered 503
+    taken[0].release()
+    assert take(1.5)
+    assert not take(0)
+    assert not ended
+    assert take(5)  # the one that lost its slot first has had no request for long
+    assert ended == [1]
 
 
 # --- time

@@ -59,6 +59,8 @@ class PhaseTimer:
         if phase is self.phase:
             return
         self.phase = phase
+        if phase is not Phase.HEAD:
+            self._slot.had_request = True
         if phase in _BUSY:
             self._slot.set_busy()
         else:
