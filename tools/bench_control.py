@@ -25,7 +25,7 @@ from quire.backends.base import (
     StepBatch,
     StepOutput,
 )
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import FullGroup, KVLayout, KVShape
 from quire.config.records import (
     CacheConfig,
     DeviceConfig,
@@ -45,7 +45,7 @@ from quire.worker.model_runner import ModelRunner
 
 _MAX_MODEL_LEN = 4096
 _VOCAB = 32_000
-_LAYOUT = KVLayout((KVGroupSpec((0,), 1, 1),), 1)
+_LAYOUT = KVLayout((FullGroup((0,), KVShape(1, 1, 1)),), 1)
 
 
 class NullModel(CompiledModel):

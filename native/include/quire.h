@@ -346,7 +346,8 @@ typedef struct quire_kv_spec {
   int32_t num_blocks;
   int32_t block_size;                            // a multiple of QUIRE_KV_GROUP
   int32_t num_kv_heads[QUIRE_MAX_LAYER_GROUPS];  // of each layer group
-  int32_t head_dim[QUIRE_MAX_LAYER_GROUPS];
+  int32_t key_dim[QUIRE_MAX_LAYER_GROUPS];       // numbers of a head of K
+  int32_t value_dim[QUIRE_MAX_LAYER_GROUPS];     // of V; attention needs those of K
   int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
 } quire_kv_spec;
 

@@ -199,7 +199,7 @@ QUIRE_API int32_t quire_clear_behind(const quire_model* model, int32_t layer_gro
     if (layer_group < 0 || layer_group >= cache.num_layer_groups() || num_tokens < 0 ||
         num_tokens > cache.block_size || num_layers < 0 || num_layers > cache.num_slots) {
       throw std::invalid_argument(std::to_string(num_tokens) + " tokens of layer group " +
-                                  std::to_string(layer_group) + " are no part of a block");
+                                  std::to_string(layer_group) + " do not fit in a block");
     }
     quire::clear_behind(cache, layer_group, num_layers, num_tokens, block);
     return 0;

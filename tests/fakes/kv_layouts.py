@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from collections.abc import Sequence
+
+from quire.config.kv_groups import AnyKVGroup, FullGroup, KVLayout, KVShape, WindowGroup
+
+
+def group_of(
+    layers: Sequence[int], num_heads: int, dim: int, window: int | None = None
+) -> AnyKVGroup:
+    """A group whose K and V have the same width."""
+    shape = KVShape(num_heads, dim, dim)
+    if window is None:
+        return FullGroup(tuple(layers), shape)
+    return WindowGroup(tuple(layers), shape, window)
 
 
 def layout_of(*windows: int | None) -> KVLayout:
     """A group of one layer for each window; None sees everything."""
-    groups = [KVGroupSpec((layer,), 1, 1, window) for layer, window in enumerate(windows)]
+    groups = [group_of((layer,), 1, 1, window) for layer, window in enumerate(windows)]
     return KVLayout(tuple(groups), 1)
 
 

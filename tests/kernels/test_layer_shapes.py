@@ -119,7 +119,7 @@ def test_shared_keys_and_values_give_the_bits_of_copies(
         weights = Weights()
         whole = program(weights, copies=copies)
         assert len(whole.attention_ops()) == len(SHAPES) + 2
-        assert len(whole.attention_layers()) == len(SHAPES) + 2 * copies
+        assert len(whole.memories()) == len(SHAPES) + 2 * copies
         model = compile_on(backend, whole, weights, dtype, kv_dtype=kv_dtype)
         found.append(run(model, keep_all(whole)).tobytes())
         close(model)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kv_layouts import group_of
 
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVLayout
 from quire.config.records import (
     CacheConfig,
     DeviceConfig,
@@ -19,7 +20,7 @@ from quire.config.records import (
 )
 from quire.tokenizer import Tokenizer
 
-ONE_GROUP = KVLayout((KVGroupSpec((0,), 1, 1),), 1)
+ONE_GROUP = KVLayout((group_of((0,), 1, 1),), 1)
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ class Attend {
       : step_(step),
         op_(op),
         layout_(step.model.kv.layouts[op.kv.layer_group]),
-        dim_(layout_.padded_dim),
+        dim_(layout_.keys.padded_dim),
         group_(op.num_heads / layout_.num_kv_heads),
         space_(step.model.attention.worker(worker), dim_),
         rule_{op.scale, op.softcap, step.vector(op.alibi)} {}
@@ -110,11 +110,11 @@ class Attend {
   static int64_t size_of(const quire_view& view) { return view.dtype == QUIRE_F32 ? 4 : 2; }
   // Of a row's head in a view of all heads.
   const uint8_t* place_of(const quire_view& view, int row) const {
-    return step_.row(view, token(row)) + query_head(row) * layout_.head_dim * size_of(view);
+    return step_.row(view, token(row)) + query_head(row) * layout_.keys.dim * size_of(view);
   }
 
   void load_queries() {
-    const int64_t head_dim = layout_.head_dim;
+    const int64_t head_dim = layout_.keys.dim;
     const int rows = static_cast<int>(round_up(item_->num_rows, Kernel::kRowStep));
     const int64_t row_bytes = head_dim * size_of(op_.q);
     for (int r = 0; r < rows; ++r) {
@@ -292,7 +292,7 @@ class Attend {
   void hide_bad_values(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
                        BadValues& bad, float* out) {
     if (!bad.any()) {
-      bad.hide(layout_, space_.keys, view);
+      bad.hide(layout_.values, space_.keys, view);
       if (!bad.any()) return;
       const Elem* weights = reinterpret_cast<const Elem*>(space_.weights);
       Kernel::load_values(view, dim_);
@@ -311,7 +311,7 @@ class Attend {
   }
 
   void write_result() {
-    const int64_t head_dim = layout_.head_dim;
+    const int64_t head_dim = layout_.keys.dim;
     const int64_t row_bytes = head_dim * size_of(op_.out);
     for (int r = 0; r < item_->num_rows; ++r) {
       if (const int ahead = r + kRowsAhead; ahead < item_->num_rows) {

@@ -104,7 +104,8 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
                  "sees more than its layer group keeps");
   checks.require(op.num_heads >= 1 && op.num_heads % kv.num_kv_heads == 0,
                  "num_heads is no multiple of the kv heads");
-  checks.require(op.q.dim == int64_t{op.num_heads} * kv.head_dim && op.out.dim == op.q.dim,
+  checks.require(kv.keys.dim == kv.values.dim, "keys and values differ in width");
+  checks.require(op.q.dim == int64_t{op.num_heads} * kv.keys.dim && op.out.dim == op.q.dim,
                  "q or out has another width");
   checks.require(op.scale > 0 && op.softcap >= 0 && op.window >= 0, "scale, cap or window");
   checks.require(op.is_chunked == 0 || (op.is_chunked == 1 && op.window > 0), "is_chunked");
@@ -138,7 +139,7 @@ const OpRegistration kAttention({QUIRE_OP_ATTENTION, "attention", check_attentio
 AttentionScratch::AttentionScratch(const std::vector<KvLayout>& layouts, int num_workers)
     : worker_bytes_([&] {
         int64_t dim = 0;
-        for (const KvLayout& layout : layouts) dim = std::max<int64_t>(dim, layout.padded_dim);
+        for (const KvLayout& layout : layouts) dim = std::max<int64_t>(dim, layout.keys.padded_dim);
         const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
                                kMaxTileRows * (kScoreStride + kWeightStride) +
                                int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +

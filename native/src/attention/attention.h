@@ -68,7 +68,7 @@ class AttentionScratch {
 inline int64_t max_chunks(int64_t context) { return (context + kChunk - 1) / kChunk; }
 
 // Floats that one row's result of one chunk takes.
-inline int64_t partial_floats(const KvLayout& layout) { return layout.padded_dim + 16; }
+inline int64_t partial_floats(const KvLayout& layout) { return layout.values.padded_dim + 16; }
 
 // The plans of a step: one for each shape of heads that layer groups have.
 class AttentionPlans {

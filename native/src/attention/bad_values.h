@@ -15,19 +15,19 @@
 namespace quire {
 
 // Token t's values d .. d + 15 in a group of a cache of floating-point numbers.
-QUIRE_INLINE F32x16 values_of_token(const KvLayout& layout, const uint8_t* group, int t,
+QUIRE_INLINE F32x16 values_of_token(const KvSide& side, const uint8_t* group, int t,
                                     int64_t d) {
-  if (layout.dtype == QUIRE_F32) {
-    return gemm::load<F32x16>(group + (t * int64_t{layout.padded_dim} + d) * 4);
+  if (side.dtype == QUIRE_F32) {
+    return gemm::load<F32x16>(group + (t * int64_t{side.padded_dim} + d) * 4);
   }
-  const U32x16 pairs = gemm::load<U32x16>(group + (t / 2 * int64_t{layout.padded_dim} + d) * 4);
+  const U32x16 pairs = gemm::load<U32x16>(group + (t / 2 * int64_t{side.padded_dim} + d) * 4);
   return gemm::as<F32x16>(t % 2 == 0 ? pairs << 16 : pairs & 0xffff0000u);
 }
 
 // Makes token t's values zeros.
-inline void clear_values_of_token(const KvLayout& layout, uint8_t* group, int t) {
-  const int64_t dim = layout.padded_dim;
-  if (layout.dtype == QUIRE_F32) {
+inline void clear_values_of_token(const KvSide& side, uint8_t* group, int t) {
+  const int64_t dim = side.padded_dim;
+  if (side.dtype == QUIRE_F32) {
     std::memset(group + t * dim * 4, 0, dim * 4);
     return;
   }
@@ -49,14 +49,14 @@ class BadValues {
 
   // Looks at the values of the chunk's groups. Those with such tokens are replaced by copies in
   // `room`, of a whole chunk's V, that have zeros there.
-  void hide(const KvLayout& layout, uint8_t* room, ChunkView& view) {
+  void hide(const KvSide& side, uint8_t* room, ChunkView& view) {
     for (int g = view.first; g < view.last; ++g) {
-      uint8_t* copy = room + g * layout.group_bytes;
+      uint8_t* copy = room + g * side.group_bytes;
       for (int t = 0; t < kGroup; ++t) {
-        if (is_finite(layout, view.values[g], t)) continue;
-        if (view.values[g] != copy) std::memcpy(copy, view.values[g], layout.group_bytes);
+        if (is_finite(side, view.values[g], t)) continue;
+        if (view.values[g] != copy) std::memcpy(copy, view.values[g], side.group_bytes);
         view.values[g] = copy;
-        clear_values_of_token(layout, copy, t);
+        clear_values_of_token(side, copy, t);
         is_bad_[g * kGroup + t] = any_ = true;
       }
     }
@@ -70,10 +70,10 @@ class BadValues {
   }
 
  private:
-  static bool is_finite(const KvLayout& layout, const uint8_t* group, int t) {
+  static bool is_finite(const KvSide& side, const uint8_t* group, int t) {
     gemm::Extent extent;
-    for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
-      extent.add(values_of_token(layout, group, t, d));
+    for (int64_t d = 0; d < side.padded_dim; d += kLanes) {
+      extent.add(values_of_token(side, group, t, d));
     }
     return extent.bad() == 0.0f;
   }

@@ -75,7 +75,7 @@ ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& sp
   const KvLayout& layout = *place.context.layout;
   view.first = groups.first;
   view.last = groups.last;
-  view.data_bytes = layout.data_bytes;
+  view.data_bytes = layout.keys.data_bytes;
   view.fresh = true;
   view.scores_fetch = Kernel::kFetchesInScores;
   view.values_fetch = Kernel::kFetchesInValues;
@@ -84,7 +84,7 @@ ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& sp
   view.key_scales = space.key_scales;
   for (int g = groups.first; g < groups.last; ++g) {
     view.keys[g] = place.context.keys(place.chunk * kChunk + g * kGroup);
-    view.values[g] = view.keys[g] + layout.half_bytes;
+    view.values[g] = view.keys[g] + layout.keys.bytes;
     view.next_keys[g] = place.next.keys(place.next_chunk * kChunk + g * kGroup);
   }
   const int ahead = std::min(Kernel::kGroupsAhead, groups.last - groups.first);
@@ -115,10 +115,10 @@ inline void hide_tail(const ChunkPlace& place, uint8_t* copy, ChunkView& view) {
   const int64_t g = end / kGroup;
   const int64_t count = end % kGroup;
   if (count == 0 || g < view.first || g >= view.last) return;
-  const KvLayout& layout = *place.context.layout;
-  std::memcpy(copy, view.values[g], layout.group_bytes);
+  const KvSide& side = place.context.layout->values;
+  std::memcpy(copy, view.values[g], side.group_bytes);
   view.values[g] = copy;
-  for (int t = static_cast<int>(count); t < kGroup; ++t) clear_values_of_token(layout, copy, t);
+  for (int t = static_cast<int>(count); t < kGroup; ++t) clear_values_of_token(side, copy, t);
 }
 
 }  // namespace quire

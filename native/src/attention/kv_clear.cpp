@@ -7,29 +7,29 @@ namespace quire {
 namespace {
 
 // The places of a group from `first` on. Keys: a token has one word in each column of 16.
-void clear_keys(const KvLayout& layout, uint8_t* group, int first) {
-  for (int64_t at = 0; at < layout.data_bytes; at += kGroup * 4) {
+void clear_keys(const KvSide& side, uint8_t* group, int first) {
+  for (int64_t at = 0; at < side.data_bytes; at += kGroup * 4) {
     std::memset(group + at + first * 4, 0, (kGroup - first) * 4);
   }
 }
 
 // Values: a row of words has as many tokens as numbers have room in a word.
-void clear_values(const KvLayout& layout, uint8_t* group, int first) {
-  const int64_t item_bytes = kv_item_bytes(layout.dtype);
+void clear_values(const KvSide& side, uint8_t* group, int first) {
+  const int64_t item_bytes = kv_item_bytes(side.dtype);
   const int tokens_per_row = static_cast<int>(4 / item_bytes);
-  const int64_t row_bytes = int64_t{layout.padded_dim} * 4;
+  const int64_t row_bytes = int64_t{side.padded_dim} * 4;
   uint8_t* row = group + first / tokens_per_row * row_bytes;
   const int64_t kept_bytes = first % tokens_per_row * item_bytes;  // of each word of the first row
   for (int64_t at = 0; at < row_bytes; at += 4) {
     std::memset(row + at + kept_bytes, 0, 4 - kept_bytes);
   }
   uint8_t* rest = row + row_bytes;
-  std::memset(rest, 0, group + layout.data_bytes - rest);
+  std::memset(rest, 0, group + side.data_bytes - rest);
 }
 
-void clear_scales(const KvLayout& layout, uint8_t* group, int first) {
-  if (layout.dtype == QUIRE_INT8) {
-    std::memset(group + layout.data_bytes + first * 4, 0, (kGroup - first) * 4);
+void clear_scales(const KvSide& side, uint8_t* group, int first) {
+  if (side.dtype == QUIRE_INT8) {
+    std::memset(group + side.data_bytes + first * 4, 0, (kGroup - first) * 4);
   }
 }
 
@@ -41,14 +41,15 @@ void clear_behind(const KvCache& cache, int32_t layer_group, int32_t num_layers,
   const int64_t num_heads = int64_t{num_layers} * layout.num_kv_heads;
   for (int64_t head = 0; head < num_heads; ++head) {
     uint8_t* keys = block + head * layout.head_bytes;
-    uint8_t* values = keys + layout.half_bytes;
+    uint8_t* values = keys + layout.keys.bytes;
     for (int begin = num_tokens / kGroup * kGroup; begin < layout.block_size; begin += kGroup) {
       const int first = std::max(num_tokens - begin, 0);
-      const int64_t at = begin / kGroup * layout.group_bytes;
-      clear_keys(layout, keys + at, first);
-      clear_values(layout, values + at, first);
-      clear_scales(layout, keys + at, first);
-      clear_scales(layout, values + at, first);
+      uint8_t* key_group = keys + begin / kGroup * layout.keys.group_bytes;
+      uint8_t* value_group = values + begin / kGroup * layout.values.group_bytes;
+      clear_keys(layout.keys, key_group, first);
+      clear_values(layout.values, value_group, first);
+      clear_scales(layout.keys, key_group, first);
+      clear_scales(layout.values, value_group, first);
     }
   }
   std::memset(block + num_heads * layout.head_bytes, 0,

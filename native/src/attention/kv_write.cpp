@@ -30,30 +30,30 @@ void scatter(const uint32_t* rows, int64_t row_words, int64_t columns, int place
   }
 }
 
-float* scales_of(const KvLayout& layout, uint8_t* group) {
-  return reinterpret_cast<float*>(group + layout.data_bytes);
+float* scales_of(const KvSide& side, uint8_t* group) {
+  return reinterpret_cast<float*>(group + side.data_bytes);
 }
 
-void write_byte_keys(const KvLayout& layout, uint8_t* group, int place, int count, Row* rows) {
+void write_byte_keys(const KvSide& side, uint8_t* group, int place, int count, Row* rows) {
   alignas(64) uint32_t quads[kGroup][kMaxHeadDim / 4];
   for (int t = 0; t < count; ++t) {
-    const ByteScale scale = byte_scale(rows[t], layout.padded_dim);
+    const ByteScale scale = byte_scale(rows[t], side.padded_dim);
     auto* out = reinterpret_cast<int8_t*>(quads[t]);
-    for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
+    for (int64_t d = 0; d < side.padded_dim; d += kLanes) {
       gemm::store(out + d, gemm::bytes_of(scale.integers(load_f32(rows[t] + d))));
     }
-    scales_of(layout, group)[place + t] = scale.unit;
+    scales_of(side, group)[place + t] = scale.unit;
   }
-  scatter(quads[0], kMaxHeadDim / 4, layout.padded_dim / 4, place, count,
+  scatter(quads[0], kMaxHeadDim / 4, side.padded_dim / 4, place, count,
           reinterpret_cast<uint32_t*>(group));
 }
 
-void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int count, Row* rows) {
-  const int64_t dim = layout.padded_dim;
+void write_byte_values(const KvSide& side, uint8_t* group, int place, int count, Row* rows) {
+  const int64_t dim = side.padded_dim;
   ByteScale scales[kGroup];
   for (int t = 0; t < count; ++t) {
     scales[t] = byte_scale(rows[t], dim);
-    scales_of(layout, group)[place + t] = scales[t].unit;
+    scales_of(side, group)[place + t] = scales[t].unit;
   }
   for (int quad = place / 4; quad <= (place + count - 1) / 4; ++quad) {
     const int begin = std::max(4 * quad - place, 0);
@@ -73,29 +73,29 @@ void write_byte_values(const KvLayout& layout, uint8_t* group, int place, int co
 
 }  // namespace
 
-void write_keys(const KvLayout& layout, uint8_t* group, int place, int count,
+void write_keys(const KvSide& side, uint8_t* group, int place, int count,
                 const float (*rows)[kMaxHeadDim]) {
-  if (layout.dtype == QUIRE_INT8) return write_byte_keys(layout, group, place, count, rows);
+  if (side.dtype == QUIRE_INT8) return write_byte_keys(side, group, place, count, rows);
   auto* out = reinterpret_cast<uint32_t*>(group);
-  if (layout.dtype == QUIRE_F32) {
+  if (side.dtype == QUIRE_F32) {
     const auto* whole = reinterpret_cast<const uint32_t*>(rows[0]);
-    return scatter(whole, kMaxHeadDim, layout.padded_dim, place, count, out);
+    return scatter(whole, kMaxHeadDim, side.padded_dim, place, count, out);
   }
   alignas(64) uint32_t pairs[kGroup][kMaxHeadDim / 2];
   for (int t = 0; t < count; ++t) {
     auto* narrow = reinterpret_cast<uint16_t*>(pairs[t]);
-    for (int64_t d = 0; d < layout.padded_dim; d += kLanes) {
+    for (int64_t d = 0; d < side.padded_dim; d += kLanes) {
       gemm::store(narrow + d, to_bf16(load_f32(rows[t] + d)));
     }
   }
-  scatter(pairs[0], kMaxHeadDim / 2, layout.padded_dim / 2, place, count, out);
+  scatter(pairs[0], kMaxHeadDim / 2, side.padded_dim / 2, place, count, out);
 }
 
-void write_values(const KvLayout& layout, uint8_t* group, int place, int count,
+void write_values(const KvSide& side, uint8_t* group, int place, int count,
                   const float (*rows)[kMaxHeadDim]) {
-  if (layout.dtype == QUIRE_INT8) return write_byte_values(layout, group, place, count, rows);
-  const int64_t dim = layout.padded_dim;
-  if (layout.dtype == QUIRE_F32) {
+  if (side.dtype == QUIRE_INT8) return write_byte_values(side, group, place, count, rows);
+  const int64_t dim = side.padded_dim;
+  if (side.dtype == QUIRE_F32) {
     for (int t = 0; t < count; ++t) {
       std::memcpy(reinterpret_cast<float*>(group) + (place + t) * dim, rows[t], dim * 4);
     }

@@ -9,9 +9,9 @@ namespace quire {
 constexpr int kMaxHeadDim = 512;
 
 // `rows[i]` holds token `place + i` of the group, padded with zeros to padded_dim.
-void write_keys(const KvLayout& layout, uint8_t* group, int place, int count,
+void write_keys(const KvSide& side, uint8_t* group, int place, int count,
                 const float (*rows)[kMaxHeadDim]);
-void write_values(const KvLayout& layout, uint8_t* group, int place, int count,
+void write_values(const KvSide& side, uint8_t* group, int place, int count,
                   const float (*rows)[kMaxHeadDim]);
 
 }  // namespace quire

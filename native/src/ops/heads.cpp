@@ -98,9 +98,10 @@ class HeadsOp {
     const KvLayout& layout = kv.layouts[op_.kv.layer_group];
     uint8_t* keys = kv.key_group(op_.kv, table, position, head);
     if (part.target == QUIRE_TO_KEYS) {
-      write_keys(layout, keys, position % kGroup, run.count, tile_.rows);
+      write_keys(layout.keys, keys, position % kGroup, run.count, tile_.rows);
     } else {
-      write_values(layout, keys + layout.half_bytes, position % kGroup, run.count, tile_.rows);
+      write_values(layout.values, kv.value_group(layout, keys, position), position % kGroup,
+                   run.count, tile_.rows);
     }
   }
 
@@ -132,7 +133,8 @@ void check_part(const OpChecks& checks, const quire_heads& op, const quire_heads
   } else {
     const KvLayout& kv = checks.model().kv.layouts[op.kv.layer_group];
     checks.require(part.target == QUIRE_TO_KEYS || part.target == QUIRE_TO_VALUES, "target");
-    checks.require(part.num_heads == kv.num_kv_heads && op.head_dim == kv.head_dim &&
+    const KvSide& side = part.target == QUIRE_TO_KEYS ? kv.keys : kv.values;
+    checks.require(part.num_heads == kv.num_kv_heads && op.head_dim == side.dim &&
                        checks.rows() == QUIRE_ROWS_TOKENS,
                    "not the cache's shape");
   }

@@ -31,32 +31,43 @@ constexpr int64_t kv_item_bytes(int32_t dtype) {
   return dtype == QUIRE_F32 ? 4 : dtype == QUIRE_BF16 ? 2 : 1;
 }
 
+// K or V of one head in a block.
+struct KvSide {
+  KvSide(int32_t head_dim, const quire_kv_spec& spec)
+      : dim(head_dim),
+        padded_dim(static_cast<int32_t>(round_up(dim, kHeadAlign))),
+        dtype(spec.dtype),
+        data_bytes(int64_t{kGroup} * padded_dim * kv_item_bytes(dtype)),
+        group_bytes(data_bytes + (dtype == QUIRE_INT8 ? int64_t{kGroup} * 4 : 0)),
+        bytes(group_bytes * (spec.block_size / kGroup)) {}
+
+  int32_t dim;  // numbers of a head
+  int32_t padded_dim;
+  int32_t dtype;
+  int64_t data_bytes;   // of the numbers of a group
+  int64_t group_bytes;  // with its scales
+  int64_t bytes;
+};
+
 // How the layers of one group lie in their blocks.
 struct KvLayout {
   KvLayout(const quire_kv_spec& spec, int32_t layer_group)
       : block_size(spec.block_size),
         num_kv_heads(spec.num_kv_heads[layer_group]),
-        head_dim(spec.head_dim[layer_group]),
-        padded_dim(static_cast<int32_t>(round_up(head_dim, kHeadAlign))),
-        dtype(spec.dtype),
-        data_bytes(int64_t{kGroup} * padded_dim * kv_item_bytes(dtype)),
-        group_bytes(data_bytes + (dtype == QUIRE_INT8 ? int64_t{kGroup} * 4 : 0)),
-        half_bytes(group_bytes * (block_size / kGroup)),
-        head_bytes(2 * half_bytes),
+        keys(spec.key_dim[layer_group], spec),
+        values(spec.value_dim[layer_group], spec),
+        head_bytes(keys.bytes + values.bytes),
         slot_bytes(head_bytes * num_kv_heads) {}
 
   bool same_shape(const KvLayout& other) const {
-    return num_kv_heads == other.num_kv_heads && head_dim == other.head_dim;
+    return num_kv_heads == other.num_kv_heads && keys.dim == other.keys.dim &&
+           values.dim == other.values.dim;
   }
 
   int32_t block_size;
   int32_t num_kv_heads;
-  int32_t head_dim;
-  int32_t padded_dim;
-  int32_t dtype;
-  int64_t data_bytes;  // of a group, its scales not counted
-  int64_t group_bytes;
-  int64_t half_bytes;
+  KvSide keys;
+  KvSide values;
   int64_t head_bytes;
   int64_t slot_bytes;
 };
@@ -104,13 +115,20 @@ class KvCache {
 
   uint8_t* block(int32_t id) const { return memory_.data() + id * block_bytes; }
 
-  // The group of 16 tokens that holds position `position`, given the request's block table. There
-  // is the K half of a head; the V half lies `half_bytes` behind it.
+  // K of a head, for the group of 16 tokens that holds position `position`, given the request's
+  // block table.
   uint8_t* key_group(const quire_kv_place& place, const int32_t* table, int64_t position,
                      int32_t kv_head) const {
     const KvLayout& layout = layouts[place.layer_group];
     return block(table[position / block_size]) + place.slot * layout.slot_bytes +
-           kv_head * layout.head_bytes + position % block_size / kGroup * layout.group_bytes;
+           kv_head * layout.head_bytes + position % block_size / kGroup * layout.keys.group_bytes;
+  }
+
+  // V of the same head and tokens, given where K is.
+  uint8_t* value_group(const KvLayout& layout, uint8_t* key_group, int64_t position) const {
+    const int64_t number = position % block_size / kGroup;
+    return key_group + layout.keys.bytes +
+           number * (layout.values.group_bytes - layout.keys.group_bytes);
   }
 
   size_t bytes() const { return memory_.size(); }

@@ -22,7 +22,9 @@ quire_model_spec checked(const quire_model_spec& spec) {
   for (int32_t g = 0; g < kv.num_layer_groups; ++g) {
     require(kv.windows[g] >= 0, "the window of a layer group is negative");
     require(kv.num_kv_heads[g] >= 1, "a layer group has at least one kv head");
-    require(kv.head_dim[g] >= 1 && kv.head_dim[g] <= kMaxHeadDim, "head_dim is not from 1 to 512");
+    for (const int32_t dim : {kv.key_dim[g], kv.value_dim[g]}) {
+      require(dim >= 1 && dim <= kMaxHeadDim, "head_dim is not from 1 to 512");
+    }
   }
   require(kv.block_size >= kGroup && kv.block_size % kGroup == 0,
           "block_size is not a multiple of 16");

@@ -159,7 +159,7 @@ class CompiledModel(ABC):
         one of its rows a NaN or an infinity. None: no op did, so that it must be the logits.
 
         The step must have run, or its K/V be in the cache: they are written again, the same bits.
-        Raises BackendError as `step` does.
+        Raises BackendError as `step` does, and for a program whose steps cannot be repeated.
         """
 
     @abstractmethod

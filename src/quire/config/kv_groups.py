@@ -1,7 +1,8 @@
-"""How the layers of a model share the blocks of the KV cache, and how many blocks a request needs.
+"""Kinds of KV groups: how layers share blocks of the KV cache, and how many blocks a request needs.
 
-Made by `program.kv_groups` from the attention ops of a program. Read by the scheduler's block
-accounting, by planning and by the backends. Knows no program, no request and no memory.
+A kind of group is one class. It decides which blocks a request holds, when it gives them back, and
+how far a cached prefix reaches; block accounting, planning and backends ask it and know no kinds.
+Groups are made from a program by `program.kv_groups`. Knows no program, no request and no memory.
 
 Legend: S tokens in a block (the block size). Entry e of a block table is the block of positions
 e * S .. e * S + S - 1.
@@ -9,55 +10,177 @@ e * S .. e * S + S - 1.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
-from quire.units import ceil_div
-
-KVGroupKind = Literal["full", "window"]
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class KVGroupSpec:
-    """Layers that see the same positions, so that one block table serves all of them.
+class KVShape(msgspec.Struct, frozen=True, array_like=True):
+    """What one token stores in a layer: K [num_heads, key_dim] and V [num_heads, value_dim]."""
 
-    A block that belongs to the group holds S tokens of each of its layers.
+    num_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token."""
+        return self.num_heads * (self.key_dim + self.value_dim)
+
+
+class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
+    """Layers that share a block table. A block of the group holds S tokens of each of its layers.
+
+    A subclass is a kind of group. A new kind needs its class, and nothing in the block accounting.
     """
 
     layers: tuple[int, ...]
-    """`Attention.layer` of each; the first has slot 0 of a block, the next slot 1."""
-    num_kv_heads: int
-    head_dim: int
-    window: int | None = None
-    """Positions that a token sees, its own included; None: all positions up to its own."""
+    """The number of each layer's memory; the first has slot 0 of a block, the next slot 1."""
+    shape: KVShape
+
+    event_name: ClassVar[str]
+    """vLLM's name of the kind, for KV events."""
+    is_by_position: ClassVar[bool] = True
+    """Whether entry e of a table holds positions e * S .. e * S + S - 1, so that a full block can
+    be found again by the tokens up to its end."""
 
     @property
-    def kind(self) -> KVGroupKind:
-        """`window`: blocks that no later token sees are released."""
-        return "full" if self.window is None else "window"
+    def window(self) -> int | None:
+        """Positions that a token sees, its own included; None: all up to its own."""
+        return None
 
+    @property
+    @abstractmethod
+    def keeps_all(self) -> bool:
+        """Whether it keeps what it stored of every position until the request ends."""
+
+    @abstractmethod
+    def limited(self, max_model_len: int) -> AnyKVGroup:
+        """The kind that keeps the same of requests with at most `max_model_len` tokens."""
+
+    @abstractmethod
+    def serves(self, needed: KVGroup) -> bool:
+        """Whether this group keeps all that a layer reads which needs a group like `needed`."""
+
+    def num_entries(self, num_tokens: int, block_size: int) -> int:
+        """Where the block table ends once `num_tokens` are computed: released entries count."""
+        return -(-num_tokens // block_size)
+
+    @abstractmethod
     def first_entry(self, position: int, block_size: int) -> int:
-        """The first entry of a table that a token at `position` or a later one reads."""
-        if self.window is None:
-            return 0
-        return max(0, position - self.window + 1) // block_size
+        """The first entry of a table that a token at `position` or a later one reads. Entries
+        before it are released."""
 
+    @abstractmethod
+    def release_due(self, first_entry: int, block_size: int) -> int | None:
+        """The number of tokens at which a table that begins at `first_entry` has an entry to
+        release; None: it never has."""
+
+    @abstractmethod
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
         """The most blocks that a request of `num_tokens` holds at once, if no step computes more
         than `max_chunk` of its tokens."""
-        every = ceil_div(num_tokens, block_size)
-        if self.window is None:
-            return every
+
+    @abstractmethod
+    def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:
+        """The largest number of entries, at most `end`, after which the next token finds cached
+        all that it reads of this group. `is_cached` says of one entry whether the pool has it."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The kind, as text: `window 512`."""
+
+
+class FullGroup(KVGroup, frozen=True, tag="full"):
+    """A token sees all positions up to its own: nothing is released before the request ends."""
+
+    event_name: ClassVar[str] = "full_attention"
+
+    @property
+    def keeps_all(self) -> bool:
+        return True
+
+    def limited(self, max_model_len: int) -> AnyKVGroup:  # noqa: ARG002
+        return self
+
+    def serves(self, needed: KVGroup) -> bool:
+        return needed.shape == self.shape
+
+    def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
+        return 0
+
+    def release_due(self, first_entry: int, block_size: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
+        return -(-num_tokens // block_size)
+
+    def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:  # noqa: ARG002
+        return next((entry for entry in range(end) if not is_cached(entry)), end)
+
+    def describe(self) -> str:
+        return "full"
+
+
+class WindowGroup(KVGroup, frozen=True, tag="window"):
+    """A token sees the last `size` positions, its own included: earlier blocks are released."""
+
+    size: int
+
+    event_name: ClassVar[str] = "sliding_window"
+
+    @property
+    def window(self) -> int | None:
+        return self.size
+
+    @property
+    def keeps_all(self) -> bool:
+        return False
+
+    def limited(self, max_model_len: int) -> AnyKVGroup:
+        return self if self.size < max_model_len else FullGroup(self.layers, self.shape)
+
+    def serves(self, needed: KVGroup) -> bool:
+        return needed.shape == self.shape and (needed.window or self.size + 1) <= self.size
+
+    def first_entry(self, position: int, block_size: int) -> int:
+        return max(0, position - self.size + 1) // block_size
+
+    def release_due(self, first_entry: int, block_size: int) -> int | None:
+        return (first_entry + 1) * block_size + self.size
+
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
         # A step accesses one run of positions, which may begin anywhere in a block.
-        run = self.window - 1 + max_chunk
-        return min(every, ceil_div(run - 1, block_size) + 1)
+        run = self.size - 1 + max_chunk
+        return min(-(-num_tokens // block_size), -(-(run - 1) // block_size) + 1)
+
+    def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:
+        # An entry that is missing is also missing for every shorter prefix that ends after it.
+        entry = self.first_entry(end * block_size, block_size)
+        while entry < end:
+            if is_cached(entry):
+                entry += 1
+            else:
+                end = entry
+                entry = self.first_entry(end * block_size, block_size)
+        return end
+
+    def describe(self) -> str:
+        return f"window {self.size}"
+
+
+AnyKVGroup = FullGroup | WindowGroup
+"""The kinds that a configuration can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVPlace:
-    """Where a layer's K and V are stored: in a group's blocks, in a slot of each block."""
+    """Where the memory of a layer is stored: in a group's blocks, in a slot of each block."""
 
     group: int
     slot: int
@@ -68,24 +191,22 @@ class KVLayout:
     """The groups of a model. Every block has `num_slots` slots, so that all groups share one pool
     of blocks of one size."""
 
-    groups: tuple[KVGroupSpec, ...]
+    groups: tuple[AnyKVGroup, ...]
     num_slots: int
     """In a group with fewer layers the last slots are unused."""
 
     @property
     def keeps_all(self) -> bool:
         """Whether every position of every layer is kept."""
-        return all(group.window is None for group in self.groups)
+        return all(group.keeps_all for group in self.groups)
 
     def describe(self) -> str:
         """The groups by kind, as text: `4 x window 512, 1 x full`."""
-        kinds = Counter(
-            "full" if group.window is None else f"window {group.window}" for group in self.groups
-        )
+        kinds = Counter(group.describe() for group in self.groups)
         return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
     def places(self) -> dict[int, KVPlace]:
-        """The place of every layer, by `Attention.layer`."""
+        """The place of every layer's memory, by its number."""
         return {
             layer: KVPlace(index, slot)
             for index, group in enumerate(self.groups)
@@ -93,7 +214,7 @@ class KVLayout:
         }
 
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
-        """`KVGroupSpec.most_blocks`, summed over all groups."""
+        """`KVGroup.most_blocks`, summed over all groups."""
         return sum(group.most_blocks(num_tokens, max_chunk, block_size) for group in self.groups)
 
     def max_concurrency(
@@ -107,10 +228,10 @@ class KVLayout:
         """Tokens of requests of `num_tokens` that so many blocks have room for, in whole blocks."""
         kept = self.most_blocks(num_tokens, 1, block_size)
         free = num_blocks - self._for_a_prompt(num_tokens, max_chunk, block_size)
-        return free * ceil_div(num_tokens, block_size) // kept * block_size
+        return free * -(-num_tokens // block_size) // kept * block_size
 
     def _for_a_prompt(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
-        """What a request holds beside what it keeps, while its prompt is computed."""
+        """Further blocks that a request holds while its prompt is computed."""
         kept = self.most_blocks(num_tokens, 1, block_size)
         return self.most_blocks(num_tokens, max_chunk, block_size) - kept
 

@@ -22,7 +22,8 @@ from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
 from quire.errors import BackendError, ConfigError, IntegrityError
-from quire.executor import Executor, UniProcExecutor
+from quire.executor.base import Executor
+from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
 from quire.kvcache.block_map import block_map
 from quire.kvstore.opening import open_store
@@ -83,7 +84,7 @@ class EngineCore:
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         self.config = config
-        self.executor = executor or UniProcExecutor(config)
+        self.executor = executor or make_executor(config)
         # The tokens of all plans in flight keep what they see.
         max_chunk = config.scheduler.max_num_batched_tokens * self.executor.max_plans_in_flight
         kv = KVCacheManager(config.cache, max_chunk)

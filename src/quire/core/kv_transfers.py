@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from quire.kvstore.jobs import LoadedChunk, LookupJob
 from quire.kvstore.store import KVStore
 from quire.log import get_logger
@@ -38,7 +36,7 @@ at most so much longer."""
 
 
 class BlockReader:
-    """Copies blocks out of the pool of the first worker."""
+    """Copies blocks out of the pool."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -47,7 +45,7 @@ class BlockReader:
         """K/V of the first tokens of these blocks of a layer group, block after block, and zeros.
         False if the worker fails. Any thread."""
         try:
-            self._executor.call("read_blocks", block_ids, group, num_tokens, out)
+            self._executor.read_blocks(block_ids, group, num_tokens, out)
         except Exception:
             logger.exception("K/V could not be read for the KV store")
             return False
@@ -55,7 +53,7 @@ class BlockReader:
 
 
 class BlockWriter:
-    """Copies K/V into the pool of the first worker."""
+    """Copies K/V into the pool."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -63,8 +61,7 @@ class BlockWriter:
     def __call__(self, block_ids: Sequence[int], data: memoryview) -> bool:
         """To blocks that no step has. False if the worker fails. Any thread."""
         try:
-            blocks = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
-            self._executor.call("write_blocks", block_ids, blocks)
+            self._executor.write_blocks(block_ids, data)
         except Exception:
             logger.exception("blocks of the KV cache could not be written to")
             return False

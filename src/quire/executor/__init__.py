@@ -1,6 +1,6 @@
-"""Where workers live. `EngineCore` sees one `Executor`, whatever is behind it."""
+"""Where workers live. `EngineCore` sees one `Executor`, however many workers there are."""
 
-from quire.executor.base import Executor
+from quire.executor.base import Executor, part_of_rank
 from quire.executor.uniproc import UniProcExecutor
 
-__all__ = ["Executor", "UniProcExecutor"]
+__all__ = ["Executor", "UniProcExecutor", "part_of_rank"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from quire.errors import BackendError
 from quire.protocol import SchedulePlan, StepResult
 
 
@@ -17,6 +18,8 @@ class Executor(ABC):
 
     max_plans_in_flight: int = 1
     """Most plans that may be submitted and not collected."""
+    num_ranks: int = 1
+    """Workers that compute a plan together, each its own part of the model and of the K/V."""
 
     @abstractmethod
     def submit(self, plan: SchedulePlan) -> None:
@@ -30,6 +33,22 @@ class Executor(ABC):
         Raises BackendError if the computation failed: then the plan's changes to requests are
         applied, its requests hold nothing of use, and further plans may be submitted.
         """
+
+    def read_blocks(
+        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+    ) -> None:
+        """Copies the first tokens of KV blocks of a layer group out of the pool of every rank:
+        `out` has one part for each rank, in their order, all of one size. Any thread, also while a
+        step computes that does not write to these tokens. Raises ValueError for a wrong size,
+        BackendError for an unknown group, and where there are no blocks."""
+        del block_ids, group, num_tokens, out
+        raise BackendError("this executor has no KV blocks")
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        """Copies what `read_blocks` gave into blocks that no step uses: to each rank its own part.
+        Any thread. Raises as `read_blocks` does."""
+        del block_ids, data
+        raise BackendError("this executor has no KV blocks")
 
     @abstractmethod
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -54,3 +73,12 @@ class Executor(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Frees everything. Idempotent."""
+
+
+def part_of_rank(buffer: memoryview, rank: int, num_ranks: int) -> memoryview:
+    """The part of a rank in a buffer of `read_blocks`. Raises ValueError if the ranks' parts cannot
+    be of one size."""
+    size, rest = divmod(buffer.nbytes, num_ranks)
+    if rest:
+        raise ValueError(f"{buffer.nbytes} bytes do not divide into parts of {num_ranks} ranks")
+    return buffer.cast("B")[rank * size : (rank + 1) * size]

@@ -29,6 +29,14 @@ class UniProcExecutor(Executor):
     def collect(self) -> StepResult:
         return self._worker.execute(self._submitted.popleft())
 
+    def read_blocks(
+        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+    ) -> None:
+        self._worker.read_blocks(block_ids, group, num_tokens, out)
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        self._worker.write_blocks(block_ids, data)
+
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [self._worker.call(method, *args, **kwargs)]
 

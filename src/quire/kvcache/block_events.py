@@ -18,9 +18,6 @@ from quire.protocol.kv_events import (
     told_hash,
 )
 
-_KINDS = {"full": "full_attention", "window": "sliding_window"}
-"""vLLM's names."""
-
 
 class BlockEvents:
     """Owned by the engine's thread."""
@@ -92,7 +89,7 @@ class BlockEvents:
                 lora_name=None,
                 extra_keys=extra,
                 group_idx=group,
-                kv_cache_spec_kind=_KINDS[spec.kind],
+                kv_cache_spec_kind=spec.event_name,
                 kv_cache_spec_sliding_window=spec.window,
             )
         )

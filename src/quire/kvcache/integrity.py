@@ -11,17 +11,17 @@ from quire.kvcache.sequence import SequenceBlocks
 
 
 def check_tables(pool: BlockPool, layout: KVLayout, sequences: Iterable[SequenceBlocks]) -> None:
-    """Raises IntegrityError unless the tables of a request end at the same entry, groups without a
-    window hold every entry, and every registered block has the key of its group and tokens."""
+    """Raises IntegrityError unless groups that keep all hold every entry, and every registered
+    block has the key of its group and tokens."""
     for blocks in sequences:
         for index, group in enumerate(layout.groups):
             first, table = blocks.first_entries[index], blocks.tables[index]
-            if first + len(table) != blocks.num_entries:
-                raise IntegrityError(f"group {index} has {first} + {len(table)} entries")
-            if first and group.window is None:
-                raise IntegrityError(f"group {index} sees everything and begins at {first}")
+            if first and group.keeps_all:
+                raise IntegrityError(f"group {index} keeps everything and begins at {first}")
+            if group.is_by_position and first + len(table) < blocks.num_registered:
+                raise IntegrityError(f"group {index} ends before entries that are registered")
             for entry, block_id in enumerate(table, start=first):
-                is_registered = entry < blocks.num_registered
+                is_registered = entry < blocks.num_registered and group.is_by_position
                 wanted = (index, blocks.keys[entry]) if is_registered else None
                 if pool.key_of(block_id) not in (None, wanted):
                     raise IntegrityError(f"block {block_id} has the key of other tokens")

@@ -28,8 +28,8 @@ class KVCacheManager:
     request may share blocks with one that is computed in the same step. `free` removes the keys of
     blocks that were never computed.
 
-    A group with a window releases the blocks that no later token sees. They stay in the prefix
-    cache until they are reused.
+    What a group grows by, releases and finds cached is decided by its kind (`config.kv_groups`).
+    Released blocks stay in the prefix cache until they are reused.
     """
 
     def __init__(self, config: CacheConfig, max_chunk: int) -> None:
@@ -44,7 +44,11 @@ class KVCacheManager:
         self._sequences: dict[int, SequenceBlocks] = {}
         self._reservations: set[Reservation] = set()
         groups = enumerate(config.layout.groups)
-        self._windows = [(index, g.window) for index, g in groups if g.window is not None]
+        self._releasing = [(index, group) for index, group in groups if not group.keeps_all]
+        """Groups that release blocks while the request runs."""
+        groups = enumerate(config.layout.groups)
+        self._offered = [index for index, group in groups if group.is_by_position]
+        """Groups whose full blocks are offered to the prefix cache."""
 
     @property
     def usage(self) -> float:
@@ -111,14 +115,14 @@ class KVCacheManager:
 
     def num_missing(self, blocks: SequenceBlocks, num_tokens: int) -> int:
         """The most further blocks that a request needs to compute the rest of `num_tokens`."""
-        if num_tokens <= blocks.num_entries * self.block_size:
+        if not any(self._num_to_add(blocks, num_tokens)):
             return 0
         return self._num_missing(num_tokens, blocks.first_entries, blocks.tables)
 
     def take_hits(self, blocks: SequenceBlocks, prefix: CachedPrefix) -> None:
         """Begins empty tables with cached blocks. Those of a tail are the request's alone from now
         on: it writes to them."""
-        if blocks.num_entries:
+        if blocks.num_held or any(blocks.first_entries):
             raise IntegrityError("hits can only begin a block table")
         for table, block_ids in zip(blocks.tables, prefix.tables, strict=True):
             self.pool.hold(block_ids)
@@ -144,14 +148,14 @@ class KVCacheManager:
         are none; None, with no further change, if too few are free."""
         self.offer(blocks, token_ids, num_computed_tokens)
         self._give_back_unseen(blocks, num_computed_tokens)
-        missing = -(-num_tokens // self.block_size) - blocks.num_entries
-        if missing * len(blocks.tables) > self.pool.num_free:
+        missing = self._num_to_add(blocks, num_tokens)
+        if sum(missing) > self.pool.num_free:
             return None
         added: list[list[int]] = []
-        if missing > 0:
+        if any(missing):
             self._sequences[id(blocks)] = blocks
-            for table in blocks.tables:
-                added.append(self.pool.allocate(missing))
+            for table, count in zip(blocks.tables, missing, strict=True):
+                added.append(self.pool.allocate(count))
                 table += added[-1]
         self.offer(blocks, token_ids, num_tokens)
         blocks.due = self._next_due(blocks, num_tokens)
@@ -238,6 +242,15 @@ class KVCacheManager:
         self.pool.check_integrity([*tables, *(one.held for one in self._reservations)])
         check_tables(self.pool, self.layout, sequences)
 
+    def _num_to_add(self, blocks: SequenceBlocks, num_tokens: int) -> list[int]:
+        """For each group, by how many entries its table grows for `num_tokens`."""
+        return [
+            max(0, group.num_entries(num_tokens, self.block_size) - first - len(table))
+            for group, first, table in zip(
+                self.layout.groups, blocks.first_entries, blocks.tables, strict=True
+            )
+        ]
+
     def _num_missing(
         self, num_tokens: int, first_entries: list[int], tables: list[list[int]]
     ) -> int:
@@ -249,8 +262,8 @@ class KVCacheManager:
 
     def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Releases the blocks that the next token does not see: no later token sees them."""
-        for index, window in self._windows:
-            first = (num_computed_tokens - window + 1) // self.block_size
+        for index, group in self._releasing:
+            first = group.first_entry(num_computed_tokens, self.block_size)
             count = first - blocks.first_entries[index]
             if count > 0:
                 table = blocks.tables[index]
@@ -267,14 +280,15 @@ class KVCacheManager:
             blocks.num_registered < num_tokens // size and self.enable_caching
         ):
             due = num_tokens + 1
-        for index, window in self._windows:
-            # The first block ends before the window of the step's first token.
-            due = min(due, (blocks.first_entries[index] + 1) * size + window)
+        for index, group in self._releasing:
+            release = group.release_due(blocks.first_entries[index], size)
+            due = due if release is None else min(due, release)
         return due
 
     def _withdraw(self, blocks: SequenceBlocks, entry: int) -> None:
         """Drops the keys of an entry's blocks, including blocks that were released."""
-        for index, first in enumerate(blocks.first_entries):
+        for index in self._offered:
+            first = blocks.first_entries[index]
             block_id: int | None
             if entry >= first:
                 block_id = blocks.tables[index][entry - first]
@@ -285,9 +299,8 @@ class KVCacheManager:
 
     def _register(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_full: int) -> None:
         self._extend_keys(blocks, token_ids, num_full)
-        for index, (first, table) in enumerate(
-            zip(blocks.first_entries, blocks.tables, strict=True)
-        ):
+        for index in self._offered:
+            first, table = blocks.first_entries[index], blocks.tables[index]
             entries = range(blocks.num_registered, num_full)
             new = [
                 entry

@@ -1,4 +1,4 @@
-"""Finds the longest cached prefix of a request: every group must have what the next token sees.
+"""Finds the longest cached prefix of a request: every group must have what the next token reads.
 
 Called by `KVCacheManager`. No side effect.
 """
@@ -7,56 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.config.kv_groups import KVGroupSpec
+from quire.config.kv_groups import KVGroup
+from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockPool
 from quire.kvcache.sequence import CachedPrefix
 
 
 def find_prefix(
-    pool: BlockPool, groups: Sequence[KVGroupSpec], keys: Sequence[bytes], block_size: int
+    pool: BlockPool, groups: Sequence[KVGroup], keys: Sequence[bytes], block_size: int
 ) -> CachedPrefix:
     """The longest cached prefix of the blocks with these hashes."""
-    tables: list[list[int]] = [[] for _ in groups]
-    end = len(keys)
-    for index, group in enumerate(groups):
-        if group.window is None:
-            tables[index] = _leading(pool, index, keys[:end])
-            end = len(tables[index])
-    windows = [(index, group) for index, group in enumerate(groups) if group.window is not None]
-    # A missing block is also missing for every shorter prefix that ends after it.
-    while (gap := _first_gap(pool, windows, keys, end, block_size)) is not None:
-        end = gap
-    for index, group in enumerate(groups):
-        if group.window is None:
-            del tables[index][end:]
-        else:
-            seen = keys[group.first_entry(end * block_size, block_size) : end]
-            tables[index] = _leading(pool, index, seen)
+    end, num_agreed, index = len(keys), 0, 0
+    while num_agreed < len(groups):
+
+        def is_cached(entry: int, index: int = index) -> bool:
+            return pool.lookup((index, keys[entry])) is not None
+
+        found = groups[index].longest_hit(is_cached, end, block_size)
+        num_agreed = num_agreed + 1 if found == end else 1
+        end, index = found, (index + 1) % len(groups)
+    firsts = [group.first_entry(end * block_size, block_size) for group in groups]
+    tables = [_blocks(pool, index, keys[first:end]) for index, first in enumerate(firsts)]
     return CachedPrefix(end, tables)
 
 
-def _leading(pool: BlockPool, index: int, keys: Sequence[bytes]) -> list[int]:
-    """The blocks of group `index` with these hashes, up to the first that is not cached."""
-    found = []
-    for key in keys:
-        block_id = pool.lookup((index, key))
-        if block_id is None:
-            break
-        found.append(block_id)
-    return found
-
-
-def _first_gap(
-    pool: BlockPool,
-    windows: Sequence[tuple[int, KVGroupSpec]],
-    keys: Sequence[bytes],
-    end: int,
-    block_size: int,
-) -> int | None:
-    """The first missing entry of those that a token after `end` entries sees; None if none."""
-    for index, group in windows:
-        first = group.first_entry(end * block_size, block_size)
-        num_found = len(_leading(pool, index, keys[first:end]))
-        if num_found < end - first:
-            return first + num_found
-    return None
+def _blocks(pool: BlockPool, index: int, keys: Sequence[bytes]) -> list[int]:
+    """The blocks of group `index` with these hashes, which are all cached."""
+    found = [pool.lookup((index, key)) for key in keys]
+    blocks = [block_id for block_id in found if block_id is not None]
+    if len(blocks) < len(found):
+        raise IntegrityError(f"group {index} misses blocks of the prefix that it was asked about")
+    return blocks

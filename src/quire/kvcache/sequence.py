@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 class SequenceBlocks:
-    """A block table for each group of layers, all with the same number of entries.
+    """A block table for each group of layers.
 
     In group g, position p is in block `tables[g][p // block_size - first_entries[g]]`. Entries
     before `first_entries[g]` are released: no later token sees them. Keys are added as tokens come
@@ -41,11 +41,6 @@ class SequenceBlocks:
         """Leading entries whose blocks were registered in the prefix cache, or came from it."""
         self.due = 0
         """A step that ends with fewer tokens than this does not change the tables."""
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of each table."""
-        return self.first_entries[0] + len(self.tables[0])
 
     @property
     def num_held(self) -> int:

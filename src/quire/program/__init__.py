@@ -19,6 +19,7 @@ from quire.program.ops import (
     Linear,
     Logits,
     MatchRms,
+    Memory,
     Module,
     ModuleSource,
     NormKind,
@@ -53,7 +54,7 @@ from quire.program.values import (
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
     "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout",
-    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms", "Module",
+    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms", "Memory", "Module",
     "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
     "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale",
     "SigmoidGate", "SoftCap", "TakeRows", "Tensor", "Value", "WeightFormat", "Weigh", "Xielu",

@@ -49,7 +49,7 @@ def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...]
     """The ops of the groups, each reading what is still written; None where that is not known."""
     written: dict[str, Value] = {}
     before: int | None = None  # the last layer that is complete
-    writers: list[Attention] = []
+    writers: list[Op] = []
     ops: list[Op] = []
     for layer, group in groups:
         for op in group:
@@ -60,11 +60,11 @@ def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...]
                     return None
                 names[value.name] = found
             op = _renamed(op, names)
-            if isinstance(op, Attention) and op.k is not None:
-                op = replace(op, layer=len(writers))
+            if op.memories():
+                op = replace(op, layer=len(writers))  # type: ignore[call-arg]
                 writers.append(op)
-            elif isinstance(op, Attention):
-                alike = [writer.layer for writer in writers if shares_layer(writer, op)]
+            elif isinstance(op, Attention) and op.layer is not None:
+                alike = [i for i, writer in enumerate(writers) if shares_layer(writer, op)]
                 if not alike:
                     return None
                 op = replace(op, layer=alike[-1])

@@ -1,4 +1,4 @@
-"""From a program's attention to the groups of layers that share blocks of the KV cache.
+"""From what a program's ops keep to the groups of layers that share blocks of the KV cache.
 
 The only place that decides the groups. Called by `planning` and by the backends.
 """
@@ -7,24 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+import msgspec
+
+from quire.config.kv_groups import AnyKVGroup, KVGroup, KVLayout
 from quire.errors import IntegrityError
-from quire.program.ops import Attention
+from quire.program.ops import Memory
 from quire.program.program import Program
 
 MAX_GROUPS = 8
 """Each group adds a block table to each request."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """The properties that all layers of a group share."""
-
-    num_kv_heads: int
-    head_dim: int
-    window: int | None
 
 
 def kv_layout(program: Program, max_model_len: int) -> KVLayout:
@@ -35,7 +27,7 @@ def kv_layout(program: Program, max_model_len: int) -> KVLayout:
     at most `MAX_GROUPS` in all. The number of slots is the one with which a long request holds the
     fewest bytes, unused slots included. If keeping every position takes no more, that is chosen.
     """
-    kinds = _by_kind(program.attention_layers(), max_model_len)
+    kinds = _by_kind(program.memories(), max_model_len)
     most_slots = max(map(len, kinds.values()), default=1)
     if len(kinds) <= 1:
         return _split(kinds, most_slots)
@@ -47,43 +39,43 @@ def kv_layout(program: Program, max_model_len: int) -> KVLayout:
 def keep_all(program: Program) -> KVLayout:
     """Groups that keep every position and ignore windows: one group, or one for each shape of
     heads."""
-    kinds = _by_kind(program.attention_layers(), 1)
+    kinds = _by_kind(program.memories(), 1)
     return _split(kinds, max(map(len, kinds.values()), default=1))
 
 
 def check_layout(program: Program, layout: KVLayout) -> None:
-    """Raises IntegrityError unless every layer has its own slot, in a group of its shape that keeps
-    all positions that the layer sees."""
+    """Raises IntegrityError unless every layer has its own slot, in a group that keeps all that the
+    layer reads."""
     places = layout.places()
     layers = [layer for group in layout.groups for layer in group.layers]
-    if sorted(layers) != [op.layer for op in program.attention_layers()]:
+    if sorted(layers) != [memory.layer for memory in program.memories()]:
         raise IntegrityError(f"{program.name}: the groups of the KV cache have layers {layers}")
-    for op in program.attention_layers():
-        group = layout.groups[places[op.layer].group]
-        if (group.num_kv_heads, group.head_dim) != (op.num_kv_heads, op.head_dim):
-            raise IntegrityError(f"{program.name}: layer {op.layer} is in a group of another shape")
-        if group.window is not None and (op.window is None or op.window > group.window):
+    for memory in program.memories():
+        group = layout.groups[places[memory.layer].group]
+        if not group.serves(memory.kept):
             raise IntegrityError(
-                f"{program.name}: layer {op.layer} sees more than the {group.window} positions "
-                "that its group keeps"
+                f"{program.name}: layer {memory.layer} needs {_text(memory.kept)}, and its group "
+                f"keeps {_text(group)}"
             )
         if len(group.layers) > layout.num_slots:
             raise IntegrityError(f"{program.name}: a block has {layout.num_slots} slots")
 
 
-def _by_kind(layers: Sequence[Attention], max_model_len: int) -> dict[_Kind, list[int]]:
-    found: dict[_Kind, list[int]] = defaultdict(list)
-    for op in layers:
-        window = op.window if op.window is not None and op.window < max_model_len else None
-        found[_Kind(op.num_kv_heads, op.head_dim, window)].append(op.layer)
+def _text(group: KVGroup) -> str:
+    shape = group.shape
+    return f"{group.describe()} of {shape.num_heads} x ({shape.key_dim} + {shape.value_dim})"
+
+
+def _by_kind(memories: Sequence[Memory], max_model_len: int) -> dict[AnyKVGroup, list[int]]:
+    found: dict[AnyKVGroup, list[int]] = defaultdict(list)
+    for memory in memories:
+        found[memory.kept.limited(max_model_len)].append(memory.layer)
     return found
 
 
-def _split(kinds: dict[_Kind, list[int]], num_slots: int) -> KVLayout:
+def _split(kinds: dict[AnyKVGroup, list[int]], num_slots: int) -> KVLayout:
     groups = [
-        KVGroupSpec(
-            tuple(layers[begin : begin + num_slots]), kind.num_kv_heads, kind.head_dim, kind.window
-        )
+        msgspec.structs.replace(kind, layers=tuple(layers[begin : begin + num_slots]))
         for kind, layers in kinds.items()
         for begin in range(0, len(layers), num_slots)
     ]
@@ -91,8 +83,8 @@ def _split(kinds: dict[_Kind, list[int]], num_slots: int) -> KVLayout:
 
 
 def _cost(layout: KVLayout, max_model_len: int) -> int:
-    """Elements of K that a request of `max_model_len` tokens holds. Every block has the size of
-    the widest group's."""
-    width = max(group.num_kv_heads * group.head_dim for group in layout.groups)
+    """Numbers that a request of `max_model_len` tokens holds. Every block has the size of the
+    widest group's."""
+    width = max(group.shape.width for group in layout.groups)
     seen = sum(group.window or max_model_len for group in layout.groups)
     return layout.num_slots * width * seen

@@ -11,12 +11,12 @@ def last_reads(program: Program) -> tuple[tuple[Value, ...], ...]:
 
     A value that no op reads is listed at the op that writes it.
     """
-    result = program.logits.out
     dies_at: dict[Value, int] = {}
     for index, op in enumerate(program.ops):
         for value in (*op.inputs(), *op.outputs()):
             dies_at[value] = index
-    dies_at.pop(result, None)
+    for value in program.result.outputs():
+        dies_at.pop(value, None)
     dying: list[list[Value]] = [[] for _ in program.ops]
     for value, index in dies_at.items():
         dying[index].append(value)

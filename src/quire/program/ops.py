@@ -1,18 +1,20 @@
 """The ops of a program, each a frozen record over Values [T, dim] and Params.
 
 Legend: T tokens in the step, N query heads, K kv heads, H head dim, D hidden,
-F feed-forward, V vocabulary, E experts, I numbers inside an expert. A row of any output
-depends only on the same row of the inputs, except in `Attention` (which reads earlier tokens
-of the same request) and `TakeRows`. What each op computes is fixed by `backends/reference`.
+F feed-forward, V vocabulary, E experts, I numbers inside an expert. Which rows of its inputs a row
+of an output depends on, `Op.rows` says. What each op computes is fixed by `backends/reference`.
 
-Fields named `out`/`outs` are written, every other Value field is read.
+Fields named `out`/`outs` are written, every other Value field is read. Passes, planning and
+backends ask an op for its properties (`rows`, `memories`, `is_repeatable`, `is_result`), so that a
+new op changes none of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
+from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
 from quire.program.values import ActivationBits, Param, Value
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai"]
@@ -24,9 +26,35 @@ NormKind = Literal["rms", "layer"]
 RouteScore = Literal["softmax", "sigmoid", "sparsemixer"]
 
 
+RowsRead = Literal["own", "step", "request"]
+"""What a row of an op's outputs depends on. `own`: the same row of the inputs. `step`: that, and
+the token id or the position of the same row, so that the op needs the rows of the whole step.
+`request`: also other rows of its request, of this step or of earlier ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an op keeps of each request from one step to the next."""
+
+    layer: int
+    """Its number; those of a program are 0, 1, ... without gaps."""
+    kept: AnyKVGroup
+    """A group that would keep it, without layers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
-    """Base of all ops: lists the values and weights that an op reads and writes."""
+    """Base of all ops: what an op reads, writes and keeps."""
+
+    rows: ClassVar[RowsRead] = "own"
+    is_repeatable: ClassVar[bool] = True
+    """Whether a step that is computed twice gives the same values and leaves the same memory."""
+    is_result: ClassVar[bool] = False
+    """Whether a program may end with it."""
+
+    def memories(self) -> tuple[Memory, ...]:
+        """What it writes for later steps; most ops keep nothing."""
+        return ()
 
     def inputs(self) -> tuple[Value, ...]:
         """The values read, in field order."""
@@ -45,6 +73,7 @@ class Op:
 class Embed(Op):
     """out[t] = table[token_ids[t]] * scale; table is [V, D]."""
 
+    rows: ClassVar[RowsRead] = "step"
     out: Value
     table: Param
     scale: float = 1.0
@@ -57,6 +86,7 @@ class EmbedSlices(Op):
     A table with rows for several layers side by side (Gemma 3n).
     """
 
+    rows: ClassVar[RowsRead] = "step"
     outs: tuple[Value, ...]
     table: Param
     scale: float = 1.0
@@ -66,6 +96,7 @@ class EmbedSlices(Op):
 class LearnedPositions(Op):
     """out[t] = x[t] + table[positions[t] + offset]; table is [P, D]. OPT has offset 2."""
 
+    rows: ClassVar[RowsRead] = "step"
     x: Value
     out: Value
     table: Param
@@ -145,6 +176,7 @@ class Rope(Op):
     interleaved: (2i, 2i + 1). Source: Su et al. 2021, "RoFormer", section 3.4.2.
     """
 
+    rows: ClassVar[RowsRead] = "step"
     x: Value
     out: Value
     num_heads: int
@@ -156,16 +188,19 @@ class Rope(Op):
 
 @dataclass(frozen=True, slots=True)
 class Attention(Op):
-    """Writes this step's k and v to layer `layer` of the paged KV cache, then attends.
+    """Writes this step's k and v to the memory of `layer`, then attends.
 
-    q is [T, N * H]; k and v are [T, K * H]; out is [T, N * H]. Without k and v nothing is written:
-    an earlier op of the same `layer` has done so, with the same K, H and window (Gemma 3n). Query
-    head n reads kv head n * K // N. A token at position p sees positions max(0, p - window + 1) ..
-    p of its own request (`window` None: all), and with `is_chunked` only those of its own chunk of
-    `window` positions, which begins at a multiple of it. scores = q.k * scale, then
-    `softcap * tanh(scores / softcap)` if set, plus alibi_slopes[n] * (key position - p) if set.
-    `sinks` [N], if there are any, are one more score per head: it takes its share of the softmax
-    and has no value (gpt-oss).
+    q is [T, N * H], k is [T, K * H], v is [T, K * value_dim], out is [T, N * value_dim].
+    `value_dim` None: H. Without k and v nothing is written: an earlier op of the same `layer` has
+    done so, with the same shape and window (Gemma 3n). Query head n reads kv head n * K // N. A
+    token at position p sees positions max(0, p - window + 1) .. p of its own request (`window`
+    None: all), and with `is_chunked` only those of its own chunk of `window` positions, which
+    begins at a multiple of it. scores = q.k * scale, then `softcap * tanh(scores / softcap)` if
+    set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if there are any, are one
+    more score per head: it takes its share of the softmax and has no value (gpt-oss).
+
+    `layer` None: nothing is kept. A token sees all tokens of its request that the step has, those
+    after it too if `is_causal` is False; a request is then computed in one step (encoders).
 
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
     around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
@@ -173,11 +208,12 @@ class Attention(Op):
     whatever the cache.
     """
 
+    rows: ClassVar[RowsRead] = "request"
     q: Value
     k: Value | None
     v: Value | None
     out: Value
-    layer: int
+    layer: int | None
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -188,6 +224,18 @@ class Attention(Op):
     activation_bits: ActivationBits = 16
     sinks: Param | None = None
     is_chunked: bool = False
+    value_dim: int | None = None
+    is_causal: bool = True
+
+    def memories(self) -> tuple[Memory, ...]:
+        """K and V of every token, or of those in the window."""
+        if self.layer is None or self.k is None:
+            return ()
+        shape = KVShape(self.num_kv_heads, self.head_dim, self.value_dim or self.head_dim)
+        kept: AnyKVGroup = FullGroup((), shape)
+        if self.window is not None:
+            kept = WindowGroup((), shape, self.window)
+        return (Memory(self.layer, kept),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +410,7 @@ class PositionScale(Op):
     Makes q larger at far positions. Source: Llama 4's "attention temperature tuning".
     """
 
+    rows: ClassVar[RowsRead] = "step"
     x: Value
     out: Value
     beta: float
@@ -389,14 +438,16 @@ class Xielu(Op):
 class TakeRows(Op):
     """Keeps only the rows that need logits: out is [L, dim], L = len(batch.logits_rows)."""
 
+    rows: ClassVar[RowsRead] = "step"
     x: Value
     out: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Logits(Op):
-    """The program's result: float32 logits [L, V] = x @ weight.T * scale, then soft cap if set."""
+    """A result: float32 logits [L, V] = x @ weight.T * scale, then soft cap if set."""
 
+    is_result: ClassVar[bool] = True
     x: Value
     out: Value
     weight: Param
@@ -422,16 +473,22 @@ class Module(Op):
     logits [L, V] of token ids and positions.
 
     `layers` say what the KV cache holds; their values are names alone. The module gets the tokens
-    of a request in pieces of `rows` positions, which begin at multiples of `rows`; places whose
+    of a request in pieces of `piece` positions, which begin at multiples of `piece`; places whose
     tokens are not of the step are filled. So a token's row has one place in products of one size,
     however the tokens were divided into steps.
     """
 
+    rows: ClassVar[RowsRead] = "request"
+    is_result: ClassVar[bool] = True
     out: Value
     source: ModuleSource
     weights: tuple[Param, ...]
     layers: tuple[Attention, ...]
-    rows: int
+    piece: int
+
+    def memories(self) -> tuple[Memory, ...]:
+        """Those of its layers."""
+        return tuple(one for op in self.layers for one in op.memories())
 
 
 def _collect(op: Op, kind: type, written: bool | None) -> tuple:  # type: ignore[type-arg]

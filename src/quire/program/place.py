@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from quire.program.ops import Attention, Logits, Op
+from quire.program.ops import Logits, Op
 
 _NAME = re.compile(r"(?:layers\.(\d+)\.)?(.*?)(?:\.weight)?")
 
@@ -21,7 +21,7 @@ class OpPlace:
     """None for ops before or after the layers."""
     name: str
     reads_cache: bool = False
-    """Whether it also reads the KV cache of earlier steps."""
+    """Whether it also reads what earlier steps have written."""
 
     @classmethod
     def named(cls, name: str, *, reads_cache: bool = False) -> OpPlace:
@@ -43,4 +43,4 @@ def place_of(op: Op) -> OpPlace:
         return LOGITS
     params = op.params()
     name = params[0].name if params else op.outputs()[0].name
-    return OpPlace.named(name, reads_cache=isinstance(op, Attention))
+    return OpPlace.named(name, reads_cache=op.rows == "request")

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.errors import IntegrityError
-from quire.program.ops import Attention, LearnedPositions, Logits, Module, Op
+from quire.program.ops import Attention, Embed, LearnedPositions, Logits, Memory, Module, Op
 from quire.program.values import Param
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A flat list of ops in the order of execution; the last one is `Logits`, or the only one is
-    a `Module`.
+    """A flat list of ops in the order of execution; the last one gives the result.
 
-    Invariant (`check`): every value is written exactly once, before it is read.
+    Invariant (`check`): every value is written exactly once, before it is read, and memories are
+    numbered 0, 1, ... without gaps.
     """
 
     name: str
@@ -30,11 +30,10 @@ class Program:
                     seen.add(param.name)
                     yield param
 
-    def attention_layers(self) -> tuple[Attention, ...]:
-        """The attention ops that write K and V, in order of their `layer`, which is 0, 1, ...
-        without gaps."""
-        found = [op for op in self.attention_ops() if op.k is not None]
-        return tuple(sorted(found, key=lambda op: op.layer))
+    def memories(self) -> tuple[Memory, ...]:
+        """What its ops keep of each request between steps, by `layer`: 0, 1, ... without gaps."""
+        found = [memory for op in self.ops for memory in op.memories()]
+        return tuple(sorted(found, key=lambda memory: memory.layer))
 
     def attention_ops(self) -> tuple[Attention, ...]:
         """All attention ops in their order: those too that read what another one has written."""
@@ -44,9 +43,22 @@ class Program:
         return tuple(found)
 
     @property
-    def logits(self) -> Logits:
+    def is_repeatable(self) -> bool:
+        """Whether a step may be computed twice."""
+        return all(op.is_repeatable for op in self.ops)
+
+    @property
+    def result(self) -> Op:
         """The last op."""
         last = self.ops[-1] if self.ops else None
+        if last is None or not last.is_result:
+            raise IntegrityError(f"program {self.name}: {last} is the last op and gives no result")
+        return last
+
+    @property
+    def logits(self) -> Logits:
+        """The last op, of a program that ends in logits."""
+        last = self.result
         if not isinstance(last, Logits):
             raise IntegrityError(f"program {self.name}: the last op is {last}, not Logits")
         return last
@@ -59,9 +71,16 @@ class Program:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the head: the width of the logits."""
-        module = self.module
-        return self.logits.weight.shape[0] if module is None else module.out.dim
+        """Token ids are below it: the width of the logits, or else the rows of the embedding."""
+        match self.result:
+            case Logits() as logits:
+                return logits.weight.shape[0]
+            case Module() as module:
+                return module.out.dim
+        tables = [op.table.shape[0] for op in self.ops if isinstance(op, Embed)]
+        if not tables:
+            raise IntegrityError(f"program {self.name} reads no token ids")
+        return min(tables)
 
     @property
     def position_limit(self) -> int | None:
@@ -71,7 +90,7 @@ class Program:
 
     def check(self) -> None:
         """Raises IntegrityError if a value is read before it is written, or written twice, and if
-        the attention layers or the last op are wrong."""
+        the memories or the last op are wrong."""
         written: set[str] = set()
         for op in self.ops:
             for value in op.inputs():
@@ -82,10 +101,10 @@ class Program:
                     raise IntegrityError(f"{type(op).__name__} writes {value} a second time")
                 written.add(value.name)
         self._check_shared_layers()
-        layers = [op.layer for op in self.attention_layers()]
+        layers = [memory.layer for memory in self.memories()]
         if layers != list(range(len(layers))):
-            raise IntegrityError(f"attention layers are numbered {layers}")
-        _ = self.vocab_size
+            raise IntegrityError(f"the memories of {self.name} are numbered {layers}")
+        _ = self.result
 
     def _check_shared_layers(self) -> None:
         """Attention without k and v reads what an earlier op has written for it."""
@@ -93,7 +112,10 @@ class Program:
         for op in self.attention_ops():
             if (op.k is None) != (op.v is None):
                 raise IntegrityError(f"attention of layer {op.layer} has k or v alone")
-            if op.k is not None:
+            if op.layer is None:
+                if op.k is None:
+                    raise IntegrityError("attention without a memory has no k")
+            elif op.k is not None:
                 writers[op.layer] = op
             elif (writer := writers.get(op.layer)) is None or not shares_layer(writer, op):
                 raise IntegrityError(
@@ -101,7 +123,9 @@ class Program:
                 )
 
 
-def shares_layer(writer: Attention, reader: Attention) -> bool:
+def shares_layer(writer: Op, reader: Attention) -> bool:
     """Whether the reader may attend over the K and V that the writer has written."""
-    fields = ("num_kv_heads", "head_dim", "window", "is_chunked")
-    return all(getattr(writer, name) == getattr(reader, name) for name in fields)
+    fields = ("num_kv_heads", "head_dim", "value_dim", "window", "is_chunked")
+    return isinstance(writer, Attention) and all(
+        getattr(writer, name) == getattr(reader, name) for name in fields
+    )

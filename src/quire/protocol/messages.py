@@ -94,8 +94,12 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     """Of each of these, the tokens that its grammar allows: little-endian words of 32 bits, of
     which bit t % 32 of word t // 32 is set for token t."""
     forced_token_ids: dict[str, list[int]] = {}
-    """Tokens behind those that the worker knows of a request that it holds: its grammar allowed no
-    others, so that no step has chosen them."""
+    """Tokens that follow those that the worker knows of a request: its grammar allowed no others,
+    so that no step has chosen them."""
+    draft_token_ids: dict[str, list[int]] = {}
+    """Guesses of the next tokens of requests whose next token the step chooses. They count in
+    `num_scheduled_tokens`. The step chooses a token after each of them too; tokens are kept up to
+    the first that differs from its guess."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -124,8 +128,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """What a step produced, parallel to the plan's `request_ids`."""
 
     sampled_token_ids: list[list[int]]
-    """Empty for a request whose prompt is not finished yet; else one token or more, in order of
-    position."""
+    """Empty for a request whose prompt is not finished yet; else one token and one more for each
+    draft token that was right, in order of position."""
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """For the requests that asked, one entry per sampled token."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}

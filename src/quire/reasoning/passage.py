@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 
 from quire.reasoning.marks import ReasoningTokens
@@ -22,6 +23,12 @@ class ReasoningPassage:
         self._opened_at = marks.opened_at
         self._tail = list(token_ids[max(0, num_prompt_tokens - self._longest) : num_prompt_tokens])
         self.extend(token_ids[num_prompt_tokens:])
+
+    def fork(self) -> ReasoningPassage:
+        """A passage with the same tokens, which goes on by itself."""
+        twin = copy.copy(self)
+        twin._tail = self._tail.copy()
+        return twin
 
     @property
     def is_open(self) -> bool:

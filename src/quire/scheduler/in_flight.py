@@ -29,14 +29,22 @@ class PlanInFlight:
             released_request_ids=[],
             structured_output_request_ids=[],
             forced_token_ids={},
+            draft_token_ids={},
         )
         self.requests: list[Request] = []
         """Parallel to the plan's `request_ids`."""
         self._counts = self.plan.num_scheduled_tokens
 
     def add(self, request: Request, count: int) -> None:
-        """Plans the next `count` tokens of a request, and counts them as computed."""
+        """Plans the next `count` tokens of a request, and counts them as computed; those that it
+        does not have yet are its draft tokens."""
         end = request.num_computed_tokens + count
+        if request.draft_token_ids:
+            drafts = request.draft_token_ids[: max(0, end - request.num_tokens)]
+            request.draft_token_ids = []
+            if drafts:
+                self.plan.draft_token_ids[request.request_id] = drafts
+                request.num_drafts_in_flight = len(drafts)
         request.num_computed_tokens = end
         request.num_plans_in_flight += 1
         self.requests.append(request)
@@ -67,6 +75,7 @@ class PlanInFlight:
         """Plans the next `count` tokens of a request that the worker does not know."""
         blocks = request.blocks
         request.forced_token_ids = []  # all of its tokens are named here
+        request.draft_token_ids = []
         self.plan.started[request.request_id] = ScheduledRequest(
             request_id=request.request_id,
             token_ids=request.token_ids.copy(),
@@ -79,6 +88,16 @@ class PlanInFlight:
             reasoning=request.reasoning,
         )
         self.add(request, count)
+
+    def settle(self, request: Request, count: int, num_sampled: int) -> int:
+        """The result of the plan is known, of which a request had `count` tokens: takes those back
+        that were wrong guesses. Returns how many are computed."""
+        if request.num_drafts_in_flight:
+            num_wrong = request.num_drafts_in_flight - max(0, num_sampled - 1)
+            request.num_drafts_in_flight = 0
+            request.num_computed_tokens -= num_wrong
+            count -= num_wrong
+        return count
 
     def started(self) -> list[Request]:
         """Those of its requests that the plan starts."""

@@ -36,8 +36,6 @@ def check_states(
         raise IntegrityError("a plan in flight has a request that waits or is gone")
     for request in requests:
         _check_progress(request)
-        if request.num_computed_tokens > request.blocks.num_entries * kv.block_size:
-            raise IntegrityError(f"{request.request_id} has computed more than it has blocks")
         if request in num_plans or request.status is RequestStatus.RUNNING:
             _check_seen(request, kv)
         elif request.blocks.num_held:
@@ -66,6 +64,9 @@ def _check_seen(request: Request, kv: KVCacheManager) -> None:
     for group, first, table in zip(
         kv.layout.groups, blocks.first_entries, blocks.tables, strict=True
     ):
+        end = group.num_entries(request.num_computed_tokens, kv.block_size)
+        if first + len(table) < end:
+            raise IntegrityError(f"{request.request_id} has computed more than it has blocks")
         if first > group.first_entry(request.num_collected_tokens, kv.block_size):
             raise IntegrityError(f"{request.request_id} gave back what its next token sees")
         num_tokens = max(request.num_tokens, request.num_computed_tokens)

@@ -60,11 +60,11 @@ class Request:
     """
 
     __slots__ = (
-        "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt", "eos_token_ids",
-        "forced_token_ids", "hands_off", "has_grammar", "is_generating", "loaded_tokens",
-        "max_total_tokens",
-        "may_load", "min_total_tokens", "num_cached_tokens", "num_collected_tokens",
-        "num_computed_tokens", "num_plans_in_flight",
+        "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
+        "draft_token_ids", "eos_token_ids", "forced_token_ids", "hands_off", "has_grammar",
+        "is_generating", "loaded_tokens", "max_total_tokens", "may_load", "min_total_tokens",
+        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
+        "num_drafts_in_flight", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
@@ -99,6 +99,11 @@ class Request:
         """The prompt, then what was generated."""
         self.forced_token_ids: list[int] = []
         """The last of these, where its grammar allowed no others and no plan names them yet."""
+        self.draft_token_ids: list[int] = []
+        """Guesses of the tokens that come next; a plan takes them."""
+        self.num_drafts_in_flight = 0
+        """Of the tokens that are planned, the last ones, which may turn out to be wrong. Until that
+        is known no plan goes on from them."""
         self.num_tokens = num_prompt
         self.num_prompt_tokens = num_prompt
         self.is_generating = False

@@ -198,6 +198,7 @@ class Scheduler:
             step.requests, plan.num_scheduled_tokens, result.sampled_token_ids, strict=True
         ):
             request.num_plans_in_flight -= 1
+            count = step.settle(request, count, len(sampled))
             if request.status is not running:
                 states.collected(request)
                 continue
@@ -282,6 +283,7 @@ class Scheduler:
         step = self._take_oldest(plan)
         for request in step.requests:
             request.num_plans_in_flight -= 1
+            request.num_drafts_in_flight = 0
             kv.withdraw(request.blocks, request.num_collected_tokens)
             if request in states.leaving:
                 states.collected(request)

@@ -44,7 +44,12 @@ class StepPlanner:
         for request in self._states.running:  # `_grow` removes from its end
             if request.awaits_mask:
                 continue
+            if request.num_drafts_in_flight:
+                continue  # a plan in flight says which of its tokens count
             count = request.num_tokens - request.num_computed_tokens
+            if request.draft_token_ids and count == 1:
+                room = request.max_total_tokens - request.num_tokens - 1
+                count += max(0, min(len(request.draft_token_ids), room))
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
                     continue  # a plan in flight gives it its last token

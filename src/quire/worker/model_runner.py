@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, Logprobs, StepBatch, StepOutput
-from quire.errors import BackendError
+from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
@@ -52,12 +52,15 @@ class ModelRunner:
         samplers = _samplers(plan, step)
         processing, withheld = self._processing, None
         if processing is not None:
+            if step.drafts is not None:
+                raise IntegrityError("logits processors see one token of a request in a step")
             withheld = processing.withhold(plan, step, samplers)
         output = self._model.step(step.batch)
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, {len(step.batch.logits_rows)} wanted"
             )
+        kept = None if step.drafts is None else self._kept(step, output)
         failures = self._failures(plan, step, output)
         of_prompts, raw = {}, output.logits
         if step.prompt_rows is not None:
@@ -69,19 +72,37 @@ class ModelRunner:
                 void = np.flatnonzero(output.no_choice[withheld.of_sampled]).tolist()
                 more = {**dict.fromkeys((samplers[i] for i in void), _NO_CHOICE), **more}
             output, failures = _only(output, withheld.of_sampled), {**more, **failures}
-        self._batch.advance(step, output.sampled)
+        self._batch.advance(step, output.sampled, kept)
         if processing is not None:
             processing.advance(samplers, output.sampled.tolist())
-        sampled = [[token_id] for token_id in output.sampled.tolist()]
-        result = StepResult(sampled_token_ids=sampled, prompt_logprobs=of_prompts)
-        if step.samples is not None:
-            found = iter(sampled)
-            result.sampled_token_ids = [next(found) if one else [] for one in step.samples.tolist()]
+        result = StepResult(sampled_token_ids=[], prompt_logprobs=of_prompts)
+        chosen = _by_request(output.sampled, step, kept)
         if output.logprobs is not None:
-            result.logprobs = self._logprobs(step, samplers, sampled, output.logprobs)
+            result.logprobs = self._logprobs(step, samplers, chosen, output.logprobs)
+        result.sampled_token_ids = chosen
+        if step.samples is not None:
+            found = iter(chosen)
+            result.sampled_token_ids = [next(found) if one else [] for one in step.samples.tolist()]
         if failures:
             _withdraw(result, plan, failures)
         return result
+
+    def _kept(self, step: PreparedStep, output: StepOutput) -> NDArray[np.bool_] | None:
+        """Which of the chosen tokens count. Rows after draft tokens cannot fail a request: where
+        they matter, the next step has them again."""
+        is_new = slice(None) if step.prompt_rows is None else step.prompt_rows.is_new
+        void = np.zeros(len(output.sampled), np.bool_)
+        for failed in (output.not_finite, output.no_choice):
+            if failed is not None:
+                void |= failed
+        kept = step.keeps(output.sampled[is_new], void[is_new])
+        if step.drafts is not None:
+            is_later = np.zeros(len(output.sampled), np.bool_)
+            is_later[is_new] = step.drafts.offsets > 0
+            for failed in (output.not_finite, output.no_choice):
+                if failed is not None:
+                    failed &= ~is_later
+        return kept
 
     def _failures(
         self, plan: SchedulePlan, step: PreparedStep, output: StepOutput
@@ -117,19 +138,40 @@ class ModelRunner:
         self,
         step: PreparedStep,
         request_ids: list[str],
-        sampled: list[list[int]],
+        chosen: list[list[int]],
         logprobs: Logprobs,
     ) -> dict[str, list[TokenLogprobs]]:
-        counts = self._batch.sampling.num_logprobs(step.sampled_rows)
-        if counts is None:
+        """`chosen`: the tokens of each of these requests that count."""
+        wanted = self._batch.sampling.num_logprobs(step.sampled_rows)
+        if wanted is None:
             return {}
-        return {
-            request_id: [_token_logprobs(sampled[index][0], logprobs, index, count)]
-            for index, (request_id, count) in enumerate(
-                zip(request_ids, counts.tolist(), strict=True)
-            )
-            if count >= 0
-        }
+        counts, found, place = wanted.tolist(), {}, 0
+        for request_id, token_ids in zip(request_ids, chosen, strict=True):
+            if (count := counts[place]) >= 0:
+                found[request_id] = [
+                    _token_logprobs(token_id, logprobs, place + index, count)
+                    for index, token_id in enumerate(token_ids)
+                ]
+            place += 1 if step.drafts is None else step.drafts.num_places(place)
+        return found
+
+
+def _by_request(
+    sampled: NDArray[np.int32], step: PreparedStep, kept: NDArray[np.bool_] | None
+) -> list[list[int]]:
+    """Of each request whose next token is chosen, the tokens [L] that count."""
+    tokens = sampled.tolist()
+    if step.drafts is None or kept is None:
+        return [[token_id] for token_id in tokens]
+    found: list[list[int]] = []
+    for token_id, offset, counts in zip(
+        tokens, step.drafts.offsets.tolist(), kept.tolist(), strict=True
+    ):
+        if offset == 0:
+            found.append([])
+        if counts:
+            found[-1].append(token_id)
+    return found
 
 
 def _samplers(plan: SchedulePlan, step: PreparedStep) -> list[str]:

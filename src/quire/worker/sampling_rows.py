@@ -6,8 +6,9 @@ follow from a request, `quire.sampling.columns` declares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,22 @@ from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState, T
 Ints = NDArray[np.int32]
 Rows = NDArray[np.intp]
 """Rows of the batch, in NumPy's own type of index: any other is converted at each use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The draft tokens of a step."""
+
+    token_ids: Mapping[int, list[int]]
+    """By row."""
+    offsets: Ints
+    """[L]; how many of them come before each row of logits, which are in order of position."""
+
+    def num_places(self, first: int) -> int:
+        """Rows of logits of the request whose first is at this place."""
+        later = np.flatnonzero(self.offsets[first + 1 :] == 0)
+        return int(later[0]) + 1 if len(later) else len(self.offsets) - first
+
 
 _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value is not None}
 """The columns that a request fills once, when it starts."""
@@ -101,14 +118,16 @@ class SamplingRows:
         num_tokens: Ints,
         chosen: Ints | None = None,
         masks: Mapping[int, NDArray[np.uint32]] | None = None,
+        drafts: Drafts | None = None,
     ) -> SamplingColumns | None:
         """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none.
         `chosen` [L]: tokens that are not to be chosen any more; -1: it is to be chosen. `masks`, by
-        row: what is allowed where only some tokens are."""
+        row: what is allowed where only some tokens are. `drafts`: rows that stand there once more
+        for each of their draft tokens."""
         if not len(rows):
             return None
         if self._forcing:
-            chosen = self._with_forced(rows, chosen, masks or {})
+            chosen = self._with_forced(rows, chosen, masks or {}, drafts)
         columns = SamplingColumns(
             counters=num_tokens.astype(np.uint64), chosen=chosen, **self._gather(rows)
         )
@@ -122,7 +141,8 @@ class SamplingRows:
                 columns.mask = TokenMasks.join(lines)
         for name, states in self._states.items():
             if states:
-                setattr(columns, name, self._lists(states, rows, num_tokens, chosen, masks or {}))
+                lists = self._lists(states, rows, num_tokens, chosen, masks or {}, drafts)
+                setattr(columns, name, lists)
         return columns
 
     def _gather(self, rows: Rows) -> dict[str, Any]:
@@ -135,17 +155,20 @@ class SamplingRows:
         return self._gathered[1]
 
     def _with_forced(
-        self, rows: Rows, chosen: Ints | None, masks: Mapping[int, NDArray[np.uint32]]
+        self,
+        rows: Rows,
+        chosen: Ints | None,
+        masks: Mapping[int, NDArray[np.uint32]],
+        drafts: Drafts | None,
     ) -> Ints | None:
         """`chosen`, with the tokens that are settled: of a trace, or those that end the reasoning
         of rows whose budget is used up. A grammar that has the reasoning in it may put that off:
         to the end of a character."""
         forced = chosen
-        for index, row in enumerate(rows.tolist()):
+        for index, row, forcing in _along(self._forcing, rows, drafts):
             if chosen is not None and chosen[index] >= 0:
                 continue
-            forcing = self._forcing.get(row)
-            token_id = None if forcing is None else forcing.forced()
+            token_id = forcing.forced()
             if token_id is None or not _allows(masks.get(row), token_id):
                 continue
             if forced is chosen:
@@ -160,21 +183,42 @@ class SamplingRows:
         num_tokens: Ints,
         chosen: Ints | None,
         masks: Mapping[int, NDArray[np.uint32]],
+        drafts: Drafts | None,
     ) -> TokenLists | None:
         """None: all are empty."""
         lists: list[tuple[Ints, NDArray[np.float32] | None] | None] = [None] * len(rows)
         is_used = False
-        for index, row in enumerate(rows.tolist()):
-            state = states.get(row)
-            if state is None or (chosen is not None and chosen[index] >= 0):
+        for index, row, state in _along(states, rows, drafts):
+            if chosen is not None and chosen[index] >= 0:
                 continue
             tokens = state.tokens(int(num_tokens[index]), masks.get(row))
             if tokens is None:
-                del states[row]
+                if states[row] is state:
+                    del states[row]
             elif len(tokens[0]):
                 lists[index] = tokens
                 is_used = True
         return TokenLists.join(lists) if is_used else None
+
+
+_State = TypeVar("_State", TokenState, ThinkingBudget | TokenTrace)
+
+
+def _along(
+    states: dict[int, _State], rows: Rows, drafts: Drafts | None
+) -> Iterator[tuple[int, int, _State]]:
+    """For each of the rows [L] that has a state: its place, the row, and the state, after as many
+    draft tokens as come before the place. The states themselves stay as they are."""
+    current: dict[int, _State] = {}
+    for index, row in enumerate(rows.tolist()):
+        state = states.get(row)
+        if state is None:
+            continue
+        if drafts is not None and (offset := int(drafts.offsets[index])):
+            state = current[row].fork()
+            state.append(drafts.token_ids[row][offset - 1])
+        current[row] = state
+        yield index, row, state
 
 
 def _allows(mask: NDArray[np.uint32] | None, token_id: int) -> bool:

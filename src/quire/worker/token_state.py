@@ -8,6 +8,7 @@ many tokens.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -42,6 +43,10 @@ class TokenState(ABC):
 
     def append(self, token_id: int) -> None:  # noqa: B027 (most need not know)
         """Takes in the request's next token."""
+
+    def fork(self) -> TokenState:
+        """A state with the same tokens, which goes on by itself."""
+        return copy.copy(self)
 
 
 class FixedTokens(TokenState):
@@ -98,6 +103,11 @@ class TokenBias(TokenState):
     def append(self, token_id: int) -> None:
         self._bad_words.append(token_id)
 
+    def fork(self) -> TokenBias:
+        twin = copy.copy(self)
+        twin._bad_words = copy.copy(self._bad_words)  # which replaces what it holds
+        return twin
+
 
 class SeenTokens(TokenState):
     """How often each distinct token of the request was generated; the tokens that are only in the
@@ -134,6 +144,12 @@ class SeenTokens(TokenState):
         self._ids[place] = token_id
         self._counts[place] += 1
 
+    def fork(self) -> SeenTokens:
+        twin = copy.copy(self)
+        twin._ids, twin._counts = self._ids.copy(), self._counts.copy()
+        twin._place_of = self._place_of.copy()
+        return twin
+
 
 class ThinkingBudget:
     """`thinking_token_budget`: the token that ends the reasoning, where it is long enough."""
@@ -147,6 +163,12 @@ class ThinkingBudget:
     def append(self, token_id: int) -> None:
         """Takes in the request's next token."""
         self._passage.extend((token_id,))
+
+    def fork(self) -> ThinkingBudget:
+        """A budget with the same tokens, which goes on by itself."""
+        twin = copy.copy(self)
+        twin._passage = self._passage.fork()
+        return twin
 
     def forced(self) -> int | None:
         """The token that comes next, whatever the logits are; None: one is chosen."""
@@ -165,6 +187,10 @@ class TokenTrace:
     def append(self, _token_id: int) -> None:
         """Takes in the request's next token."""
         self._next += 1
+
+    def fork(self) -> TokenTrace:
+        """A trace at the same token, which goes on by itself."""
+        return copy.copy(self)
 
     def forced(self) -> int | None:
         """The token that comes next, whatever the logits are; None: one is chosen."""

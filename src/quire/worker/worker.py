@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel
 from quire.backends.registry import make_backend
@@ -120,10 +119,11 @@ class Worker:
         for block in data:
             self.model.clear_behind(block, group, num_tokens)
 
-    def write_blocks(self, block_ids: Sequence[int], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave, in these blocks. Any thread, also while a step has
-        others. Raises ValueError on a bad shape."""
-        self.model.write_blocks(np.array(block_ids, np.int32), data)
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        """Copies what `read_blocks` gave into these blocks. Any thread, also while a step uses
+        other blocks. Raises ValueError for a wrong size."""
+        blocks = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
+        self.model.write_blocks(np.array(block_ids, np.int32), blocks)
 
     @property
     def vllm_config(self) -> EngineConfig:

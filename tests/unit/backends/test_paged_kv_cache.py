@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kv_layouts import group_of
 
 from quire.backends.base import KVCacheSpec
 from quire.backends.paged.kv_cache import PagedKVCache, block_bytes
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVGroup, KVLayout
 
-WIDE = KVGroupSpec((0, 2), 2, 6)
-NARROW = KVGroupSpec((1, 3), 1, 3)
+WIDE = group_of((0, 2), 2, 6)
+NARROW = group_of((1, 3), 1, 3)
 LAYOUT = KVLayout((WIDE, NARROW), 2)
 RANDOM = np.random.default_rng(4)
 
 
-def rows(count: int, group: KVGroupSpec) -> np.ndarray:
-    return RANDOM.standard_normal((count, group.num_kv_heads * group.head_dim), np.float32)
+def rows(count: int, group: KVGroup) -> np.ndarray:
+    return RANDOM.standard_normal((count, group.shape.num_heads * group.shape.key_dim), np.float32)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kv_layouts import group_of
 from numpy.typing import NDArray
 from small_model import one_request
 
@@ -15,7 +16,7 @@ from quire.backends.paged.kv_cache import PagedKVCache
 from quire.backends.paged.kv_formats import narrow_to_bfloat16, widen_bfloat16
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVLayout
 from quire.errors import BackendError
 from quire.program import (
     Act,
@@ -37,7 +38,7 @@ RANDOM = np.random.default_rng(3)
 TOKENS = [5, 2, 7, 0, 1]
 X, OUT = Value("x", 6), Value("out", 6)
 Floats = NDArray[np.float32]
-SPEC = KVCacheSpec(4, 2, "float32", KVLayout((KVGroupSpec((0,), 1, 2),), 1))
+SPEC = KVCacheSpec(4, 2, "float32", KVLayout((group_of((0,), 1, 2),), 1))
 
 
 def slot(name: str, *shape: int) -> Param:

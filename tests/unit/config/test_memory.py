@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kv_layouts import group_of
 
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVLayout
 from quire.config.memory import (
     AvailableMemory,
     KVMemoryChoice,
@@ -23,13 +24,13 @@ NEEDS = MemoryNeeds(
     weight_bytes=100 * MiB,
     workspace_bytes=20 * MiB,
     kv_block_bytes=1 * MiB,
-    kv_layout=KVLayout((KVGroupSpec((0, 1), 2, 16),), 2),
+    kv_layout=KVLayout((group_of((0, 1), 2, 16),), 2),
     block_size=16,
     max_model_len=160,
     max_num_seqs=4,
     max_num_batched_tokens=64,
 )
-WINDOW = KVGroupSpec((2, 3), 2, 16, window=33)
+WINDOW = group_of((2, 3), 2, 16, window=33)
 AUTO = KVMemoryChoice(num_blocks=None, cache_bytes=None, utilization=0.9)
 
 

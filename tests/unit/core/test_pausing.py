@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +26,9 @@ class SleepyExecutor(CountingExecutor):
     def call(self, method: Any, *args: Any, **kwargs: Any) -> list[Any]:
         self.calls.append((method, *args))
         return [self.fingerprint] if method == "restore_memory" else [kwargs or None]
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        self.calls.append(("write_blocks", block_ids, data))
 
 
 @pytest.fixture

@@ -137,7 +137,8 @@ def test_a_hit_begins_in_the_middle_and_goes_on() -> None:
     assert kv.pool.num_free == free - 12
     advance(kv, blocks, 40, 60)
     assert blocks.first_entries == [(56 - 5) // 4, 0]
-    assert blocks.num_entries == 15
+    ends = zip(blocks.first_entries, blocks.tables, strict=True)
+    assert [first + len(table) for first, table in ends] == [15, 15]
     kv.free(blocks, 60)
     kv.check_integrity()
     assert kv.pool.num_held == 0
@@ -213,11 +214,11 @@ def test_integrity_check_notices_tables_that_are_wrong() -> None:
     kv, blocks = broken()
     kv.pool.release([blocks.tables[1].pop(0)])
     blocks.first_entries[1] = 1
-    with pytest.raises(IntegrityError, match="sees everything and begins at 1"):
+    with pytest.raises(IntegrityError, match="keeps everything and begins at 1"):
         kv.check_integrity()
     kv, blocks = broken()
-    kv.pool.release([blocks.tables[1].pop()])
-    with pytest.raises(IntegrityError, match="entries"):
+    kv.pool.release([blocks.tables[1].pop(), blocks.tables[1].pop()])
+    with pytest.raises(IntegrityError, match="ends before entries"):
         kv.check_integrity()
     kv, blocks = broken()
     blocks.tables[1][0], blocks.tables[1][1] = blocks.tables[1][1], blocks.tables[1][0]

@@ -36,10 +36,10 @@ JUNK = ["32", 0, -1, 1.5, True, [32], {"a": 1}, 10**30, float("nan")]
 def test_the_smallest_config_works(name: str) -> None:
     program, facts = build_program(ALL[name]), model_facts(ALL[name])
     assert program.name == name
-    assert len(program.attention_layers()) == facts.num_layers == 2
+    assert len(program.memories()) == facts.num_layers == 2
     assert program.vocab_size == facts.vocab_size == 50
     assert facts.max_model_len == 64
-    op = program.attention_layers()[0]
+    op = program.attention_ops()[0]
     assert (op.num_heads, op.num_kv_heads) == (facts.num_heads, facts.num_kv_heads)
     assert op.head_dim == facts.head_dim == (128 if name == "qwen3" else 8)
 
@@ -116,10 +116,10 @@ def test_what_is_not_implemented_is_refused_by_name(
 def test_windows() -> None:
     assert model_facts({**MISTRAL, "sliding_window": 16}).sliding_window == 16
     mixed = {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
-    assert [op.window for op in build_program(mixed).attention_layers()] == [None, 16]
+    assert [op.window for op in build_program(mixed).attention_ops()] == [None, 16]
     assert model_facts(mixed).sliding_window is None
     unused = {**QWEN2, "sliding_window": 16, "max_window_layers": 0}
-    assert [op.window for op in build_program(unused).attention_layers()] == [None, None]
+    assert [op.window for op in build_program(unused).attention_ops()] == [None, None]
 
 
 def test_context_length_counts_the_rope_scaling_as_it_is_meant() -> None:

@@ -70,7 +70,7 @@ class TimedBackend:
 
     def weight_bytes(self, program: Program, dtype: str) -> int:
         del dtype
-        return ceil_div(timing._READ_BYTES, 3) * len(program.attention_layers())
+        return ceil_div(timing._READ_BYTES, 3) * len(program.memories())
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
         del program, kv

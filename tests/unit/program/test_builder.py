@@ -45,7 +45,7 @@ def test_a_tied_head_shares_the_slot_of_the_embedding() -> None:
 
 
 def test_attention_layers_count_up_and_scale_by_default() -> None:
-    layers = small_program(3).attention_layers()
+    layers = small_program(3).attention_ops()
     assert [op.layer for op in layers] == [0, 1, 2]
     assert layers[0].scale == pytest.approx(0.5)
     assert layers[0].window == 5
@@ -61,7 +61,7 @@ def test_check_refuses_what_no_interpreter_could_run() -> None:
         replace(program, ops=program.ops[1:]).check()
     with pytest.raises(IntegrityError, match="a second time"):
         replace(program, ops=(program.ops[0], *program.ops)).check()
-    with pytest.raises(IntegrityError, match="not Logits"):
+    with pytest.raises(IntegrityError, match="gives no result"):
         replace(program, ops=program.ops[:-1]).check()
     ops = [replace(op, layer=7) if isinstance(op, Attention) else op for op in program.ops]
     with pytest.raises(IntegrityError, match="numbered"):

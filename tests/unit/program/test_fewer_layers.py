@@ -38,7 +38,7 @@ def test_the_last_layer_is_a_kind_of_its_own_behind_the_passes() -> None:
     few = with_fewer_layers(run_passes(small_program(6), "int4"), 2)
     few.program.check()
     assert few.stands_for == {0: 2.5, 1: 2.5, 5: 1.0}
-    assert [op.layer for op in few.program.attention_layers()] == [0, 1, 2]
+    assert [one.layer for one in few.program.memories()] == [0, 1, 2]
 
 
 def test_layers_with_and_without_a_window_or_experts_differ() -> None:
@@ -55,7 +55,7 @@ def test_layers_with_and_without_a_window_or_experts_differ() -> None:
     }  # fmt: skip
     few = with_fewer_layers(build_program(windows), 1)
     assert few.stands_for == {0: 3.0, 1: 3.0}
-    assert [op.window for op in few.program.attention_layers()] == [20, None]
+    assert [one.kept.window for one in few.program.memories()] == [20, None]
 
 
 def test_all_layers_stay_where_one_reads_what_only_others_write() -> None:

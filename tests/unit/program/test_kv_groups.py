@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from kv_layouts import group_of
 
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVLayout
 from quire.errors import IntegrityError
 from quire.models import build_program
 from quire.program import Builder, HeadLayout, Program, Tensor, check_layout, keep_all, kv_layout
@@ -41,7 +42,7 @@ def layers_of(layout: KVLayout) -> list[tuple[int | None, tuple[int, ...]]]:
 @pytest.mark.parametrize(("window", "kept"), [(None, None), (512, 512), (8192, None), (9000, None)])
 def test_layers_of_one_kind_are_one_group(window: int | None, kept: int | None) -> None:
     layout = kv_layout(build_program({**MISTRAL, "sliding_window": window}), 8192)
-    assert layout == KVLayout((KVGroupSpec((0, 1, 2, 3), 2, 4, kept),), 4)
+    assert layout == KVLayout((group_of((0, 1, 2, 3), 2, 4, kept),), 4)
 
 
 def test_five_windows_beside_one_that_sees_everything() -> None:
@@ -85,7 +86,7 @@ def test_heads_of_other_shapes_are_other_groups() -> None:
     wide, narrow = HeadLayout(2, 2, 8), HeadLayout(2, 1, 4)
     program = program_of([None, None, None], [wide, narrow, wide])
     layout = kv_layout(program, 100)
-    shapes = [(group.layers, group.num_kv_heads, group.head_dim) for group in layout.groups]
+    shapes = [(one.layers, one.shape.num_heads, one.shape.key_dim) for one in layout.groups]
     assert shapes == [((0,), 2, 8), ((2,), 2, 8), ((1,), 1, 4)]
     assert [group.layers for group in keep_all(program).groups] == [(0, 2), (1,)]
 
@@ -95,20 +96,21 @@ def test_heads_of_other_shapes_are_other_groups() -> None:
     [
         ([((0,), 9)], 1, r"have layers \[0\]"),
         ([((0, 1), 9), ((1,), None)], 2, "have layers"),
-        ([((0, 1), 9)], 2, "layer 1 sees more than the 9"),
-        ([((0,), 8), ((1,), None)], 1, "layer 0 sees more than the 8"),
+        ([((0, 1), 9)], 2, "layer 1 needs full .* keeps window 9"),
+        ([((0,), 8), ((1,), None)], 1, "layer 0 needs window 9 .* keeps window 8"),
         ([((0, 1), None)], 1, "a block has 1 slots"),
     ],
 )
 def test_a_layout_that_loses_something_is_refused(
     groups: list[tuple[tuple[int, ...], int | None]], num_slots: int, complaint: str
 ) -> None:
-    specs = tuple(KVGroupSpec(layers, 1, 4, window) for layers, window in groups)
+    specs = tuple(group_of(layers, 1, 4, window) for layers, window in groups)
     with pytest.raises(IntegrityError, match=complaint):
         check_layout(program_of([9, None]), KVLayout(specs, num_slots))
 
 
 def test_a_layout_of_another_shape_is_refused() -> None:
-    with pytest.raises(IntegrityError, match="another shape"):
-        check_layout(program_of([None]), KVLayout((KVGroupSpec((0,), 2, 4),), 1))
+    complaint = r"full of 1 x \(4 \+ 4\), and its group keeps full of 2"
+    with pytest.raises(IntegrityError, match=complaint):
+        check_layout(program_of([None]), KVLayout((group_of((0,), 2, 4),), 1))
     check_layout(program_of([9, None]), keep_all(program_of([9, None])))

@@ -31,7 +31,7 @@ from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError
 from quire.log import get_logger, phase
-from quire.program import GroupedFormat, Program, check_layout
+from quire.program import GroupedFormat, Logits, Program, check_layout
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
@@ -219,6 +219,8 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
         raise BackendError(
             f"block_size {kv.block_size} is not a multiple of {group_tokens}; use {group_tokens}"
         )
+    if not isinstance(program.result, Logits):
+        raise BackendError(f"{program.name}: the CPU backend computes programs that end in logits")
     counts = {op.num_heads for op in program.attention_ops()}
     if not counts:
         raise BackendError(f"{program.name} has no attention")
@@ -238,8 +240,9 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             kv.layout.num_slots,
             kv.num_blocks,
             kv.block_size,
-            [group.num_kv_heads for group in groups],
-            [group.head_dim for group in groups],
+            [group.shape.num_heads for group in groups],
+            [group.shape.key_dim for group in groups],
+            [group.shape.value_dim for group in groups],
             library.code(_KV_DTYPES[kv.dtype]),
         ),
     )

@@ -19,7 +19,7 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
-from quire.config.kv_groups import KVGroupSpec
+from quire.config.kv_groups import KVGroup
 from quire.errors import BackendError
 from quire.program import OpPlace
 
@@ -40,7 +40,7 @@ class CpuModel(CompiledModel):
         weights: object,
         vocab_size: int,
         ops: tuple[NativeOp, ...],
-        kv_groups: tuple[KVGroupSpec, ...],
+        kv_groups: tuple[KVGroup, ...],
     ) -> None:
         """`weights`: whatever keeps alive the memory that the native model reads them from.
         `kv_groups`: of each, a request has a block table."""

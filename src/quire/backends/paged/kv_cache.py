@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import KVCacheSpec, check_blocks
 from quire.backends.paged.kv_formats import KV_FORMATS, kv_format
-from quire.config.kv_groups import KVGroupSpec, KVLayout
+from quire.config.kv_groups import KVGroup, KVLayout
 from quire.errors import BackendError
 
 Floats = NDArray[np.float32]
@@ -27,13 +27,22 @@ def block_bytes(layout: KVLayout, block_size: int, dtype: str) -> int:
     return layout.num_slots * max(slots, default=0)
 
 
-def _slot_bytes(group: KVGroupSpec, block_size: int, dtype: str) -> int:
-    fields = kv_format(dtype).fields(group.num_kv_heads, group.head_dim)
-    return sum(2 * block_size * count * np.dtype(kind).itemsize for kind, count in fields)
+def _slot_bytes(group: KVGroup, block_size: int, dtype: str) -> int:
+    return sum(block_size * count * item for item, count in _fields(group, dtype))
+
+
+def _fields(group: KVGroup, dtype: str) -> list[tuple[int, int]]:
+    """Bytes of a number and numbers of a token, for the arrays of K and then those of V."""
+    form, shape = kv_format(dtype), group.shape
+    return [
+        (np.dtype(kind).itemsize, count)
+        for width in (shape.key_dim, shape.value_dim)
+        for kind, count in form.fields(shape.num_heads, width)
+    ]
 
 
 class PagedKVCache:
-    """Layer l is some arrays [num_blocks, 2, block_size, numbers a token]: K at 0, V at 1. Layers
+    """K and V of layer l are some arrays [num_blocks, block_size, numbers of a token] each. Layers
     of different groups may share a slot, that is memory: which blocks are whose keeps them apart.
 
     Zeros to begin with, which the system commits only as they are written.
@@ -47,39 +56,49 @@ class PagedKVCache:
         self._blocks = np.zeros((spec.num_blocks, self.block_bytes), np.uint8)
         self._layers = {layer: self._arrays(layer) for layer in self.places}
 
-    def _arrays(self, layer: int) -> list[NDArray[Any]]:
-        """Views of the layer's slot in all blocks."""
+    def _arrays(self, layer: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+        """Views of K and of V in the layer's slot of all blocks."""
         place, spec = self.places[layer], self.spec
         group = spec.layout.groups[place.group]
         begin = place.slot * _slot_bytes(group, spec.block_size, spec.dtype)
-        found = []
-        for kind, count in self._format.fields(group.num_kv_heads, group.head_dim):
-            end = begin + 2 * spec.block_size * count * np.dtype(kind).itemsize
-            numbers = self._blocks[:, begin:end].view(kind)
-            found.append(numbers.reshape(spec.num_blocks, 2, spec.block_size, count))
-            begin = end
-        return found
+        sides: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
+        for side, width in zip(sides, (group.shape.key_dim, group.shape.value_dim), strict=True):
+            for kind, count in self._format.fields(group.shape.num_heads, width):
+                end = begin + spec.block_size * count * np.dtype(kind).itemsize
+                numbers = self._blocks[:, begin:end].view(kind)
+                side.append(numbers.reshape(spec.num_blocks, spec.block_size, count))
+                begin = end
+        return sides
 
     def write(
         self, layer: int, blocks: NDArray[np.int32], places: NDArray[np.int32], k: Floats, v: Floats
     ) -> None:
-        """Puts k and v [T, K * H] into the slots (blocks[t], places[t])."""
-        for side, rows in enumerate((k, v)):
-            stored = self._format.encode(rows.reshape(len(rows), -1, self._head_dim(layer)))
-            for array, numbers in zip(self._layers[layer], stored, strict=True):
-                array[blocks, side, places] = numbers
+        """Puts k [T, K * H] and v [T, K * value_dim] into the slots (blocks[t], places[t])."""
+        shape = self._group(layer).shape
+        for arrays, rows in zip(self._layers[layer], (k, v), strict=True):
+            stored = self._format.encode(rows.reshape(len(rows), shape.num_heads, -1))
+            for array, numbers in zip(arrays, stored, strict=True):
+                array[blocks, places] = numbers
 
     def gather(self, layer: int, blocks: NDArray[np.int32], count: int) -> tuple[Floats, Floats]:
-        """The first `count` keys and values that lie in these blocks: [count, K * H]."""
-        arrays = self._layers[layer]
+        """The first `count` keys and values that lie in these blocks: [count, K * H] and
+        [count, K * value_dim]."""
+        shape = self._group(layer).shape
         k, v = (
             self._format.decode(
-                tuple(array[blocks, side].reshape(-1, array.shape[-1])[:count] for array in arrays),
-                self._head_dim(layer),
+                tuple(array[blocks].reshape(-1, array.shape[-1])[:count] for array in arrays), width
             )
-            for side in (0, 1)
+            for arrays, width in zip(
+                self._layers[layer], (shape.key_dim, shape.value_dim), strict=True
+            )
         )
         return k, v
+
+    def slot(self, layer: int, block_id: int) -> NDArray[np.uint8]:
+        """The bytes of a layer in one block, to be read and written."""
+        place, spec = self.places[layer], self.spec
+        size = _slot_bytes(self._group(layer), spec.block_size, spec.dtype)
+        return self._blocks[block_id, place.slot * size : (place.slot + 1) * size]
 
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
@@ -104,17 +123,20 @@ class PagedKVCache:
         check_blocks(block, (self.block_bytes,))
         size, groups = self.spec.block_size, self.spec.layout.groups
         if not (0 <= group < len(groups) and 0 <= num_tokens <= size):
-            raise BackendError(f"{num_tokens} tokens of layer group {group} are no part of a block")
-        begin, one = 0, groups[group]
-        for _ in one.layers:
-            for kind, count in self._format.fields(one.num_kv_heads, one.head_dim):
-                end = begin + 2 * size * count * np.dtype(kind).itemsize
-                block[begin:end].reshape(2, size, -1)[:, num_tokens:] = 0
+            raise BackendError(
+                f"{num_tokens} tokens of layer group {group} do not fit in a block: there are "
+                f"{len(groups)} groups, and a block has {size} tokens"
+            )
+        begin = 0
+        for _ in groups[group].layers:
+            for item, count in _fields(groups[group], self.spec.dtype):
+                end = begin + size * count * item
+                block[begin:end].reshape(size, -1)[num_tokens:] = 0
                 begin = end
         block[begin:] = 0
 
-    def _head_dim(self, layer: int) -> int:
-        return self.spec.layout.groups[self.places[layer].group].head_dim
+    def _group(self, layer: int) -> KVGroup:
+        return self.spec.layout.groups[self.places[layer].group]
 
     def _check_ids(self, block_ids: NDArray[np.int32]) -> None:
         limit = self.spec.num_blocks

@@ -1,7 +1,7 @@
 """How keys and values are stored in each number format of the KV cache: the specification.
 
-A format gives the arrays of a layer, each [num_blocks, 2, block_size, ...], and turns rows into
-what they hold and back. K is at 0 and V at 1 of the second axis.
+A format gives the arrays of K, or of V, of a layer, each [num_blocks, block_size, ...], and turns
+rows into what they hold and back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Causal attention over the paged KV cache, one token at a time: the specification.
+"""Attention over the paged KV cache or over the step alone, one token at a time: the specification.
 
-A token's result is computed from its own query and the keys up to its position in arrays whose
-sizes its position alone decides, so no chunking and no neighbour can change a bit.
+A token's result is computed from its own query and the keys that it sees, in arrays whose sizes
+follow from its position alone (without a cache: from the length of its request), so no chunking and
+no neighbour can change a bit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
+from quire.errors import BackendError
 from quire.program import Attention
 
 Floats = NDArray[np.float32]
@@ -23,31 +25,53 @@ def attend(
     batch: StepBatch,
     cache: PagedKVCache,
 ) -> Floats:
-    """Writes k and v [T, K * H], if there are any, into the cache, then gives every q its answer:
-    [T, N * H]."""
+    """Writes k and v, if there are any, into the cache, then gives every q its answer:
+    [T, N * value_dim]. Raises BackendError where nothing is kept and the step has only a part of a
+    request."""
     q, k, v = qkv
-    block_size, group = cache.spec.block_size, cache.places[op.layer].group
-    out = np.empty_like(q)
+    out = np.empty((len(q), op.num_heads * (op.value_dim or op.head_dim)), np.float32)
     for request, length in enumerate(batch.context_lens):
         begin, end = batch.seq_starts[request : request + 2]
         if begin == end:
             continue
-        table = batch.block_tables[request, group]
         positions = batch.positions[begin:end]
-        blocks, places = table[positions // block_size], positions % block_size
-        if k is not None and v is not None:
-            cache.write(op.layer, blocks, places, k[begin:end], v[begin:end])
-        # What lies before the window of the first token may be another request's by now.
-        first_entry = _first_visible(op, int(positions[0])) // block_size
-        seen = table[first_entry : -(-int(length) // block_size)]
-        origin = first_entry * block_size
-        keys, values = cache.gather(op.layer, seen, int(length) - origin)
-        by_head = (-1, op.num_kv_heads, op.head_dim)
+        own = (None, None) if k is None or v is None else (k[begin:end], v[begin:end])
+        if op.layer is None:
+            origin, (keys, values) = 0, own
+        else:
+            tables = batch.block_tables[request]
+            origin, keys, values = _kept(op, op.layer, own, positions, tables, cache)
+        if keys is None or values is None or origin + len(keys) != length:
+            raise BackendError("attention without a cache needs all tokens of a request in a step")
+        by_head = (len(keys), op.num_kv_heads, -1)
         keys, values = keys.reshape(by_head), values.reshape(by_head)
         for token, position in enumerate(positions.tolist(), start=begin):
-            visible = slice(_first_visible(op, position) - origin, position + 1 - origin)
+            last = position + 1 if op.is_causal else int(length)
+            visible = slice(_first_visible(op, position) - origin, last - origin)
             out[token] = _attend_one(op, q[token], sinks, keys[visible], values[visible])
     return out
+
+
+def _kept(
+    op: Attention,
+    layer: int,
+    own: tuple[Floats | None, Floats | None],
+    positions: NDArray[np.int32],
+    tables: NDArray[np.int32],
+    cache: PagedKVCache,
+) -> tuple[int, Floats, Floats]:
+    """Writes a request's own k and v. The first position that is read, and all keys and values from
+    there on."""
+    block_size, length = cache.spec.block_size, int(positions[-1]) + 1
+    table = tables[cache.places[layer].group]
+    k, v = own
+    if k is not None and v is not None:
+        cache.write(layer, table[positions // block_size], positions % block_size, k, v)
+    # What lies before the window of the first token may be another request's by now.
+    first_entry = _first_visible(op, int(positions[0])) // block_size
+    seen = table[first_entry : -(-length // block_size)]
+    origin = first_entry * block_size
+    return origin, *cache.gather(layer, seen, length - origin)
 
 
 def _first_visible(op: Attention, position: int) -> int:

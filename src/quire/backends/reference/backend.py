@@ -137,10 +137,13 @@ class ReferenceModel(PagedModel):
         frame = Frame(batch, self._weights, cache)
         for _ in self._run(frame):
             pass
-        return frame.values[self._program.logits.out]
+        [result] = self._program.result.outputs()
+        return frame.values[result]
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""
+        if not self._program.is_repeatable:
+            raise BackendError(f"{self._program.name} keeps a state: its steps cannot be repeated")
         cache = self._open_cache()
         check_batch(batch, self._program.vocab_size, cache.spec, self._options)
         num_tokens = len(batch.token_ids)

@@ -78,11 +78,11 @@ class TransformersBackend(Backend):
         """An upper bound for modules of the usual kind: torch allocates what they ask for."""
         module = _module_of(program)
         widest = max((max(param.shape, default=1) for param in module.weights), default=1)
-        piece = 4 * _ROW_COPIES * module.rows * widest
-        seen = options.max_model_len + module.rows + kv.block_size
-        layers = (_attention_bytes(op, module.rows, seen) for op in module.layers)
+        piece = 4 * _ROW_COPIES * module.piece * widest
+        seen = options.max_model_len + module.piece + kv.block_size
+        layers = (_attention_bytes(op, module.piece, seen) for op in module.layers)
         attention = max(layers, default=0)
-        logits = 4 * program.vocab_size * (options.max_num_tokens + 2 * module.rows)
+        logits = 4 * program.vocab_size * (options.max_num_tokens + 2 * module.piece)
         sampling = _SAMPLING_BYTES * program.vocab_size
         return _STEP_BYTES + piece + attention + logits + sampling
 
@@ -147,7 +147,7 @@ class TransformersModel(PagedModel):
         def look_at(name: str) -> Callable[[Any, Any, Any], None]:
             def hook(_module: Any, _inputs: Any, output: Any) -> None:
                 value = output[0] if isinstance(output, tuple) else output
-                if places[request[0]] is None and not _is_finite(value, rows[0], self._op.rows):
+                if places[request[0]] is None and not _is_finite(value, rows[0], self._op.piece):
                     places[request[0]] = _place(name)
 
             return hook
@@ -191,7 +191,7 @@ class TransformersModel(PagedModel):
         """A request's pieces of the step, each with the index of its first token among all."""
         first, last = (int(place) for place in batch.seq_starts[index : index + 2])
         end = int(batch.context_lens[index])
-        position, size = end - (last - first), self._op.rows
+        position, size = end - (last - first), self._op.piece
         while position < end:
             origin = position // size * size
             stop = min(end, origin + size)

@@ -51,6 +51,8 @@ class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # torch has no types 
     def __init__(self, piece: Piece, op: Attention, after_update: Callable[[], None]) -> None:
         super().__init__()
         self._piece, self._op, self._after_update = piece, op, after_update
+        [memory] = op.memories()
+        self._layer = memory.layer
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """There is nothing to make."""
@@ -58,14 +60,16 @@ class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # torch has no types 
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Writes the piece's own K and V [1, heads, size, width]; gives those of all positions up
         to its last place. Raises BackendError for another shape than planned."""
-        piece, op = self._piece, self._op
+        piece, layer = self._piece, self._layer
         cache, size = piece.cache, piece.cache.spec.block_size
-        table = piece.tables[cache.places[op.layer].group]
+        table = piece.tables[cache.places[layer].group]
         positions = np.arange(piece.begin, piece.end)
         k, v = self._rows(key_states), self._rows(value_states)
-        cache.write(op.layer, table[positions // size], (positions % size).astype(np.int32), k, v)
+        cache.write(
+            self._layer, table[positions // size], (positions % size).astype(np.int32), k, v
+        )
         seen = table[: -(-piece.end // size)]
-        keys, values = cache.gather(op.layer, seen, piece.end)
+        keys, values = cache.gather(layer, seen, piece.end)
         self._after_update()
         return self._given(keys, key_states), self._given(values, value_states)
 

@@ -196,7 +196,7 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     if cache.layout.keeps_all:
         return rows
     for index, group in enumerate(groups):
-        seen = "all tokens" if group.window is None else f"a window of {group.window:,}"
+        seen = "all tokens" if group.keeps_all else f"a window of {group.window:,}"
         num_blocks = group.most_blocks(longest, 1, cache.block_size)
         layers = f"layers {_ranges(group.layers)}"
         rows.append((f"    group {index}", f"{num_blocks:,} of these: {layers}, which see {seen}"))

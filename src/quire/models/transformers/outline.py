@@ -21,7 +21,7 @@ from quire.models.transformers.modules import Found, build, cache_name, find, qu
 from quire.program import Attention, Module, ModuleSource, Param, Program, Tensor, Value
 
 MAX_ROWS = 16
-"""Tokens that a module computes at a time, see `Module.rows`."""
+"""Tokens that a module computes at a time, see `Module.piece`."""
 _DEFAULT_POSITIONS = 2048
 _EXPERTS = ("expert", "moe", "router")
 """In names of classes: the rows of such a model share products whose sizes depend on all rows."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.planning.kv.weights_digest import weights_digest
@@ -36,7 +37,7 @@ def kv_fingerprint(
         "weights": [model.weights, weights],
         "dtype": model.dtype,
         "quantization": model.quantization,
-        "layout": asdict(cache.layout),
+        "layout": msgspec.to_builtins(cache.layout),
         "block_bytes": cache.block_bytes,
     }
     text = json.dumps(parts, sort_keys=True, default=str)

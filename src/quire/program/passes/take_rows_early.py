@@ -1,7 +1,7 @@
-"""Moves `TakeRows` to just after the last attention: later ops compute only the rows that need
-logits.
+"""Moves `TakeRows` to just after the last op that reads several rows of a request: later ops
+compute only the rows that need logits.
 
-Every op after the last attention treats each row alone, so the numbers are the same. A prefill
+Each of those ops treats each row alone, so the numbers are the same. A prefill
 chunk of T tokens needs logits for one row or none, so it skips the last layer's output projection
 and feed-forward for the others.
 """
@@ -10,34 +10,24 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from quire.program.ops import (
-    Attention,
-    Embed,
-    EmbedSlices,
-    LearnedPositions,
-    Op,
-    PositionScale,
-    Rope,
-    TakeRows,
-)
+from quire.program.ops import Op, TakeRows
 from quire.program.program import Program
 from quire.program.values import Value
 
-_BY_TOKEN = (Embed, EmbedSlices, LearnedPositions, PositionScale, Rope)
-"""Ops that read the step's tokens or positions."""
-
 
 def take_rows_early(program: Program) -> Program:
-    """The program with a TakeRows after its last attention for each value that is read after it.
+    """The program with a TakeRows after its last op whose rows depend on other rows, for each value
+    that is read after it.
 
-    Returns the program unchanged if there is no attention, or if an op after the last one needs
-    the step's tokens or positions. The other ops keep their parameters.
+    Returns the program unchanged if there is no such op, or if a later one needs the step's tokens
+    or positions. The other ops keep their parameters.
     """
     ops = list(program.ops)
-    cut = 1 + max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=-1)
+    cut = 1 + max((i for i, op in enumerate(ops) if op.rows == "request"), default=-1)
     tail = ops[cut:]
     takes = [op for op in tail if isinstance(op, TakeRows)]
-    if cut == 0 or len(takes) != 1 or any(isinstance(op, _BY_TOKEN) for op in tail):
+    num_of_step = sum(op.rows == "step" for op in tail)
+    if cut == 0 or len(takes) != 1 or num_of_step != 1:
         return program
     written = {value for op in ops[:cut] for value in op.outputs()}
     entering = dict.fromkeys(v for op in tail for v in op.inputs() if v in written)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from quire.config.kv_groups import KVGroupSpec
+from quire.config.kv_groups import KVGroup
 from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Tail
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
@@ -42,7 +42,7 @@ class StoredPrefixes:
         self._kv = kv
         self._store = store
         groups = enumerate(kv.layout.groups)
-        self.leading_group = next((index for index, one in groups if one.window is None), 0)
+        self.leading_group = next((index for index, one in groups if one.keeps_all), 0)
         """One that needs every chunk of a prefix, if there is one."""
 
     def find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
@@ -128,7 +128,7 @@ class StoredPrefixes:
         return ends[::-1]
 
     def _of_group(
-        self, request: Request, keys: Sequence[bytes], end: int, index: int, group: KVGroupSpec
+        self, request: Request, keys: Sequence[bytes], end: int, index: int, group: KVGroup
     ) -> list[ChunkPlaces] | None:
         """The chunks that a group needs for a prefix of `end` entries; None: not all are stored."""
         kv, size = self._kv, self._store.chunk_blocks

@@ -11,7 +11,8 @@ import numpy as np
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.backends.cpu.lowering.ops.heads import heads_of
-from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, Value
+from quire.errors import BackendError
+from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, Value, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class NativeAttention(NativeOp):
 
 @lower.register
 def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
+    if op.layer is None or not op.is_causal or op.value_dim not in (None, op.head_dim):
+        raise BackendError(
+            f"{place_of(op)}: the CPU backend has causal attention over a KV cache, with keys and "
+            "values of one width"
+        )
     attention = NativeAttention(
         op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
         op.activation_bits,
