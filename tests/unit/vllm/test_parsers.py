@@ -47,6 +47,22 @@ def test_a_text_with_a_call_whole_and_streamed() -> None:
     assert parser.adjust_request(asked).skip_special_tokens is False
 
 
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("mistral", '[TOOL_CALLS]f[ARGS]{"a": 1}'), ("mistral", '[TOOL_CALLS] [{"name": "f"}]')],
+)
+def test_ids_of_calls_have_the_form_that_the_template_takes(family: str, text: str) -> None:
+    from vllm.tool_parsers import ToolParserManager
+
+    parser = ToolParserManager.get_tool_parser(family)(None)
+    [call] = parser.extract_tool_calls(text, request()).tool_calls
+    delta = parser.extract_tool_calls_streaming("", text, text, [], [], [], request())
+    assert delta is not None
+    for each in (call.id, delta.tool_calls[0].id):
+        assert len(each) == 9
+        assert each.isalnum()
+
+
 def test_reasoning_by_name_and_by_a_subclass() -> None:
     from vllm.reasoning import ReasoningParserManager
     from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.placeholders import of_tests as __getattr__  # noqa: F401 - all other names
 from vllm import LLM, SamplingParams
 
 _TESTS = Path(__file__).parent

@@ -122,10 +122,10 @@ class FormatToolParser(ToolParser):
             content = self.rules.content_of(model_output, content, self.format.tools)
         calls = [
             ToolCall(
-                id=call.id or make_tool_call_id(),
+                id=call.id or self._new_id(call.name, index),
                 function=FunctionCall(name=call.name, arguments=call.arguments),
             )
-            for call in message.tool_calls
+            for index, call in enumerate(message.tool_calls)
         ]
         return ExtractedToolCallInformation(
             tools_called=bool(calls), tool_calls=calls, content=content or None
@@ -150,7 +150,7 @@ class FormatToolParser(ToolParser):
         events, before = self._stream.feed(new_parser, previous_text, current_text, delta_text)
         self._note(before)
         self._note(events)
-        return delta_of(events)
+        return delta_of(events, self._new_id)
 
     def _note(self, events: Iterable[Event]) -> None:
         """Keeps the calls so far, which scripts look up."""
@@ -162,6 +162,11 @@ class FormatToolParser(ToolParser):
             elif isinstance(event, Arguments):
                 self.streamed_args_for_tool[event.index] += event.text
                 self.prev_tool_call_arr[event.index]["arguments"] += event.text
+
+    def _new_id(self, name: str, index: int) -> str:
+        """In the form that the model's template takes."""
+        tools = self.format.tools
+        return (tools.make_id(name, index) if tools else None) or make_tool_call_id()
 
     def _schemas(self, request: Any) -> Mapping[str, Mapping[str, Any]]:
         tools = getattr(request, "tools", None) or self.tools
