@@ -43,7 +43,7 @@ _ENGINE = re.compile(
     r"RemoteOpenAIServer|RemoteLaunchRenderServer|vllm_runner|VllmRunner|\bLLM\(|LLMEngine|AsyncLLM|"
     r"setenv|subprocess|pytester"
 )
-_OWN_PROCESS = re.compile(r"setenv|pytester|ServerCustom|envs_cache|collective_rpc")
+_OWN_PROCESS = re.compile(r"pytester|ServerCustom|envs_cache|collective_rpc")
 """What files say that start engines; and that change the process that they run in."""
 
 

@@ -174,8 +174,13 @@ class FormatToolParser(ToolParser):
 
 
 def _name_and_schema(tool: Any) -> tuple[str, Mapping[str, Any]]:
-    function = getattr(tool, "function", tool)
-    return function.name, getattr(function, "parameters", None) or {}
+    """Of an object, or of a mapping as JSON has it."""
+    function = _value(tool, "function") or tool
+    return _value(function, "name"), _value(function, "parameters") or {}
+
+
+def _value(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
 
 
 class ToolParserManager(ParserRegistry):
