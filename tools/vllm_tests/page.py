@@ -44,9 +44,9 @@ _REASONS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """Patterns of a test's name and message, and what they tell; empty: what the message says."""
 _LACKS = re.compile(
-    r"Quire has no vllm[\w.]*: (.{1,200}?)(?:; did you mean|\n|$)|"
-    r"(?:ConfigError|AttributeError): vllm[\w.]*: (.{1,200}?)(?:\n|$)|"
-    r"No \w+ in the (stand-ins for vLLM's tests)"
+    r"Quire has no vllm[\w.]*: (.+?)(?:; did you mean|>|\n|$)|"
+    r"(?:ConfigError|AttributeError): vllm[\w.]*: (.+?)(?:\n|$)|"
+    r"No \w+ in the (stand-ins for vLLM's tests)|\bPlaceholder\b"
 )
 """The message of a test that uses a missing part of vLLM, and why that is missing."""
 _SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").read_text())
@@ -216,7 +216,7 @@ def _why(test: str, message: str) -> str:
 
 def _missing_part(message: str) -> str:
     found = _LACKS.search(message)
-    return next(filter(None, found.groups())) if found else _UNSORTED
+    return next(filter(None, found.groups() if found else ()), "a private part of vLLM")
 
 
 def _listed(reasons: Iterable[tuple[str, int]]) -> str:
