@@ -27,8 +27,20 @@ _REASONS: tuple[tuple[str, str], ...] = (
      "the model's own text, template or vocabulary"),
     (r"KeyError: '<", "the model's own text, template or vocabulary"),
     (r"I am only a small demo model", "the model's own text, template or vocabulary"),
+    (r"tokenizer_mode='mistral' is not supported",
+     "a tokenizer is read from tokenizer.json, not from Mistral's own files"),
+    (r"'\w+(Parser|Config)' object has no attribute|has no field to_sampling_params",
+     "a private part of vLLM"),
+    (r"'DummyTokenizer' object has no attribute",
+     "parsers read texts, for which the test's tokenizer cannot decode"),
+    (r"PydanticSchemaGenerationError|has no field model_copy",
+     "pydantic's methods (from_vllm.md: classes of requests)"),
+    (r"/weight_checker does not exist|/weight_checker$", "other routes"),
+    (r"mm_payload|limit_mm_per_prompt", "images, audio, video"),
+    (r"dataset_name '\w+' is not supported", "the benchmarks: images, tools"),
     (r"require gpt_oss package", "a package that is not installed"),
-    (r"No module named '(psutil|schemathesis|fastapi|mistral_common|openai_harmony|opentelemetry)",
+    (r"No module named '(psutil|schemathesis|fastapi|mistral_common|openai_harmony|xgrammar|"
+     r"opentelemetry)",
      "a package that is not installed"),
     (r"lacks everything of the model", "a model that is not here"),
     (r"No module named 'tests\.|cannot import name '\w+' from 'tests\.",
@@ -81,6 +93,18 @@ class _Row:
     state: str = ""
     """Of a file that has no outcomes."""
 
+    @classmethod
+    def read(cls, cells: list[str]) -> _Row:
+        """Of a page that was written before."""
+        counts = (int(cell or 0) for cell in cells[:-1])
+        listed = re.findall(r"(?:^|; )(.+?) \((\d+)\)(?=;|$)", cells[-1])
+        return cls(
+            Counter(dict(zip(_OUTCOMES, counts, strict=True))),
+            Counter({reason: int(count) for reason, count in listed}),
+            Counter(),
+            "" if listed else cells[-1],
+        )
+
     @property
     def is_lacking(self) -> bool:
         """Whether every test that is not skipped uses a missing part."""
@@ -94,9 +118,12 @@ class _Row:
 
 
 def page(source: Path, results: Path, before: str = "") -> str:
-    """The whole page. Examples and texts of replies without a result are as they were before."""
+    """The whole page. What has no result is as it was before, in another state of the code."""
     files = test_files(source)
+    old = _rows_before(before)
     rows = {name: _row(results, name) for name, reason in files.items() if not reason}
+    kept = {name: old[name] for name, row in rows.items() if row.state and name in old}
+    rows |= kept
     shown = {name: row for name, row in rows.items() if not row.is_lacking}
     total, why, lacks = Counter[str](), Counter[str](), Counter[str]()
     for row in shown.values():
@@ -111,7 +138,7 @@ def page(source: Path, results: Path, before: str = "") -> str:
         f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
         f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
         f"here. {total[_LACKING]} in the same files use a part of vLLM that is missing here. "
-        "All rows are of one state of the code. Why tests fail:\n",
+        f"{_states(list(kept))} Why tests fail:\n",
         table(["tests", "why"], ([str(n), reason] for reason, n in why.most_common())),
         "What the others use that is missing:\n",
         table(["tests", "why it is missing"], ([str(n), one] for one, n in lacks.most_common())),
@@ -168,6 +195,22 @@ def _row(results: Path, name: str) -> _Row:
         elif what == _LACKING:
             row.lacks[_missing_part(text)] += 1
     return row
+
+
+def _rows_before(text: str) -> dict[str, _Row]:
+    """The table of files in a page that was written before."""
+    found = re.findall(r"^\| `(\S+\.py)` \|(.*)\|$", text, re.MULTILINE)
+    rows = {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
+    width = len(_OUTCOMES) + 1
+    read = {name: _Row.read(cells) for name, cells in rows.items() if len(cells) == width}
+    return {name: row for name, row in read.items() if row.outcomes.total()}
+
+
+def _states(kept: list[str]) -> str:
+    if not kept:
+        return "All rows are of one state of the code."
+    names = ", ".join(f"`{name}`" for name in kept)
+    return f"These rows are of an earlier state of the code, all others of one: {names}."
 
 
 def _parsers_before(text: str) -> list[str]:

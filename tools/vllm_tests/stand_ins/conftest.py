@@ -129,6 +129,16 @@ def example_prompts() -> list[str]:
     return (_TESTS / "prompts" / "example.txt").read_text().splitlines()
 
 
+@pytest.fixture(scope="session")
+def cli_config_file() -> str:
+    return str(_TESTS / "config" / "test_config.yaml")
+
+
+@pytest.fixture(scope="session")
+def cli_config_file_with_model() -> str:
+    return str(_TESTS / "config" / "test_config_with_model.yaml")
+
+
 @pytest.fixture
 def sample_json_schema() -> dict[str, Any]:
     return {

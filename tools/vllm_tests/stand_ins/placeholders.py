@@ -34,7 +34,7 @@ class Placeholder:
     """Stands for a name that is missing."""
 
     def __init__(self, reason: str) -> None:
-        self.__dict__["reason"] = reason
+        self.__dict__.update(reason=reason, __name__="missing", __qualname__="missing")
 
     def __repr__(self) -> str:
         return f"<{self.reason}>"
