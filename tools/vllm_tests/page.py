@@ -70,7 +70,8 @@ _BEYOND = "beyond"
 _LACKING = "lacking"
 """Of a test that uses a part of vLLM that is missing here."""
 _OUTCOMES = (_PASSED, _BEYOND, _FAILED, _LACKING, "skipped")
-_NOT_COUNTED = "not counted yet"
+_NOT_RUN = "not run yet; some of the names that they import are here"
+_EARLIER = " (earlier)"
 _TEXTS_OF_REPLIES = "## Texts of replies"
 _TEXT = """# vLLM's own tests
 
@@ -78,6 +79,9 @@ What comes of the tests and examples in the source distribution of vLLM 0.32.0, 
 they are: with the model that is bundled, on a CPU, without a hub. Written by
 `python -m tools.vllm_tests`, whose docstring says how to make it again.
 [from_vllm.md](from_vllm.md) says what is the same, and what differs on purpose.
+
+A name of vLLM that Quire does not have is a placeholder, which fails the tests that use it; these
+are counted apart from those that fail. The K/V store is off, as vLLM has none by default.
 
 """
 
@@ -92,6 +96,8 @@ class _Row:
     lacks: Counter[str]
     state: str = ""
     """Of a file that has no outcomes."""
+    is_earlier: bool = False
+    """Whether it is of an earlier state of the code."""
 
     @classmethod
     def read(cls, cells: list[str]) -> _Row:
@@ -103,18 +109,24 @@ class _Row:
             Counter({reason: int(count) for reason, count in listed}),
             Counter(),
             "" if listed else cells[-1],
+            is_earlier=True,
         )
 
     @property
-    def is_lacking(self) -> bool:
-        """Whether every test that is not skipped uses a missing part."""
+    def is_shown(self) -> bool:
+        """Whether the file was run, and has a test that uses no missing part."""
         ran = self.outcomes.total() - self.outcomes["skipped"]
-        return ran > 0 and self.outcomes[_LACKING] == ran
+        return self.state != _NOT_RUN and (ran == 0 or self.outcomes[_LACKING] < ran)
+
+    def without(self) -> str:
+        """Why a file that is not shown has no row."""
+        return self.state or self.lacks.most_common(1)[0][0]
 
     def cells(self, name: str) -> list[str]:
         """Of the table."""
         counts = [str(self.outcomes[each] or "") for each in _OUTCOMES]
-        return [f"`{name}`", *counts, _listed(self.why.items()) or self.state]
+        mark = _EARLIER if self.is_earlier else ""
+        return [f"`{name}`{mark}", *counts, _listed(self.why.items()) or self.state]
 
 
 def page(source: Path, results: Path, before: str = "") -> str:
@@ -122,15 +134,14 @@ def page(source: Path, results: Path, before: str = "") -> str:
     files = test_files(source)
     old = _rows_before(before)
     rows = {name: _row(results, name) for name, reason in files.items() if not reason}
-    kept = {name: old[name] for name, row in rows.items() if row.state and name in old}
-    rows |= kept
-    shown = {name: row for name, row in rows.items() if not row.is_lacking}
+    rows |= {name: old[name] for name, row in rows.items() if row.state and name in old}
+    shown = {name: row for name, row in rows.items() if row.is_shown}
     total, why, lacks = Counter[str](), Counter[str](), Counter[str]()
     for row in shown.values():
         total += row.outcomes
         why += row.why
         lacks += row.lacks
-    without = [row.lacks.most_common(1)[0][0] for row in rows.values() if row.is_lacking]
+    without = [row.without() for row in rows.values() if not row.is_shown]
     not_run = Counter([*without, *filter(None, files.values())])
     passed, beyond, failed = (total[each] for each in (_PASSED, _BEYOND, _FAILED))
     parts = [
@@ -138,7 +149,7 @@ def page(source: Path, results: Path, before: str = "") -> str:
         f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
         f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
         f"here. {total[_LACKING]} in the same files use a part of vLLM that is missing here. "
-        f"{_states(list(kept))} Why tests fail:\n",
+        f"{_states(rows.values(), results)} Why tests fail:\n",
         table(["tests", "why"], ([str(n), reason] for reason, n in why.most_common())),
         "What the others use that is missing:\n",
         table(["tests", "why it is missing"], ([str(n), one] for one, n in lacks.most_common())),
@@ -149,7 +160,7 @@ def page(source: Path, results: Path, before: str = "") -> str:
             (row.cells(name) for name, row in shown.items()),
         ),
         "## Files without a row\n\nThey are about something that Quire does not have, or every "
-        f"test in them uses a private part of\nvLLM. {len(without)} of them were run.\n",
+        "test in them uses a private part of\nvLLM.\n",
         table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
         "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
         "GPUs or services.\n",
@@ -184,9 +195,10 @@ def _parsers(cases: Path) -> list[str]:
 
 def _row(results: Path, name: str) -> _Row:
     found = _results(result_file(results, name))
-    row = _Row(Counter(), Counter(), Counter(), _NOT_COUNTED)
-    if found is None and result_file(results, name).with_suffix(".log").exists():
-        row.state = "did not end in time"
+    row = _Row(Counter(), Counter(), Counter())
+    if found is None:
+        has_run = result_file(results, name).with_suffix(".log").exists()
+        row.state = "did not end in time" if has_run else _NOT_RUN
     for test, outcome, text in found or ():
         what = _outcome(outcome, text)
         row.outcomes[what] += 1
@@ -199,18 +211,23 @@ def _row(results: Path, name: str) -> _Row:
 
 def _rows_before(text: str) -> dict[str, _Row]:
     """The table of files in a page that was written before."""
-    found = re.findall(r"^\| `(\S+\.py)` \|(.*)\|$", text, re.MULTILINE)
+    found = re.findall(rf"^\| `(\S+\.py)`(?:{re.escape(_EARLIER)})? \|(.*)\|$", text, re.MULTILINE)
     rows = {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
     width = len(_OUTCOMES) + 1
     read = {name: _Row.read(cells) for name, cells in rows.items() if len(cells) == width}
     return {name: row for name, row in read.items() if row.outcomes.total()}
 
 
-def _states(kept: list[str]) -> str:
-    if not kept:
-        return "All rows are of one state of the code."
-    names = ", ".join(f"`{name}`" for name in kept)
-    return f"These rows are of an earlier state of the code, all others of one: {names}."
+def _states(rows: Iterable[_Row], results: Path) -> str:
+    """Of which state of the code the page is."""
+    kept = sum(row.is_earlier for row in rows)
+    earlier = [f"the {kept} rows that are marked so"] if kept else []
+    for file, what in (("examples", "the examples"), ("cases", "the texts of replies")):
+        if not (results / f"{file}.jsonl").exists():
+            earlier.append(what)
+    if not earlier:
+        return "All of this is of one state of the code."
+    return f"Of an earlier state of the code are {' and '.join(earlier)}; all else is of one."
 
 
 def _parsers_before(text: str) -> list[str]:
