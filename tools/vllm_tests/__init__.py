@@ -7,13 +7,15 @@
 
 (In the repository, with src in PYTHONPATH.) `run` runs all files that could pass, or those named,
 several in a process, and keeps what came of each in the folder RESULTS. `--model` names another
-model than the bundled one, for a folder of results of its own. A folder has
-results of one state of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi,
-rapidfuzz and openai-harmony. `examples` does the same with the examples of vLLM's documentation, of
-which some are clients of a server at port 8000. `page` sorts the results into docs/vllm_tests.md;
-what has no result there keeps what the page says.
+model than the bundled one, for a folder of results of its own. A folder has results of one state
+of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi, rapidfuzz and
+openai-harmony, and an idle machine: tests of servers have a time limit. `examples` does the same
+with the examples of vLLM's documentation, of which some are clients of a server at port 8000.
+`page` sorts the results into docs/vllm_tests.md; what has no result there keeps what the page says.
 
-The tests run as they are, but for three things: models named by their hub id are a local one,
+The tests run as they are, except that models named by their hub id are a local one, that
 `tests/conftest.py`, `tests/utils.py` and `tests/models/utils.py`, which need a GPU and parts of
-vLLM, are replaced by those in `stand_ins/`, and `import vllm` is Quire's `quire.vllm`.
+vLLM, are replaced by those in `stand_ins/`, and that `import vllm` is Quire's `quire.vllm`. A name
+that Quire does not have is a placeholder, which fails the tests that use it
+(`stand_ins/placeholders.py`); a file of which no name is there is not run. The K/V store is off.
 """

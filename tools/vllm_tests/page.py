@@ -1,4 +1,4 @@
-"""The page: a row for each file that was run, and why the others were not."""
+"""The page: a row for each file with tests that could pass, and why the others have none."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tools.vllm_tests.sorting import test_files
 PAGE = Path(__file__).parents[2] / "docs" / "vllm_tests.md"
 _REASONS: tuple[tuple[str, str], ...] = (
     (r"\blora\b|lora[\]\[-]|_lora", "LoRA adapters"),
-    (r"Quire has no vllm[\w.]*: ([^\n]{1,120})", ""),
-    (r"ConfigError: vllm[\w.]*: ([^\n]{1,120})", ""),
     (r"has no field (build_\w+|_\w+)", "a private part of vLLM"),
     (r"has no attribute '_|has no attribute '[A-Z_]+'|does not have the attribute|"
      r"cannot import name '\w+' from 'tests\.", "a private part of vLLM"),
@@ -29,8 +27,20 @@ _REASONS: tuple[tuple[str, str], ...] = (
      "the model's own text, template or vocabulary"),
     (r"KeyError: '<", "the model's own text, template or vocabulary"),
     (r"I am only a small demo model", "the model's own text, template or vocabulary"),
+    (r"tokenizer_mode='mistral' is not supported",
+     "a tokenizer is read from tokenizer.json, not from Mistral's own files"),
+    (r"'\w+(Parser|Config)' object has no attribute|has no field to_sampling_params",
+     "a private part of vLLM"),
+    (r"'DummyTokenizer' object has no attribute",
+     "parsers read texts, for which the test's tokenizer cannot decode"),
+    (r"PydanticSchemaGenerationError|has no field model_copy",
+     "pydantic's methods (from_vllm.md: classes of requests)"),
+    (r"/weight_checker does not exist|/weight_checker$", "other routes"),
+    (r"mm_payload|limit_mm_per_prompt", "images, audio, video"),
+    (r"dataset_name '\w+' is not supported", "the benchmarks: images, tools"),
     (r"require gpt_oss package", "a package that is not installed"),
-    (r"No module named '(psutil|schemathesis|fastapi|mistral_common|openai_harmony|opentelemetry)",
+    (r"No module named '(psutil|schemathesis|fastapi|mistral_common|openai_harmony|xgrammar|"
+     r"opentelemetry)",
      "a package that is not installed"),
     (r"lacks everything of the model", "a model that is not here"),
     (r"No module named 'tests\.|cannot import name '\w+' from 'tests\.",
@@ -45,14 +55,23 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"_validate_trace_replay", "a private part of vLLM"),
 )  # fmt: skip
 """Patterns of a test's name and message, and what they tell; empty: what the message says."""
+_LACKS = re.compile(
+    r"Quire has no vllm[\w.]*: (.+?)(?:; did you mean|>|\n|$)|"
+    r"(?:ConfigError|AttributeError): vllm[\w.]*: (.+?)(?:\n|$)|"
+    r"No \w+ in the (stand-ins for vLLM's tests)|\bPlaceholder\b"
+)
+"""The message of a test that uses a missing part of vLLM, and why that is missing."""
 _SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").read_text())
 """Reasons that were found by reading: by a test's name, as far as it goes."""
 _UNSORTED = "not sorted"
 _PASSED, _FAILED = "passed", "failed"
 _BEYOND = "beyond"
 """Of a test that vLLM marks as failing, and that passes."""
-_OUTCOMES = (_PASSED, _BEYOND, _FAILED, "skipped")
-_NOT_COUNTED = "not counted yet"
+_LACKING = "lacking"
+"""Of a test that uses a part of vLLM that is missing here."""
+_OUTCOMES = (_PASSED, _BEYOND, _FAILED, _LACKING, "skipped")
+_NOT_RUN = "not run yet; some of the names that they import are here"
+_EARLIER = " (earlier)"
 _TEXTS_OF_REPLIES = "## Texts of replies"
 _TEXT = """# vLLM's own tests
 
@@ -61,17 +80,24 @@ they are: with the model that is bundled, on a CPU, without a hub. Written by
 `python -m tools.vllm_tests`, whose docstring says how to make it again.
 [from_vllm.md](from_vllm.md) says what is the same, and what differs on purpose.
 
+A name of vLLM that Quire does not have is a placeholder, which fails the tests that use it; these
+are counted apart from those that fail. The K/V store is off, as vLLM has none by default.
+
 """
 
 
 @dataclass(slots=True)
 class _Row:
-    """What came of a file: how many tests had each outcome, and why some failed."""
+    """What came of a file: how many tests had each outcome, why some failed, and what others
+    lack."""
 
     outcomes: Counter[str]
     why: Counter[str]
+    lacks: Counter[str]
     state: str = ""
     """Of a file that has no outcomes."""
+    is_earlier: bool = False
+    """Whether it is of an earlier state of the code."""
 
     @classmethod
     def read(cls, cells: list[str]) -> _Row:
@@ -81,47 +107,66 @@ class _Row:
         return cls(
             Counter(dict(zip(_OUTCOMES, counts, strict=True))),
             Counter({reason: int(count) for reason, count in listed}),
+            Counter(),
             "" if listed else cells[-1],
+            is_earlier=True,
         )
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the file was run, and has a test that uses no missing part."""
+        ran = self.outcomes.total() - self.outcomes["skipped"]
+        return self.state != _NOT_RUN and (ran == 0 or self.outcomes[_LACKING] < ran)
+
+    def without(self) -> str:
+        """Why a file that is not shown has no row."""
+        return self.state or self.lacks.most_common(1)[0][0]
 
     def cells(self, name: str) -> list[str]:
         """Of the table."""
         counts = [str(self.outcomes[each] or "") for each in _OUTCOMES]
-        return [f"`{name}`", *counts, _listed(self.why.items()) or self.state]
+        mark = _EARLIER if self.is_earlier else ""
+        return [f"`{name}`{mark}", *counts, _listed(self.why.items()) or self.state]
 
 
 def page(source: Path, results: Path, before: str = "") -> str:
-    """The whole page. Files without a result have the row that they had before, in another state of
-    the code."""
+    """The whole page. What has no result is as it was before, in another state of the code."""
     files = test_files(source)
     old = _rows_before(before)
-    rows, total, reasons, kept = [], Counter[str](), Counter[str](), 0
-    for name in (name for name, reason in files.items() if not reason):
-        row = _row(results, name)
-        if row.state == _NOT_COUNTED and name in old:
-            row, kept = old[name], kept + 1
+    rows = {name: _row(results, name) for name, reason in files.items() if not reason}
+    rows |= {name: old[name] for name, row in rows.items() if row.state and name in old}
+    shown = {name: row for name, row in rows.items() if row.is_shown}
+    total, why, lacks = Counter[str](), Counter[str](), Counter[str]()
+    for row in shown.values():
         total += row.outcomes
-        reasons += row.why
-        rows.append(row.cells(name))
-    not_run = Counter(reason for reason in files.values() if reason)
+        why += row.why
+        lacks += row.lacks
+    without = [row.without() for row in rows.values() if not row.is_shown]
+    not_run = Counter([*without, *filter(None, files.values())])
     passed, beyond, failed = (total[each] for each in (_PASSED, _BEYOND, _FAILED))
     parts = [
         _TEXT,
         f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
         f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
-        f"here. A file that cannot be imported counts as one that fails. {_states(kept)} Why tests "
-        "fail:\n",
-        table(["tests", "why"], ([str(n), why] for why, n in reasons.most_common())),
+        f"here. {total[_LACKING]} in the same files use a part of vLLM that is missing here. "
+        f"{_states(rows.values(), results)} Why tests fail:\n",
+        table(["tests", "why"], ([str(n), reason] for reason, n in why.most_common())),
+        "What the others use that is missing:\n",
+        table(["tests", "why it is missing"], ([str(n), one] for one, n in lacks.most_common())),
         "By file:\n",
-        table(["file", "passed", "works here alone", "failed", "skipped", "why"], rows),
-        "## Files that are not run\n\nThey are about something that Quire does not have, or import "
-        "private parts\nof vLLM at their top.\n",
+        table(
+            ["file", "passed", "works here alone", "failed", "uses a missing part", "skipped",
+             "why some fail"],
+            (row.cells(name) for name, row in shown.items()),
+        ),
+        "## Files without a row\n\nThey are about something that Quire does not have, or every "
+        "test in them uses a private part of\nvLLM.\n",
         table(["files", "why"], ([str(n), why] for why, n in not_run.most_common())),
         "## Examples\n\nThose that fit a model of text; others need pooling models, images, LoRA, "
         "GPUs or services.\n",
         table(["example", "what came of it"], _examples(results / "examples.jsonl", before)),
         *(_parsers(results / "cases.jsonl") or _parsers_before(before)),
-    ]
+    ]  # fmt: skip
     return "".join(parts).rstrip() + "\n"
 
 
@@ -150,32 +195,44 @@ def _parsers(cases: Path) -> list[str]:
 
 def _row(results: Path, name: str) -> _Row:
     found = _results(result_file(results, name))
+    row = _Row(Counter(), Counter(), Counter())
     if found is None:
         has_run = result_file(results, name).with_suffix(".log").exists()
-        return _Row(Counter(), Counter(), "did not end in time" if has_run else _NOT_COUNTED)
-    outcomes = Counter(_outcome(outcome, text) for _, outcome, text in found)
-    failed = (one for one in found if _outcome(one[1], one[2]) == _FAILED)
-    return _Row(outcomes, Counter(_why(test, text) for test, _, text in failed))
+        row.state = "did not end in time" if has_run else _NOT_RUN
+    for test, outcome, text in found or ():
+        what = _outcome(outcome, text)
+        row.outcomes[what] += 1
+        if what == _FAILED:
+            row.why[_why(test, text)] += 1
+        elif what == _LACKING:
+            row.lacks[_missing_part(text)] += 1
+    return row
 
 
 def _rows_before(text: str) -> dict[str, _Row]:
     """The table of files in a page that was written before."""
-    found = re.findall(r"^\| `(\S+\.py)` \|(.*)\|$", text, re.MULTILINE)
+    found = re.findall(rf"^\| `(\S+\.py)`(?:{re.escape(_EARLIER)})? \|(.*)\|$", text, re.MULTILINE)
     rows = {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
     width = len(_OUTCOMES) + 1
     read = {name: _Row.read(cells) for name, cells in rows.items() if len(cells) == width}
     return {name: row for name, row in read.items() if row.outcomes.total()}
 
 
+def _states(rows: Iterable[_Row], results: Path) -> str:
+    """Of which state of the code the page is."""
+    kept = sum(row.is_earlier for row in rows)
+    earlier = [f"the {kept} rows that are marked so"] if kept else []
+    for file, what in (("examples", "the examples"), ("cases", "the texts of replies")):
+        if not (results / f"{file}.jsonl").exists():
+            earlier.append(what)
+    if not earlier:
+        return "All of this is of one state of the code."
+    return f"Of an earlier state of the code are {' and '.join(earlier)}; all else is of one."
+
+
 def _parsers_before(text: str) -> list[str]:
     _, mark, rest = text.partition(_TEXTS_OF_REPLIES)
     return [mark + rest] if mark else []
-
-
-def _states(kept: int) -> str:
-    if not kept:
-        return "All rows are of one state of the code."
-    return f"The rows of {kept} files are of an earlier state of the code, all others of one."
 
 
 def _examples(path: Path, before: str) -> list[list[str]]:
@@ -199,6 +256,8 @@ def _outcome(outcome: str, message: str) -> str:
     """What counts: a test that its process did not come to has failed."""
     if outcome == _FAILED and message.startswith("[XPASS(strict)]"):
         return _BEYOND
+    if outcome == _FAILED and _LACKS.search(message):
+        return _LACKING
     return _FAILED if outcome == "unfinished" else outcome
 
 
@@ -213,6 +272,11 @@ def _why(test: str, message: str) -> str:
         if found := re.search(pattern, f"{name}\n{message}"):
             return reason or found[1]
     return _UNSORTED
+
+
+def _missing_part(message: str) -> str:
+    found = _LACKS.search(message)
+    return next(filter(None, found.groups() if found else ()), "a private part of vLLM")
 
 
 def _listed(reasons: Iterable[tuple[str, int]]) -> str:

@@ -27,7 +27,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "GPUs, their kernels and compilers": (
         "kernels", "compile", "cuda", "rocm", "jit_monitor", "cudagraph", "attention",
         "test_gpu_utilization", "zentorch", "b12x", "mono_numerics", "kda", "glm5next",
-        "v1/determinism",
+        "v1/determinism", "v1/worker/",
     ),
     "other engines' K/V transfer": ("kv_connector", "kv_offload", "ec_connector", "kv_transfer"),
     "models and weights that are not here": (
@@ -71,10 +71,11 @@ def _feature(name: str) -> str:
 
 
 def _missing(path: Path) -> str:
-    """Why the file cannot be imported; empty if it can."""
-    reasons = (explain(name) for name in _imports(path) if not _is_offered(name))
-    found = next(reasons, "")
-    return found.partition(": ")[2].partition("; did you mean")[0] if found else ""
+    """Why nothing that the file imports is there; empty if something is."""
+    names = list(_imports(path))
+    if not names or any(map(_is_offered, names)):
+        return ""
+    return explain(names[0]).partition(": ")[2].partition("; did you mean")[0]
 
 
 def _imports(path: Path) -> Iterator[str]:

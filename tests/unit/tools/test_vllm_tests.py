@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tools.vllm_tests import page, sorting
 from tools.vllm_tests.running import check_state, give_room, link_models, result_file
+
+import quire
 
 
 @pytest.fixture
@@ -17,6 +23,7 @@ def source(tmp_path: Path) -> Path:
         "v1/test_slow.py": "from vllm.sampling_params import SamplingParams\n",
         "v1/test_private.py": "from vllm.v1.core.block_pool import BlockPool\n",
         "v1/test_missing.py": "from vllm.lora.request import LoRARequest\n",
+        "v1/test_partly.py": "from vllm import LLM\nfrom vllm.v1.core.block_pool import A\n",
         "lora/test_any.py": "from vllm import LLM\n",
         "utils.py": "from vllm.nothing import x\n",
     }
@@ -33,6 +40,7 @@ def test_files_are_sorted_by_what_they_import(source: Path) -> None:
     assert found == {
         "lora/test_any.py": "LoRA adapters",
         "v1/test_missing.py": "",  # a placeholder can be imported
+        "v1/test_partly.py": "",
         "v1/test_public.py": "",
         "v1/test_slow.py": "",
     }
@@ -46,6 +54,11 @@ def test_the_page_counts_results_and_reasons(source: Path, tmp_path: Path) -> No
         ["tests/v1/test_public.py::test_y", "skipped", "no GPU"],
         ["tests/v1/test_public.py::test_z", "failed", "[XPASS(strict)] of vLLM"],
         ["tests/v1/test_public.py::test_late", "unfinished", "did not end in time"],
+        [
+            "tests/v1/test_public.py::test_w",
+            "failed",
+            "Quire has no vllm.a.b: private; did you mean",
+        ],
     ]
     missing = "ConfigError: vllm.lora.request.LoRARequest: LoRA adapters do not work yet"
     for name, rows in (
@@ -56,10 +69,15 @@ def test_the_page_counts_results_and_reasons(source: Path, tmp_path: Path) -> No
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "examples.jsonl").write_text('["basic.py", ""]\n["chat.py --x", "an error"]\n')
     text = page.page(source, tmp_path)
-    assert "1 tests pass, 4 fail, 1 are skipped by themselves. 1 more" in text
+    assert "1 tests pass, 3 fail, 1 are skipped by themselves. 1 more" in text
     why = "not sorted (1); LoRA adapters (1); did not end in time (1)"
-    assert f"| `v1/test_public.py` | 1 | 1 | 3 | 1 | {why} |" in text
-    assert "| `v1/test_slow.py` |  |  |  |  | not counted yet |" in text
+    assert f"| `v1/test_public.py` | 1 | 1 | 3 | 1 | 1 | {why} |" in text
+    assert "| 1 | private |" in text
+    assert "| 2 | not run yet; " in text
+    assert "`v1/test_slow.py`" not in text
+    assert "`v1/test_missing.py`" not in text  # all of its tests use a missing part
+    assert "| 2 | LoRA adapters |" not in text
+    assert "| 1 | LoRA adapters do not work yet |" in text
     assert "| 1 | a part of vLLM's engine, which Quire does not share |" in text
     assert "| `basic.py` | works |" in text
     assert "| `chat.py --x` | an error |" in text
@@ -99,12 +117,79 @@ def test_what_has_no_result_keeps_what_the_page_said(source: Path, tmp_path: Pat
     before = page.page(source, tmp_path) + "\n## Texts of replies\n\nWhat parsers say\n"
     later = tmp_path / "later"
     later.mkdir()
-    assert "The rows of 1 files are of an earlier state" in page.page(source, later, before)
     merged = page.page(source, later, before)
+    assert (
+        "an earlier state of the code are the 1 rows that are marked so and the examples" in merged
+    )
     for line in before.splitlines():
         if line.startswith("|"):
-            assert line in merged
+            assert line.replace("public.py`", "public.py` (earlier)") in merged
+    assert page.page(source, later, merged) == merged
     assert merged.endswith("## Texts of replies\n\nWhat parsers say\n")
     new = result_file(later, "v1/test_slow.py")
     new.write_text(json.dumps(["tests/v1/test_slow.py::a", "passed", ""]) + "\n")
     assert "2 tests pass, 1 fail" in page.page(source, later, before)
+
+
+_PARTLY = """
+import pytest
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.v1.core import block_pool
+from vllm.v1.request import Request, RequestStatus
+
+class Mine(Request): pass
+
+@pytest.mark.parametrize("status", [RequestStatus.WAITING, *RequestStatus])
+def test_lacks(status: Request | None): status.name
+
+def test_private(): block_pool.BlockPool(1)
+
+@RequestStatus.decorate
+def test_decorated(): pass
+
+def test_subclass(): Mine()
+
+def test_instance(): isinstance(1, Request)
+
+def test_inside():
+    from vllm.v1.request import Other
+
+def test_config(): VllmConfig()
+
+def test_there(): assert SamplingParams(n=2).n == 2
+"""
+
+
+def test_only_tests_that_use_a_missing_name_fail(tmp_path: Path) -> None:
+    stand_ins = Path(page.__file__).parent / "stand_ins"
+    (tmp_path / "tests").mkdir()
+    for name in ("placeholders.py", "partial_report.py"):
+        shutil.copy(stand_ins / name, tmp_path / "tests")
+    (tmp_path / "tests" / "test_partly.py").write_text(_PARTLY)
+    plugins = ("no:cacheprovider", "tests.placeholders", "tests.partial_report")
+    options = [word for name in plugins for word in ("-p", name)]
+    command = ["-m", "quire.vllm", "-m", "pytest", "tests/test_partly.py", "-q", *options]
+    paths = os.pathsep.join([str(tmp_path), str(Path(quire.__file__).parents[1])])
+    report = tmp_path / "report.jsonl"
+    subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": paths,
+            "REPORT": str(report),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        timeout=300,
+        check=False,
+    )
+    lines = map(json.loads, report.read_text().splitlines())
+    found = {name: (outcome, text) for name, outcome, text in lines}
+    passed = [name for name, (outcome, _) in found.items() if outcome == "passed"]
+    assert passed == ["tests/test_partly.py::test_there"]
+    assert len(found) == 9
+    for name, (outcome, text) in found.items():
+        if name not in passed:
+            assert outcome == "failed", name
+            assert "Quire has no vllm.v1." in text or "vllm.config.VllmConfig: " in text, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -45,6 +46,41 @@ def test_a_text_with_a_call_whole_and_streamed() -> None:
     asked = request()
     assert asked.skip_special_tokens is True
     assert parser.adjust_request(asked).skip_special_tokens is False
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("mistral", '[TOOL_CALLS]f[ARGS]{"a": 1}'), ("mistral", '[TOOL_CALLS] [{"name": "f"}]')],
+)
+def test_ids_of_calls_have_the_form_that_the_template_takes(family: str, text: str) -> None:
+    from vllm.tool_parsers import ToolParserManager
+
+    parser = ToolParserManager.get_tool_parser(family)(None)
+    [call] = parser.extract_tool_calls(text, request()).tool_calls
+    delta = parser.extract_tool_calls_streaming("", text, text, [], [], [], request())
+    assert delta is not None
+    for each in (call.id, delta.tool_calls[0].id):
+        assert len(each) == 9
+        assert each.isalnum()
+
+
+def test_tools_may_be_objects_or_mappings() -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import (
+        ChatCompletionToolsParam,
+        FunctionDefinition,
+    )
+    from vllm.tool_parsers import ToolParserManager
+
+    text = "<tool_call><function=f><parameter=n>5</parameter></function></tool_call>"
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    for tool in (
+        {"type": "function", "function": {"name": "f", "parameters": schema}},
+        ChatCompletionToolsParam(function={"name": "f", "parameters": schema}),
+        ChatCompletionToolsParam(function=FunctionDefinition(name="f", parameters=schema)),
+    ):
+        parser = ToolParserManager.get_tool_parser("qwen3_coder")(None, [tool])
+        [call] = parser.extract_tool_calls(text, None).tool_calls
+        assert json.loads(call.function.arguments) == {"n": 5}
 
 
 def test_reasoning_by_name_and_by_a_subclass() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.placeholders import of_tests as __getattr__  # noqa: F401 - all other names
 from vllm import LLM, SamplingParams
 
 _TESTS = Path(__file__).parent
@@ -126,6 +127,16 @@ def local_asset_server() -> LocalAssetServer:
 @pytest.fixture
 def example_prompts() -> list[str]:
     return (_TESTS / "prompts" / "example.txt").read_text().splitlines()
+
+
+@pytest.fixture(scope="session")
+def cli_config_file() -> str:
+    return str(_TESTS / "config" / "test_config.yaml")
+
+
+@pytest.fixture(scope="session")
+def cli_config_file_with_model() -> str:
+    return str(_TESTS / "config" / "test_config_with_model.yaml")
 
 
 @pytest.fixture

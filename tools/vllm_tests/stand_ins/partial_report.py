@@ -1,6 +1,6 @@
 """A pytest plug-in: a report that is there even if the tests are ended before their time.
 
-One line of JSON for each test: its name, what came of it, and the message.
+Lines of JSON: a test's name, what came of it, and the message. The last line of a test counts.
 """
 
 from __future__ import annotations
@@ -19,20 +19,14 @@ def _note(name: str, outcome: str, message: str) -> None:
     before = _found.get(name, ("passed", ""))
     if name not in _found or _RANK[outcome] > _RANK[before[0]]:
         _found[name] = (outcome, message)
-        _write()
-
-
-def _write() -> None:
-    with open(os.environ["REPORT"], "w") as file:
-        for each, (came, text) in _found.items():
-            file.write(json.dumps([each, came, text]) + "\n")
+        with open(os.environ["REPORT"], "a") as file:
+            file.write(json.dumps([name, outcome, message]) + "\n")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Every test counts, also those that the process does not come to."""
     for item in session.items:
-        _found.setdefault(item.nodeid, ("unfinished", "did not end in time"))
-    _write()
+        _note(item.nodeid, "unfinished", "did not end in time")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

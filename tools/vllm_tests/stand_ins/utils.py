@@ -19,6 +19,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from tests.placeholders import of_tests as __getattr__  # noqa: F401 - all other names
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 VLLM_PATH = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,8 +16,14 @@ from quire.server.plugins.records import (
 )
 
 
-def delta_of(events: Iterable[Event]) -> DeltaMessage | None:
-    """All of these as one; None if they say nothing."""
+def delta_of(
+    events: Iterable[Event],
+    new_id: Callable[[str, int], str] = lambda name, index: make_tool_call_id(),  # noqa: ARG005
+) -> DeltaMessage | None:
+    """All of these as one; None if they say nothing.
+
+    `new_id` makes the id of a call for which the model wrote none, from its name and index.
+    """
     content, reasoning = [], []
     calls: dict[int, DeltaToolCall] = {}
     for event in events:
@@ -28,7 +34,7 @@ def delta_of(events: Iterable[Event]) -> DeltaMessage | None:
         elif isinstance(event, CallBegins):
             calls[event.index] = DeltaToolCall(
                 index=event.index,
-                id=event.id or make_tool_call_id(),
+                id=event.id or new_id(event.name, event.index),
                 type="function",
                 function=DeltaFunctionCall(name=event.name),
             )

@@ -122,10 +122,10 @@ class FormatToolParser(ToolParser):
             content = self.rules.content_of(model_output, content, self.format.tools)
         calls = [
             ToolCall(
-                id=call.id or make_tool_call_id(),
+                id=call.id or self._new_id(call.name, index),
                 function=FunctionCall(name=call.name, arguments=call.arguments),
             )
-            for call in message.tool_calls
+            for index, call in enumerate(message.tool_calls)
         ]
         return ExtractedToolCallInformation(
             tools_called=bool(calls), tool_calls=calls, content=content or None
@@ -150,7 +150,7 @@ class FormatToolParser(ToolParser):
         events, before = self._stream.feed(new_parser, previous_text, current_text, delta_text)
         self._note(before)
         self._note(events)
-        return delta_of(events)
+        return delta_of(events, self._new_id)
 
     def _note(self, events: Iterable[Event]) -> None:
         """Keeps the calls so far, which scripts look up."""
@@ -163,14 +163,24 @@ class FormatToolParser(ToolParser):
                 self.streamed_args_for_tool[event.index] += event.text
                 self.prev_tool_call_arr[event.index]["arguments"] += event.text
 
+    def _new_id(self, name: str, index: int) -> str:
+        """In the form that the model's template takes."""
+        tools = self.format.tools
+        return (tools.make_id(name, index) if tools else None) or make_tool_call_id()
+
     def _schemas(self, request: Any) -> Mapping[str, Mapping[str, Any]]:
         tools = getattr(request, "tools", None) or self.tools
         return dict(map(_name_and_schema, tools))
 
 
 def _name_and_schema(tool: Any) -> tuple[str, Mapping[str, Any]]:
-    function = getattr(tool, "function", tool)
-    return function.name, getattr(function, "parameters", None) or {}
+    """Of an object, or of a mapping as JSON has it."""
+    function = _value(tool, "function") or tool
+    return _value(function, "name"), _value(function, "parameters") or {}
+
+
+def _value(record: Any, name: str) -> Any:
+    return record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
 
 
 class ToolParserManager(ParserRegistry):

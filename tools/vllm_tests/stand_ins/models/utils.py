@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.placeholders import of_tests as __getattr__  # noqa: F401 - all other names
+
 
 def check_outputs_equal(
     *,

@@ -121,4 +121,5 @@ def beam_search_params(
         structured_outputs=params.structured_outputs,
         skip_special_tokens=params.skip_special_tokens,
         stop=params.stop,
+        watermarking=params.watermarking,
     )
