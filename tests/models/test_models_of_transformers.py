@@ -250,7 +250,7 @@ def test_only_the_families_here_if_asked(plain: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "a state in addition to keys"),
+        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "a state in addition"),
         ({"architectures": ["NoSuchForCausalLM"], "model_type": "no"}, "has no text decoder"),
         ({"architectures": ["BartForCausalLM"], "model_type": "bart"}, "an encoder"),
         ({"architectures": ["BertLMHeadModel"], "model_type": "bert"}, "see later ones"),
