@@ -210,7 +210,7 @@ def test_files_and_urls_by_vllms_names(model_dir: Path, tmp_path: Path) -> None:
         ({"kv_store_tenant_size": 0}, "kv_store_tenant_size must be more than 0 bytes"),
         ({"kv_store_memory": -1}, "kv_store_memory must not be negative"),
         ({"kv_store_ttl": 0.0}, "kv_store_ttl must be more than 0"),
-        ({"kv_store_url": ["localhost"]}, "kv_store_url: a KV tier is a URL, such as redis://"),
+        ({"kv_store_url": ["localhost"]}, "kv_store_url: a KV tier must be a URL, such as redis://"),
         ({"kv_store_path": "/etc/passwd"}, "'/etc/passwd' is no directory; name another"),
         ({"kv_offloading_backend": "lmcache"}, "use native, and for what others share"),
         ({"kv_offloading_size": 1, "swap_space": 2}, "are sizes of one tier, the memory's"),
