@@ -58,7 +58,7 @@ class DatasetArgs:
     num_prompts: int = 1000
     """Requests to send."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of the random generators."""
     input_len: int | None = None
     """Short for the dataset's own input length option."""
     output_len: int | None = None
@@ -70,7 +70,7 @@ class DatasetArgs:
     random_range_ratio: float = 0.0
     """Spread of both lengths: uniform in [len * (1 - r), len * (1 + r)]."""
     random_prefix_len: int = 0
-    """Tokens that all random prompts begin with, beside their own."""
+    """Number of shared prefix tokens of all random prompts, in addition to their own tokens."""
     prefix_repetition_prefix_len: int = 256
     """Tokens of each shared prefix."""
     prefix_repetition_suffix_len: int = 256

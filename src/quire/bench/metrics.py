@@ -31,7 +31,7 @@ _GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples behind the statistics, in seconds, of the requests that succeeded."""
+    """Samples in seconds, from successful requests, that the statistics are computed from."""
 
     ttft: list[float]
     tpot: list[float]

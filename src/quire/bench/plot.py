@@ -170,7 +170,7 @@ def bar_chart(box: Box, title: str, unit: str, bars: Sequence[tuple[str, float]]
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of an ascending list, by linear interpolation."""
+    """Return a percentile of an ascending list, by linear interpolation."""
     place = (len(ordered) - 1) * share / 100
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

@@ -114,7 +114,7 @@ class ServeBenchArgs:
         return (self.base_url or f"http://{self.host}:{self.port}").rstrip("/")
 
     def sampling(self) -> dict[str, Any]:
-        """What every request says beside its prompt."""
+        """Body fields of every request, besides its prompt."""
         names = ("temperature", "top_p", "top_k", "min_p", "logprobs")
         given = {name: getattr(self, name) for name in names}
         found = {name: value for name, value in given.items() if value is not None}

@@ -23,7 +23,7 @@ class TrafficArgs:
     """Requests per second; inf sends all of them at once."""
     burstiness: float = 1.0
     """Shape of the intervals' gamma distribution: 1 is a Poisson process, less is burstier,
-    inf is a steady beat."""
+    inf gives constant intervals."""
     max_concurrency: int | None = None
     """Most requests in flight; further ones wait here, which is not counted as latency."""
     ramp_up_strategy: Literal["linear", "exponential"] | None = None

@@ -78,7 +78,9 @@ def read_points(directory: Path) -> Iterator[Point]:
     """The points of an experiment. Raises ConfigError."""
     files = sorted(directory.rglob("summary.json"))
     if not files:
-        raise ConfigError(f"{directory} has no summary.json: it is no experiment of a sweep")
+        raise ConfigError(
+            f"{directory} must be the directory of a sweep experiment, with a summary.json"
+        )
     for file in files:
         try:
             runs = json.loads(file.read_text(encoding="utf-8"))
@@ -106,7 +108,7 @@ def _passes(point: Point, conditions: str) -> bool:
         found = _CONDITION.fullmatch(condition)
         if found is None:
             raise ConfigError(
-                f"--filter-by {quoted(condition)} is no condition; write it like max_concurrency<64"
+                f"--filter-by {quoted(condition)} must be a condition such as max_concurrency<64"
             )
         name, sign, text = found.groups()
         value = point.get(name)

@@ -86,15 +86,17 @@ class _WorkloadSweep(Sweep):
         return sorted({float(f"{value:.{_DIGITS}g}") for value in values if value > 0})
 
     def _reached(self, run: Mapping[str, Any]) -> float:
-        """The load that the server kept up with: requests per second, or on average at once."""
+        """Return the sustained load: requests per second, or mean concurrent requests."""
         try:
             rate = float(run["request_throughput"])
             if self._variable == _CONCURRENCY:
                 return rate * float(run["mean_e2el_ms"]) / 1000
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"the benchmark tells no load: its result lacks {error}") from None
+            raise ConfigError(f"the result of the benchmark must contain {error}") from None
         if not math.isfinite(rate):
-            raise ConfigError(f"the benchmark tells no load: its request_throughput is {rate}")
+            raise ConfigError(
+                f"request_throughput of the benchmark must be a finite number, got {rate}"
+            )
         return rate
 
     def _num_prompts(self, bench: Setting) -> int:
