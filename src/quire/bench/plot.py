@@ -26,7 +26,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a panel's data goes, in pixels."""
+    """Area of a panel's data, in pixels."""
 
     left: float
     top: float

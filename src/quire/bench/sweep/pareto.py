@@ -47,8 +47,8 @@ class _Place:
 
 
 def draw_pareto(directory: str, args: SweepParetoArgs) -> Path:
-    """Draws the figure; its file. Raises ConfigError for a directory without results, and for
-    results that tell no throughput or no number of users."""
+    """Draw the figure and return its file. Raises ConfigError for a directory without results,
+    and for results without throughput or number of users."""
     points = list(read_points(Path(directory)))
     places = [place for point in points if (place := _place(point, args)) is not None]
     if len(places) < len(points):
@@ -105,7 +105,7 @@ def _number(point: Point, name: str) -> float | None:
 
 
 def _frontier(places: Sequence[_Place]) -> list[_Place]:
-    """The points of which no other one is better in both, by tokens for each user."""
+    """Return the Pareto-optimal points, sorted by tokens per user."""
     found: list[_Place] = []
     for place in sorted(places, key=lambda one: (-one.per_user, -one.per_device)):
         if not found or place.per_device > found[-1].per_device:
