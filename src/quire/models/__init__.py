@@ -1,16 +1,16 @@
-"""Model families: from config.json to a program, sizes and tensor names.
+"""Model families: they turn a config.json into a program, sizes and tensor names.
 
     build_program(hf_config)   the Program that a backend compiles
     model_facts(hf_config)     sizes for config resolution and KV planning, no program built
     name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
-    shipped_format(hf_config)  how a quantised checkpoint holds its matrices
-    quantisation_of(hf_config) the description of the quantisation, wherever it is written
+    shipped_format(hf_config)  the format of a quantised checkpoint's matrices
+    quantisation_of(hf_config) the section that describes the quantisation
     as_asked(hf_config, name)  config.json of a quantised checkpoint, for a value of `quantization`
     ModelRegistry              the known architectures; register_model adds one
-    is_transformers(hf_config) whether no family, but transformers computes the model
+    is_transformers(hf_config) whether transformers' modules compute the model, not a family
 
-A checkpoint with images or sound has the configuration of its text model in a section of its own
-(`text_part`): that model is built, and the other parts are left out.
+A multimodal checkpoint has the configuration of its text model in a separate section
+(`text_part`): only that model is built.
 
 `hf_config` is config.json as read. All raise CheckpointError for a missing or impossible key
 and UnsupportedModelError for an architecture or feature that is not implemented.
@@ -53,12 +53,12 @@ __all__ = [
 
 
 def family_of(hf_config: HfConfig) -> ModelFamily:
-    """The family of the checkpoint's architecture."""
+    """Return the family of the checkpoint's architecture."""
     return resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
 
 
 def build_program(hf_config: HfConfig) -> Program:
-    """The model as a program; a matrix that the checkpoint holds quantised has its format."""
+    """Build the model's program; the matrices of a quantised checkpoint have its format."""
     if is_transformers(hf_config):
         return _outline(hf_config).program
     program = family_of(hf_config).build(ConfigReader(text_part(hf_config)))
@@ -69,15 +69,15 @@ def build_program(hf_config: HfConfig) -> Program:
 
 
 def model_facts(hf_config: HfConfig) -> ModelFacts:
-    """The model's sizes."""
+    """Return the model's sizes."""
     if is_transformers(hf_config):
         return _outline(hf_config).facts
     return family_of(hf_config).facts(ConfigReader(text_part(hf_config)))
 
 
 def name_map(hf_config: HfConfig) -> NameMap:
-    """How this checkpoint's tensor names map to the program's. Those of a model that transformers
-    computes stay as they are: it maps them itself."""
+    """Return the mapping from this checkpoint's tensor names to the program's. Models that run on
+    transformers keep their names: transformers maps them itself."""
     if is_transformers(hf_config):
         return NameMap("", (), ())
     names = family_of(hf_config).names(ConfigReader(text_part(hf_config)))

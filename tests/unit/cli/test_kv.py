@@ -221,7 +221,7 @@ def test_stores_with_the_same_secret_trust_each_other(
     run("export", archive, "--path", store)
     other.mkdir()
     (other / "secret").write_bytes((store / "secret").read_bytes())
-    assert "must be a file that its owner alone can read" in run(
+    assert "must be a file that only its owner can read" in run(
         "import", archive, "--path", other, code=1
     )
     (other / "secret").chmod(0o600)
@@ -278,7 +278,7 @@ def test_archives_that_lie(store: Path, tmp_path: Path, run: Run) -> None:
     assert "more than 5000 bytes" in imported(whole, "--max-size", "5000")
     archive = write_tar(tmp_path / "x.tar", (member(GOOD), whole))
     archive.write_bytes(archive.read_bytes()[:3000])
-    assert "cut short" in run("import", archive, "--path", other, code=1)
+    assert "is truncated" in run("import", archive, "--path", other, code=1)
     for junk in (b"junk", os.urandom(2000)):
         archive.write_bytes(junk)
         assert "not an archive of chunks" in run("import", archive, "--path", other, code=1)
