@@ -144,7 +144,7 @@ def _read_entry(path: Path, name: str, fields: Any, begin: int) -> _Entry:
     if not _are_sizes(shape) or len(shape) > _MAX_RANK:
         raise CheckpointError(f"{where}: the shape must be a list of up to {_MAX_RANK} sizes")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(f"{where}: data_offsets must be two byte offsets, the smaller first")
+        raise CheckpointError(f"{where}: data_offsets must be two rising byte offsets")
     num_bytes = offsets[1] - offsets[0]
     bits = _ITEM_BITS.get(dtype)
     if bits is not None and num_bytes != ceil_div(prod(shape) * bits, 8):

@@ -29,7 +29,7 @@ def encode(
     library: Library,
     loader: WeightLoader,
 ) -> Any:
-    """Return a cffi array of quire_op. `kv_places`: the place in the cache of each attention layer."""
+    """Return a cffi array of quire_op. `kv_places`: cache place of each attention layer."""
     fields = _ModelFields(storage, kv_places, library, loader)
     records = library.ffi.new("quire_op[]", len(ops))
     for record, op in zip(records, ops, strict=True):

@@ -41,7 +41,7 @@ _ALIGNMENT = 64
 def stand_ins(
     library: Library, weights: Sequence[StoredWeight], dtype: Dtype
 ) -> Mapping[StoredWeight, NDArray[np.uint8]]:
-    """Return filled memory for each weight. Vectors have their own memory; their numbers are 0.5."""
+    """Return filled memory for each weight. Vectors have their own memory, full of 0.5."""
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
     plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
     rounded = [item for item in sizes.items() if item[0] not in plain]
@@ -77,7 +77,7 @@ def _in_buffer(
 
 
 def _plain_numbers() -> NDArray[np.uint8]:
-    """Return bytes for plain float32 or bfloat16 numbers, where every second byte is a high byte."""
+    """Return bytes for float32 or bfloat16 numbers: every second byte is a high byte."""
     random = np.random.default_rng(0)
     numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
     numbers[1::2] = random.choice(np.array(_SMALL, np.uint8), _PERIOD // 2)

@@ -28,7 +28,7 @@ WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", *_INTEGERS)
 
 
 def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:
-    """Return the weights that the ops need, without repetition, in order of use, then the vectors."""
+    """Return the weights that the ops need, once each, in order of use, then the vectors."""
     found = dict.fromkeys(weight for op in ops for weight in op.weights)
     vectors = [StoredWeight("vector", param) for param in program.params() if len(param.shape) == 1]
     return (*found, *vectors)
