@@ -211,7 +211,7 @@ def _last_error(log: str) -> str:
 
 
 def _read_by(path: Path) -> list[Path]:
-    """A test file, and those beside it and above it that name models too."""
+    """A test file, and other files in its folder and the parent folders that name models."""
     above = (folder / "conftest.py" for folder in path.parents)
     return [each for each in (path, path.with_name("utils.py"), *above) if each.is_file()]
 
