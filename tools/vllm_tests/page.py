@@ -50,7 +50,7 @@ _SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").rea
 _UNSORTED = "not sorted"
 _PASSED, _FAILED = "passed", "failed"
 _BEYOND = "beyond"
-"""Of a test that vLLM marks as failing, and that passes."""
+"""Outcome of a test that vLLM marks as failing and that passes."""
 _OUTCOMES = (_PASSED, _BEYOND, _FAILED, "skipped")
 _NOT_COUNTED = "not counted yet"
 _TEXTS_OF_REPLIES = "## Texts of replies"
@@ -71,11 +71,11 @@ class _Row:
     outcomes: Counter[str]
     why: Counter[str]
     state: str = ""
-    """Of a file that has no outcomes."""
+    """Reason why the file has no outcomes."""
 
     @classmethod
     def read(cls, cells: list[str]) -> _Row:
-        """Of a page that was written before."""
+        """Parse a row of the page that was written by an earlier run."""
         counts = (int(cell or 0) for cell in cells[:-1])
         listed = re.findall(r"(?:^|; )(.+?) \((\d+)\)(?=;|$)", cells[-1])
         return cls(
@@ -85,7 +85,7 @@ class _Row:
         )
 
     def cells(self, name: str) -> list[str]:
-        """Of the table."""
+        """Cells of the table row."""
         counts = [str(self.outcomes[each] or "") for each in _OUTCOMES]
         return [f"`{name}`", *counts, _listed(self.why.items()) or self.state]
 
