@@ -51,7 +51,7 @@ class SurfaceModule(ModuleType):
         self._names = surface_names(name)
         self._missing = missing_names(name)
         self._rest = self._names.pop("*", None)
-        """Module of Quire that supplies all other names; None: there are no others."""
+        """Module of Quire that supplies all other names; None: no other names exist."""
         self.__all__ = [name for name in (*self._names, *self._missing) if name[0] != "_"]
 
     def __getattr__(self, name: str) -> Any:

@@ -37,7 +37,7 @@ class NativeHeads(NativeOp):
     parts: tuple[HeadsPart, ...]
     head_dim: int
     layer: int | None = None
-    """The attention layer to whose cache k and v are written; None: there is no k and v."""
+    """The attention layer to whose cache k and v are written; None: the op has neither k nor v."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
