@@ -1,6 +1,6 @@
 """Loads the native library of the best instruction-set tier that this machine can run.
 
-Knows the files that the build leaves in `_native/` and nothing of what the functions do.
+The build writes one library per tier to `_native/`.
 """
 
 from __future__ import annotations
@@ -24,44 +24,45 @@ from quire.weights.mapped_file import use_guard
 logger = get_logger(__name__)
 
 TIERS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
-"""Of `quire_tier` in quire.h, mostly in order of speed; which one is best, `best_tier` says."""
+"""The tiers of `quire_tier` in quire.h, mostly in order of speed; `best_tier` chooses among them.
+"""
 
 _CHECKED_STRUCTS = (
     "quire_op", "quire_model_spec", "quire_part", "quire_packing", "quire_batch", "quire_sampling",
     "quire_output",
 )  # fmt: skip
-"""In the order of `quire_struct_sizes`."""
+"""Structs whose sizes are compared with the library's, in the order of `quire_struct_sizes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One tier's library, loaded and checked against the header it is called by."""
+    """The loaded library of one tier. Its structs and version match quire.h."""
 
     isa: str
     ffi: Any
     lib: Any
     available: tuple[str, ...]
-    """Every tier that this machine can run and that was built."""
+    """Every tier that was built and that this machine can run."""
 
     def code(self, name: str) -> int:
-        """A constant of quire.h: the numbers of its enums are written there alone."""
+        """Return the value of a constant of quire.h."""
         value: int = getattr(self.lib, name)
         return value
 
     def error(self, what: str) -> BackendError:
-        """What the last failed call said."""
+        """Return an error with the message of the last failed call."""
         message = self.ffi.string(self.lib.quire_last_error()).decode("utf-8", "replace")
         return BackendError(f"{what}: {message}")
 
 
 @cache
 def load(isa: str | None = None) -> Library:
-    """The library of tier `isa`, or of the best one. Raises BackendError if there is none.
+    """Return the library of tier `isa`, or of the best tier. Raises BackendError if it cannot run.
 
-    From then on this process survives mapped files that are cut short.
+    Afterwards, this process survives the truncation of mapped files.
     """
     if isa is not None and isa not in TIERS:
-        raise ConfigError(f"QUIRE_ISA={isa!r} is not a tier; use one of {', '.join(TIERS)}")
+        raise ConfigError(f"QUIRE_ISA must be one of {', '.join(TIERS)}, not {isa!r}")
     begin = time.perf_counter()
     ffi = _interface()
     available = _available(ffi)
@@ -79,21 +80,23 @@ def load(isa: str | None = None) -> Library:
 
 @cache
 def build(isa: str) -> str:
-    """Names a tier's library by its bytes, and the C library, of which it has sines and cosines."""
+    """Return a name of everything that determines the bits of a tier's results: the bytes of its
+    library and the version of the C library, which computes sines and cosines."""
     digest = hashlib.sha256(_path(isa).read_bytes()).hexdigest()
     return f"{isa} {digest[:32]} {libc_version()}"
 
 
 @cache
 def guard_mappings() -> None:
-    """Lends the native guard to every mapping of a weights file. Raises BackendError if there is
-    no library. The generic one does it, whichever tier computes: a process has one handler."""
+    """Guards every new mapping of a weights file with the native guard. Raises BackendError if the
+    library is missing. The generic library does this for all tiers, because a process has one
+    signal handler."""
     ffi = _interface()
     use_guard(_NativeGuard(ffi, _open(ffi, "generic")))
 
 
 class _NativeGuard:
-    """`PageGuard` in native code, which alone may run where a page is missing."""
+    """`PageGuard` in native code: the handler of a missing page cannot run Python."""
 
     def __init__(self, ffi: Any, lib: Any) -> None:
         self._ffi = ffi
@@ -104,7 +107,7 @@ class _NativeGuard:
         words = name.encode(errors="replace")
         slot: int = self._lib.quire_watch_mapping(pointer, data.nbytes, words)
         if slot < 0:
-            raise BackendError(f"{name} cannot be watched: too many files are mapped")
+            raise BackendError(f"{name} cannot be guarded: too many files are mapped")
         return slot
 
     def forget(self, slot: int) -> None:
@@ -116,12 +119,13 @@ class _NativeGuard:
 
 
 def best_tier(available: tuple[str, ...], is_intel: bool) -> str:
-    """The fastest of the tiers that are there, by the processor alone: a measurement could choose
-    otherwise at the next start, and tiers may differ in the last bit.
+    """Return the fastest available tier for this processor.
 
-    That is the last one, except that Intel's cores have half the bfloat16 dot products of AMD's:
-    without AMX, float32 products of widened weights are as fast for one row, 1.3 times as fast
-    for 32 and 1.5 times for 512 (measured on a Xeon with its AMX left out).
+    Nothing is measured: a measurement could choose another tier at the next start, and tiers may
+    differ in the last bit. The fastest tier is the last one, with an exception: Intel's cores have
+    half the throughput of AMD's for bfloat16 dot products. Without AMX, float32 products of widened
+    weights are as fast for 1 row, 1.3 times as fast for 32 rows and 1.5 times as fast for 512 rows
+    (measured on a Xeon without use of its AMX).
     """
     if is_intel and available[-1] == "avx512_bf16" and "avx512" in available:
         return "avx512"
@@ -133,7 +137,7 @@ def _interface() -> Any:
         return importlib.import_module("quire.backends.cpu._native.abi").ffi
     except ModuleNotFoundError:
         raise BackendError(
-            "the native library was not built; reinstall Quire where there is a C++ compiler"
+            "the native library was not built; install a C++ compiler and reinstall Quire"
         ) from None
 
 
@@ -147,26 +151,29 @@ def _open(ffi: Any, isa: str) -> Any:
     try:
         lib = ffi.dlopen(str(path))
     except OSError as error:
-        raise BackendError(f"{path} does not load: {error}") from None
+        raise BackendError(f"{path} cannot be loaded: {error}") from None
     if lib.quire_abi_version() != lib.QUIRE_ABI_VERSION:
         raise BackendError(
-            f"{path} has ABI version {lib.quire_abi_version()}, not {lib.QUIRE_ABI_VERSION}; "
+            f"{path} must have ABI version {lib.QUIRE_ABI_VERSION}, not {lib.quire_abi_version()}; "
             "reinstall Quire"
         )
     sizes = ffi.new(f"int64_t[{len(_CHECKED_STRUCTS)}]")
     lib.quire_struct_sizes(sizes)
     for name, size in zip(_CHECKED_STRUCTS, sizes, strict=True):
         if ffi.sizeof(name) != size:
-            raise BackendError(f"{path} was built from another header: {name} differs")
+            raise BackendError(
+                f"{path} was built from another quire.h: {name} differs; reinstall Quire"
+            )
     tiers = {_tier_code(lib, name): name for name in TIERS}
     if (tier := tiers[lib.quire_library_tier()]) != isa:
-        raise BackendError(f"{path} was built for tier {tier}")
+        raise BackendError(f"{path} must be built for tier {isa}, not {tier}; reinstall Quire")
     return lib
 
 
 @cache
 def _available(ffi: Any) -> tuple[str, ...]:
-    """Tiers that were built and run here. The generic library, which runs anywhere, is asked."""
+    """Tiers that were built and that this machine can run, according to the generic library, which
+    runs everywhere."""
     generic = _open(ffi, "generic")
     runnable = generic.quire_cpu_tiers()
     return tuple(
@@ -177,6 +184,6 @@ def _available(ffi: Any) -> tuple[str, ...]:
 
 
 def _tier_code(lib: Any, isa: str) -> int:
-    """quire_tier."""
+    """Return the quire_tier of a tier's name."""
     code: int = getattr(lib, f"QUIRE_TIER_{isa.upper()}")
     return code

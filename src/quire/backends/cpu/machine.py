@@ -1,6 +1,6 @@
-"""What this machine offers the CPU backend: threads and instruction-set tiers.
+"""The threads and instruction-set tiers that this machine offers the CPU backend.
 
-Called where an engine is configured and by `quire doctor`.
+Called when an engine is configured, and by `quire doctor`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from quire.backends.cpu.library import load
 from quire.errors import ConfigError, QuireError
 
 _WORTH_A_THREAD = 0.25
-"""Share of a CPU, as a quota gives it."""
+"""Fraction of a CPU in a quota that is worth one more thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuReport:
-    """For people: what could run here, and what would."""
+    """A summary for people: the tiers and threads available and chosen."""
 
     available_isas: tuple[str, ...]
     isa: str | None
-    """The tier that would be used; None if the library does not load."""
+    """The tier that an engine would use; None if the library does not load."""
     problem: str | None
-    """Why it does not load."""
+    """Why the library does not load or the number of threads is invalid; None: no problem."""
     num_threads: int
     allowed_cpus: int
     quota_cpus: float | None
@@ -35,7 +35,7 @@ class CpuReport:
 
 
 def cpu_report() -> CpuReport:
-    """Looks at the machine and the environment; raises nothing."""
+    """Return a report of the machine and the environment. Never raises."""
     available: tuple[str, ...] = ()
     isa = problem = None
     try:
@@ -51,11 +51,11 @@ def cpu_report() -> CpuReport:
 
 
 def default_num_threads() -> int:
-    """`QUIRE_THREADS`, or as many as affinity and the cgroup's quota allow, at least one.
+    """Return `QUIRE_THREADS`, or the number that affinity and the cgroup's quota allow, at least 1.
 
-    vLLM's variables name the cores, or how many to leave to others.
-    A part of a CPU is worth a thread if it is at least `_WORTH_A_THREAD`: at a quota of 1.5, two
-    threads generate 1.4 times as fast as one, and at 1.1 no faster, only less evenly.
+    vLLM's variables name the cores, or the number of cores to leave to other processes. A fraction
+    of a CPU counts as a thread if it is at least `_WORTH_A_THREAD`: at a quota of 1.5, two threads
+    generate 1.4 times as fast as one; at 1.1 they are not faster, and their speed varies more.
     """
     forced = env.forced_threads()
     if forced is not None:
@@ -75,7 +75,7 @@ def allowed_cpus() -> int:
 def cgroup_quota_cpus(
     root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")
 ) -> float | None:
-    """The smallest CPU quota of the process's cgroup and those around it; None if unlimited."""
+    """The smallest CPU quota of the process's cgroup and its ancestors; None if unlimited."""
     quotas = []
     for directory in _cgroup_directories(root, proc):
         with suppress(OSError, ValueError, ZeroDivisionError):
@@ -86,7 +86,7 @@ def cgroup_quota_cpus(
 
 
 def _cgroup_directories(root: Path, proc: Path) -> list[Path]:
-    """This process's directory in the v2 and the v1 cpu hierarchy, with all parents."""
+    """This process's directories in the v2 and the v1 cpu hierarchy, with all parents."""
     try:
         lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""`block_values`: from the blocks of any GGUF type to float32.
+"""`block_values`: converts blocks of any GGUF type to float32.
 
-A backend that holds a type as it is takes the blocks themselves (`GgufStore.stored`) instead.
+A backend that supports a type reads the blocks themselves instead (`GgufStore.stored`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.weights.gguf import grid_blocks, k_blocks, plain_blocks
 from quire.weights.gguf.plain_blocks import Bytes, Floats
 
 _CHUNK_BYTES = 1 << 18
-"""Of blocks that are computed at a time, so that what comes of them stays in the caches."""
+"""Bytes of blocks converted at a time, so that intermediate results stay in the caches."""
 
 
 def _f64(blocks: Bytes) -> Floats:
@@ -57,14 +57,14 @@ _VALUES: dict[str, Callable[[Bytes], Floats]] = {
 }
 
 READABLE = frozenset(_VALUES)
-"""The names of types that have values here."""
+"""Names of the types that `block_values` supports."""
 
 
 def block_values(type_name: str, blocks: Bytes) -> Floats:
-    """[n, numbers of a block] in float32, of [n, bytes of a block].
+    """Convert blocks [n, bytes of a block] to float32 [n, numbers of a block].
 
-    The bits are those of gguf-py's `dequantize`. A scale that is no number gives values that are
-    none, without an error: they are told when the weights are packed.
+    The bits are those of gguf-py's `dequantize`. A scale that is NaN gives NaN values without an
+    error; packing the weights reports them.
     """
     values = _VALUES[type_name]
     step = max(1, _CHUNK_BYTES // max(1, blocks.shape[1]))
