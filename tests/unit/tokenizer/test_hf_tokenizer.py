@@ -178,10 +178,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (lambda: ours("a", padding="shortest"), "padding must be True"),
         (lambda: ours("a", max_length=0), "max_length must be a positive integer"),
         (lambda: ours([1]), "text must be a string"),
-        (lambda: ours(["a", "a b"], return_tensors="np"), "sequences of one length"),
-        (lambda: ours.apply_chat_template([]), "not empty"),
+        (lambda: ours(["a", "a b"], return_tensors="np"), "sequences of equal length"),
+        (lambda: ours.apply_chat_template([]), "at least one message"),
         (lambda: ours.apply_chat_template(CHAT), "this model has no chat template"),
-        (lambda: ours.apply_chat_template(CHAT, tools=[print]), "tools must be JSON schemas"),
+        (lambda: ours.apply_chat_template(CHAT, tools=[print]), "tools must be a list"),
     ):
         with pytest.raises(RequestError, match=message):
             call()
