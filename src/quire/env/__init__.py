@@ -173,7 +173,7 @@ def server_dev_mode() -> bool:
 
 
 def kv_store_is_off() -> bool:
-    """Whether `QUIRE_KV_STORE` turns the KV store off, unless an argument requests one."""
+    """`QUIRE_KV_STORE`: `off` turns the KV store off, unless an argument requests one."""
     value = os.environ.get("QUIRE_KV_STORE", "").strip().lower()
     if value in ("", "auto", "on", "1", "true"):
         return False
@@ -198,8 +198,8 @@ def hub_is_offline() -> bool:
 
 
 def offline_variable() -> str | None:
-    """The name of the variable that turns the hub off (`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`),
-    with huggingface_hub's rules; None: the hub may be used."""
+    """`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`: the variable that turns access to the hub off, by
+    huggingface_hub's rules; None: the hub may be used."""
     name, value = _first_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     return name if value.upper() in {"1", "ON", "YES", "TRUE"} else None
 
