@@ -118,7 +118,7 @@ def test_text_needs_a_tokenizer(make_config: MakeConfig) -> None:
         processor.process("r", "text", SamplingParams())
     with pytest.raises(RequestError, match="stop strings require a tokenizer"):
         processor.process("r", [1], SamplingParams(stop="x"))
-    with pytest.raises(RequestError, match="bad_words strings need a tokenizer"):
+    with pytest.raises(RequestError, match="bad_words strings require a tokenizer"):
         processor.process("r", [1], SamplingParams(bad_words=["x"]))
     assert processor.process("r", [1], SamplingParams()).prompt is None
 
