@@ -108,7 +108,7 @@ def test_the_environment_switches_it_off_where_nobody_asks(
     assert store(model_dir, kv_store_memory=MiB) is not None
     assert store(model_dir, kv_store=True, load_format="dummy") is not None
     monkeypatch.setenv("QUIRE_KV_STORE", "perhaps")
-    with pytest.raises(ConfigError, match="QUIRE_KV_STORE='perhaps' is not known; use on or off"):
+    with pytest.raises(ConfigError, match="QUIRE_KV_STORE='perhaps' must be on or off"):
         store(model_dir)
 
 
