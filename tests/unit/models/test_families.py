@@ -90,9 +90,7 @@ def test_a_model_of_text_alone_has_no_parts_to_leave_out() -> None:
 
 def test_an_unknown_architecture_is_compared_with_the_nearest() -> None:
     config = {**LLAMA, "architectures": ["LlamaxForCausalLM"]}
-    with pytest.raises(
-        UnsupportedModelError, match=r"nearest is LlamaForCausalLM, which uses all"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"nearest is LlamaForCausalLM, which uses all"):
         build_program(config)
     with pytest.raises(UnsupportedModelError, match=r"does not use the keys foo_d_state"):
         build_program({**config, "foo_d_state": 3})

@@ -172,7 +172,10 @@ def test_chats(make: Callable[[Path], Path], tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     ours = HFTokenizer.from_directory(like_gpt2(tmp_path))
     for call, message in (
-        (lambda: ours("a", return_tensors="pt"), "return_tensors must be 'np' or None (torch is not"),
+        (
+            lambda: ours("a", return_tensors="pt"),
+            "return_tensors must be 'np' or None (torch is not",
+        ),
         (lambda: ours("a", "b"), "text_pair is not supported"),
         (lambda: ours("a", truncation="only_second"), "truncation must be True or False"),
         (lambda: ours("a", padding="shortest"), "padding must be True"),
