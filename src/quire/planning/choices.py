@@ -188,6 +188,6 @@ def _as_packed(
         )
     return dataclasses.replace(
         args,
-        dtype=packed.dtype,  # the file's dtype was checked above
+        dtype=packed.dtype,  # type: ignore[arg-type]  # checked above
         quantization=packed.quantization,
     )

@@ -35,8 +35,8 @@ def run_command(command: Sequence[str], *, shows_output: bool) -> None:
     except OSError as error:
         raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode:
-        output = (done.stderr or "").strip()[-600:]
-        raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {output}")
+        end = (done.stderr or "").strip()[-600:]
+        raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {end}")
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -192,8 +192,8 @@ async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
         "status_code": answer.status, "request_id": answer.request_id, "body": answer.body,
     }  # fmt: skip
     if answer.status != 200:
-        error = answer.body.get("error", answer.body) if isinstance(answer.body, dict) else {}
-        return {**reply, "error": error}
+        found = answer.body.get("error", answer.body) if isinstance(answer.body, dict) else {}
+        return {**reply, "error": found}
     return reply
 
 
