@@ -2,8 +2,8 @@
 
 A sweep is a test function with many cases: the product of families, formats, tiers, shapes. A value
 is the `isa`, `case` or any other argument of a case. The sample has each value at least once, in
-combinations that a seed chooses, so that every run covers every family, every format and every tier,
-and many runs cover their combinations.
+combinations that a seed chooses: every run covers every family, every format and every tier, and
+many runs cover their combinations.
 
 `QUIRE_TEST_SEED` repeats a sample; `QUIRE_TEST_SAMPLE=all` runs every case.
 """
