@@ -59,6 +59,11 @@ def pytest_report_header() -> str:
     return f"sweeps: a sample; {sweeps.SEED}={seed} repeats it, {sweeps.SAMPLE}=all runs every case"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus:
+        terminalreporter.write_line(pytest_report_header())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the cases of sweeps that are not in the sample of this run."""
     seed = sweeps.seed()
@@ -78,7 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _not_sampled(cases: list[pytest.Item], random: Random) -> list[pytest.Item]:
     """Cases of one test function that do not run. Those that would skip cover nothing."""
     here = [case for case in cases if _runs_here(case)]
-    values = [frozenset(case.callspec.indices.items()) for case in here]  # type: ignore[attr-defined]
+    values = [
+        frozenset((name, id(value)) for name, value in case.callspec.params.items())  # type: ignore[attr-defined]
+        for case in here
+    ]
     chosen = {here[place].nodeid for place in sweeps.sample(values, random)}
     return [case for case in cases if case.nodeid not in chosen]
 
@@ -86,7 +94,7 @@ def _not_sampled(cases: list[pytest.Item], random: Random) -> list[pytest.Item]:
 def _runs_here(case: pytest.Item) -> bool:
     """False for a tier that this processor cannot run."""
     values: dict[str, Any] = case.callspec.params  # type: ignore[attr-defined]
-    tiers = {values[name] for name in ("isa", "tier") if values.get(name) in TIERS}
+    tiers = {value for value in values.values() if isinstance(value, str) and value in TIERS}
     try:
         return tiers <= set(runnable_tiers())
     except BackendError:  # the test says that there is no native library

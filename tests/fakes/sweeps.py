@@ -20,7 +20,7 @@ SMALL = 8
 """Sweeps of at most so many cases run whole."""
 
 Values = frozenset[tuple[str, int]]
-"""Of a case: the name of each argument, and which of its values it has."""
+"""Of a case: the name of each argument, and a number for its value, equal for equal values."""
 
 
 def seed() -> int | None:
