@@ -1,6 +1,6 @@
 """Python blocks of the documentation that are marked `<!-- run -->` run as they stand.
 
-The demo model is behind them, and the address of the examples leads to a server of this test.
+They use the demo model, and the address of the examples leads to a server of this test.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from running_server import RunningServer
+
+import quire
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
@@ -46,8 +48,9 @@ def test_blocks_are_found() -> None:
 @pytest.mark.parametrize("place", BLOCKS)
 def test_a_block_runs(place: str, demo_server: RunningServer, tmp_path: Path) -> None:
     code = BLOCKS[place].replace(ADDRESS, demo_server.url.rstrip("/"))
+    source = str(Path(quire.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": source},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
