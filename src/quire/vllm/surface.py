@@ -67,7 +67,7 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.entrypoints.openai.chat_completion.protocol": {
         "quire.server.plugins.requests": "BatchChatCompletionRequest ChatCompletionRequest",
-        "quire.server.schema.chat": "ChatCompletionToolsParam=Tool",
+        "quire.server.apis.chat.tools": "ChatCompletionToolsParam=Tool",
     },
     "vllm.entrypoints.openai.completion.protocol": {
         "quire.server.plugins.requests": "CompletionRequest"

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from loop_lag import LoopLag
 
-from quire.server.requests import sampling
+from quire.server.generation import sampling
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 from .conftest import Harness, MakeHarness
@@ -258,7 +258,7 @@ def test_large_requests_wait_for_each_other_and_nobody_for_them(
 def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
     """The tokenizing of a prompt that nobody waits for any longer does not go on."""
     pool = harness.context.pool
-    tokenizer = harness.context.tokenizer()
+    tokenizer = harness.model.tokenizer()
     slow = tokenizer.encode_pieces
     num_pieces = 0
 

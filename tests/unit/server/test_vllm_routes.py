@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire.server import ServerArgs
+from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, endpoints_of
-from quire.server.routes.absent import ABSENT_ROUTES
 from quire.watermark.config import WatermarkConfig
 
 from .conftest import Harness, MakeHarness
@@ -125,8 +125,8 @@ def test_the_tokenizer_tells_of_itself_when_asked_to(make_harness: MakeHarness) 
     assert off.status_code == 404
     assert "--enable-tokenizer-info-endpoint" in off.json()["error"]["message"]
     harness = make_harness(enable_tokenizer_info_endpoint=True)
-    assert harness.context.engine is not None
-    tokenizer = harness.context.engine.tokenizer
+    assert harness.model.engine is not None
+    tokenizer = harness.model.engine.tokenizer
     tokenizer.config |= {
         "eos_token": {"content": "</s>", "lstrip": False}, "vocab_file": "/a/b",
         "added_tokens_decoder": {"0": {"content": "<s>"}}, "model_max_length": 10**30,
@@ -178,7 +178,7 @@ def test_the_server_tells_of_itself(
     for name in ("QUIRE_API_KEY", "VLLM_HF_TOKEN", "VLLM_DB_PASSWORD", "QUIRE_SECRET"):
         monkeypatch.setenv(name, "hidden-value")
     harness = make_harness(enable_dev_routes=True)
-    engine = harness.context.loaded_engine()
+    engine = harness.model.loaded_engine()
     marked = replace(engine.config, watermark=WatermarkConfig(key=7777777, alpha=0.25))
     monkeypatch.setattr(engine, "config", marked)
     text = harness.request("GET", "/server_info")

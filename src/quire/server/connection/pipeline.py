@@ -25,7 +25,7 @@ class Pipeline:
         self._is_for_probes = is_for_probes
         self._exchanges: list[Exchange] = []
         self.refusal: Problem | None = None
-        """The last reply, to bytes that are no valid request."""
+        """The last reply, to bytes that are not a valid request."""
 
     @property
     def first(self) -> Exchange | None:

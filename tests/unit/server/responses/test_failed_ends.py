@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.replies.responses.writer import ResponsesWriter
-from quire.server.stored_responses.of_server import response_store
+from quire.server.apis.responses.output.writer import ResponsesWriter
+from quire.server.apis.responses.store.store import response_store
 
 from .asking import RESPONSES, body_of, events_in
 from .test_stored import until_ended

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from quire.server.stored_responses.of_server import response_store
+from quire.server.apis.responses.store.store import response_store
 
 from .asking import RESPONSES, body_of
 from .test_stored import until_ended

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.replies.responses.custom_input import custom_input
-from quire.server.requests.responses.conversion import chat_request
-from quire.server.requests.responses.kept_items import input_items
-from quire.server.requests.responses.tools import offered_tools, shown_tools
-from quire.server.schema.chat import ChatRequest
-from quire.server.schema.responses.request import ResponsesRequest
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.responses.input.conversion import chat_request
+from quire.server.apis.responses.input.kept_items import input_items
+from quire.server.apis.responses.output.open_items import custom_input
+from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses.tools import offered_tools, shown_tools
 
 from .asking import function
 

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.stored_responses.entry import ResponseKey
-from quire.server.stored_responses.of_server import response_store
+from quire.server.apis.responses.store.entry import ResponseKey
+from quire.server.apis.responses.store.store import response_store
 from server.conftest import Harness
 
 from .asking import RESPONSES, body_of, check_stream, events_in, refused, whole
