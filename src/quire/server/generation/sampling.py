@@ -21,7 +21,7 @@ from quire.server.generation.limits import check_max_tokens
 from quire.server.generation.request_fields import DEFAULT_MAX_TOKENS, GenerationFields
 from quire.server.served_model import ServedModel
 
-_FIELDS_THAT_DIFFER = {"max_tokens", "prompt_logprobs", "structured_outputs"}
+_FIELDS_THAT_DIFFER = {"logprobs", "max_tokens", "prompt_logprobs", "structured_outputs"}
 _SAME_NAME = (
     {field.name for field in msgspec.structs.fields(GenerationFields)}
     & {field.name for field in msgspec.structs.fields(SamplingParams)}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.parsers.format import ReplyFormat
-    from quire.server.apis.chat.reply_plan import ReplyPlan
     from quire.server.apis.chat.schema import ChatRequest
     from quire.server.apis.chat.tools import ToolUse
     from quire.server.plugins.reader import PluginReader
@@ -35,20 +34,27 @@ class RequestPlugins:
         """Whether one of them reads the reasoning."""
         return self.reasoning is not None
 
-    def reader(self, plan: ReplyPlan, prompt_token_ids: Sequence[int]) -> PluginReader:
-        """For one choice. Each has parsers of its own, which keep what they have read."""
+    def reader(
+        self,
+        format: ReplyFormat,
+        schemas: Mapping[str, Mapping[str, Any]] | None,
+        prompt_token_ids: Sequence[int],
+        *,
+        is_reasoning: bool,
+    ) -> PluginReader:
+        """A reader for one choice, with parsers of its own, because they have state."""
         from quire.server.plugins.reader import PluginReader
 
         made = None if self.reasoning is None else self.reasoning(self.tokenizer)
         calls = None if self.calls is None else _made(self.calls, self.tokenizer, self.request)
         return PluginReader(
-            plan.format,
-            plan.schemas,
+            format,
+            schemas,
             reasoning=made,
             calls=calls,
             request=self.request,
             prompt_token_ids=prompt_token_ids,
-            is_reasoning=plan.is_reasoning,
+            is_reasoning=is_reasoning,
         )
 
 

@@ -16,7 +16,6 @@ from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.params import SamplingParams
 from quire.server.apis.chat import schema as chat
-from quire.server.apis.chat.prompts import thinking_variables
 from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.completions import schema as completion
 from quire.server.apis.responses.schema import request as responses
@@ -153,7 +152,7 @@ class _Chat(_Body):
         """Includes the request's own template, which a server refuses."""
         own = self._body.chat_template_kwargs or {}
         effort = self._effort()
-        thinking = {} if effort is None else thinking_variables(effort)
+        thinking = {} if effort is None else chat.thinking_variables(effort)
         others = {**thinking, **own, "reasoning_effort": effort, **self._variables()}
         return ChatParams(
             getattr(self._body, "chat_template", None) or default_template,

@@ -218,12 +218,12 @@ def test_tools_that_are_not_run_here_are_left_out() -> None:
     namespace = {"type": "namespace", "name": "ns", "tools": [function("g"), GRAMMAR]}
     only = {"type": "namespace", "name": "other", "tools": [{"type": "web_search"}]}
     request = asking(tools=[*LEFT_OUT, function("f"), namespace, only])
-    shown, names = shown_tools(request.tools, "auto")
+    shown, names = shown_tools(msgspec.structs.replace(request, tool_choice="auto"))
     assert list(offered_tools(shown or [])) == ["f", "ns__g"]
     kinds = ["web_search", "image_generation", "local_shell", "mcp", "new", "patch"]
     assert names == [f"tools.{kind}" for kind in [*kinds, "patch", "web_search"]]
-    assert shown_tools(asking(tools=LEFT_OUT).tools, None)[0] is None
-    assert shown_tools([], None) == (None, [])
+    assert shown_tools(asking(tools=LEFT_OUT))[0] is None
+    assert shown_tools(asking(tools=[])) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -236,10 +236,10 @@ def test_tools_that_are_not_run_here_are_left_out() -> None:
 def test_a_choice_of_a_tool_that_is_left_out_is_refused(choice: Any) -> None:
     request = asking(tools=[*LEFT_OUT, function("f")])
     with pytest.raises(RequestError, match="left out") as caught:
-        shown_tools(request.tools, choice)
+        shown_tools(msgspec.structs.replace(request, tool_choice=choice))
     assert caught.value.parameter == "tool_choice"
     with pytest.raises(RequestError, match="none can be required"):
-        shown_tools(asking(tools=LEFT_OUT).tools, "required")
+        shown_tools(asking(tools=LEFT_OUT, tool_choice="required"))
 
 
 @pytest.mark.parametrize(

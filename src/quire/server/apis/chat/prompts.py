@@ -7,7 +7,7 @@ are rendered and tokenized in the server's `WorkPool`, off the event loop.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +16,7 @@ from quire.errors import RequestError
 from quire.frontend.tokenization import Truncation
 from quire.parsers.tool_formats.json.generic import with_tools_in_words
 from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
-from quire.server.apis.chat.schema import ChatMessage, ChatRequest
+from quire.server.apis.chat.schema import ChatMessage, ChatRequest, thinking_variables
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
@@ -118,11 +118,6 @@ def _chat_input(
 
 def _forbids_calls(request: ChatRequest | TokenizeRequest) -> bool:
     return isinstance(request, ChatRequest) and request.forbids_calls
-
-
-def thinking_variables(effort: str) -> dict[str, Any]:
-    """What an effort means for templates that know `enable_thinking` instead."""
-    return {"enable_thinking": effort != "none"}
 
 
 async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool) -> str:

@@ -44,7 +44,14 @@ class ReplyReader(Protocol):
 class Plugins(Protocol):
     """The parsers of plug-ins that read a reply."""
 
-    def reader(self, plan: ReplyPlan, prompt_token_ids: Sequence[int]) -> ReplyReader:
+    def reader(
+        self,
+        format: ReplyFormat,
+        schemas: Mapping[str, Mapping[str, Any]] | None,
+        prompt_token_ids: Sequence[int],
+        *,
+        is_reasoning: bool,
+    ) -> ReplyReader:
         """A parser for one choice."""
 
     @property
@@ -122,7 +129,9 @@ class ReplyPlan:
     def parser(self, prompt_token_ids: Sequence[int] = ()) -> ReplyReader:
         """A parser for one choice."""
         if self.plugins is not None:
-            return self.plugins.reader(self, prompt_token_ids)
+            return self.plugins.reader(
+                self.format, self.schemas, prompt_token_ids, is_reasoning=self.is_reasoning
+            )
         return ReplyParser(self.format, self.schemas, is_reasoning=self.is_reasoning)
 
     async def constrain(self, model: ServedModel, params: SamplingParams) -> list[str]:

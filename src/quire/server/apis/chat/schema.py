@@ -230,3 +230,8 @@ class ChatChunk(ChunkFields, kw_only=True):
     choices: list[ChatChunkChoice]
     prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
     prompt_text: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def thinking_variables(effort: str) -> dict[str, Any]:
+    """What an effort means for templates that know `enable_thinking` instead."""
+    return {"enable_thinking": effort != "none"}

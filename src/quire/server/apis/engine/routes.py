@@ -7,17 +7,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import ConfigError, RequestError
-from quire.frontend.online.async_llm import AsyncLLM
 from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server.apis.engine import schema as schema
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.bodies.query import read_query
 from quire.server.http.problems import HttpError, Problem
+
+if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
 
 
 async def sleep(http: Request) -> Response:
