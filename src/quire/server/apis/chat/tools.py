@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.parsers.call_rules import CallRules, Choice, OfferedTool, StrictLevel
 from quire.server.generation.request_fields import GenerationFields
+
+if TYPE_CHECKING:
+    from quire.parsers.call_rules import CallRules, Choice, StrictLevel
 
 
 class FunctionDefinition(
@@ -64,7 +66,7 @@ _NO_TOOLS = "When using `tool_choice`, `tools` must be set."
 class ToolUse:
     """The tools that the reply may or must call."""
 
-    rules: CallRules = field(default_factory=lambda: CallRules((), "none"))
+    rules: CallRules = field(default_factory=lambda: _rules(tools=(), choice="none"))
     is_named: bool = False
     """The request names the one tool to call. Then `finish_reason` is `stop`, as in OpenAI's
     API."""
@@ -77,6 +79,12 @@ class ToolUse:
     def is_searched(self) -> bool:
         """Whether the reply is searched for calls."""
         return self.rules.choice != "none"
+
+
+def _rules(**fields: Any) -> CallRules:
+    from quire.parsers.call_rules import CallRules  # its chain of imports is long
+
+    return CallRules(**fields)
 
 
 def tool_use(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
@@ -128,7 +136,9 @@ def _tool_use(
         return ToolUse()
     offered = [tool.function for tool in tools]
     mode, names, is_named = _choice(choice, _names(offered))
-    rules = CallRules(
+    from quire.parsers.call_rules import OfferedTool
+
+    rules = _rules(
         tools=tuple(
             OfferedTool(one.name, one.parameters, one.strict, f"{place.format(index)}.parameters")
             for index, one in enumerate(offered)
