@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire.errors import PromptError
 from quire.frontend.tokenization import Truncation
@@ -17,8 +17,9 @@ from quire.inputs import TokensPrompt
 from quire.params import SamplingParams
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE, check_wanted
-from quire.tokenizer import Tokenizer
-from quire.tokenizer.tokenizer import PIECE_CHARS
+
+if TYPE_CHECKING:
+    from quire.tokenizer import Tokenizer
 
 Prompt = TypeVar("Prompt", bound="PreparedPrompt")
 
@@ -86,6 +87,8 @@ def encode(
     limit, longest = limits.max_model_len, _longest_piece_bytes(tokenizer)
     if must_fit and longest is not None and num_bytes > limit * longest:
         raise text_too_long(num_bytes, limit * longest, limit)
+    from quire.tokenizer.tokenizer import PIECE_CHARS
+
     ids: list[int] = []
     for piece in tokenizer.encode_pieces(text, add_special_tokens=add_special_tokens):
         ids += piece

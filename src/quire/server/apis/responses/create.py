@@ -23,7 +23,6 @@ from quire.server.apis.responses.run import ResponseRun
 from quire.server.apis.responses.schema.reply import InputTokens
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.apis.responses.store.store import response_store
-from quire.server.apis.text.routes import rendered_chat
 from quire.server.bodies.json_http import (
     context_of,
     json_response,
@@ -65,6 +64,8 @@ async def count_input_tokens(http: Request) -> Response:
 
 async def render_response(http: Request) -> Response:
     """The prompt and parameters that a request for a response would run with."""
+    from quire.server.apis.text.routes import rendered_chat  # its chain of imports is long
+
     context = context_of(http)
     request = await read_body(http, ResponsesRequest)
     with named_as_asked():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
-from quire.server.context import ServerContext, Target
 from quire.server.generation.reply_fields import ReplyFields
 from quire.server.generation.request_fields import GenerationFields
+
+if TYPE_CHECKING:
+    from quire.server.context import ServerContext, Target
 
 Reply = TypeVar("Reply", bound=ReplyFields)
 
