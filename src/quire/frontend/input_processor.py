@@ -37,7 +37,6 @@ from quire.structured.params import StructuredOutputsParams
 from quire.structured.trials.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
-from quire.watermark.requests import settle_watermark
 
 _MAX_TIME_S = 1e11
 """Some thousand years: a later time is no time."""
@@ -73,7 +72,6 @@ class InputProcessor:
     ) -> None:
         """`on_first_grammar` is called as the first grammar is tried, by any thread."""
         self.model_config = config.model
-        self.watermark = config.watermark
         self._reasoning = config.reasoning
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
@@ -183,7 +181,6 @@ class InputProcessor:
         if resolved.structured_outputs is not None:
             resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
-        settle_watermark(resolved, self.watermark)
         return resolved
 
     def _reasoning_tokens(

@@ -39,7 +39,7 @@ class CompilePlan:
     kv: KVCacheSpec
     options: CompileOptions
     gives_logits: bool = False
-    """Whether custom logits processors, or a watermark, choose tokens beside the model."""
+    """Whether custom logits processors change the logits before tokens are chosen."""
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """In bytes; `kv.num_blocks` does not matter. Raises BackendError for what it cannot do."""
@@ -73,8 +73,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError for what the backend cannot do.
     """
-    gives_logits = bool(facts.logits_processors) or facts.watermark is not None
-    draft = _draft(program, choices, gives_logits)
+    draft = _draft(program, choices, bool(facts.logits_processors))
     needs = draft.memory_needs(facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
@@ -146,5 +145,5 @@ def compile_plan(config: EngineConfig) -> CompilePlan:
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=model.max_model_len,
         ),
-        bool(model.logits_processors) or config.watermark is not None,
+        bool(model.logits_processors),
     )

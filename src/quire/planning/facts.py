@@ -29,7 +29,6 @@ from quire.planning.kv.events import kv_events_config
 from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
-from quire.watermark.config import WatermarkConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Facts:
     device: DeviceConfig
     logits_processors: tuple[ProcessorName, ...]
     """Those of the arguments and of installed packages, loaded once."""
-    watermark: WatermarkConfig | None
     kv_cache_bytes: int | None
     """From the environment; None: it says nothing."""
     kv_store: AskedStore
@@ -89,7 +87,6 @@ def gather_facts(args: EngineArgs) -> Facts:
         ),
         device=device,
         logits_processors=processor_names(args.logits_processors),
-        watermark=WatermarkConfig.of(args.watermark_config),
         kv_cache_bytes=env.kv_cache_bytes(),
         kv_store=kv_store,
         kv_disk=store_disk(kv_store),
