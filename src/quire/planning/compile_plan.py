@@ -14,7 +14,7 @@ from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
 from quire.config.records import EngineConfig
 from quire.errors import DoesNotFitError
-from quire.models import Shipped, as_asked, build_program, shipped_format
+from quire.models import Shipped, as_asked, build_program
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
 from quire.units import ceil_div, format_bytes
@@ -94,7 +94,7 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     limit = int(facts.memory.available_bytes * choices.kv_memory.utilization)
     room = limit - needs.workspace_bytes - needs.kv_blocks(needs.block_size) * needs.kv_block_bytes
     config = facts.checkpoint.hf_config
-    shipped = shipped_format(config)
+    shipped = facts.checkpoint.model.shipped
     is_held = isinstance(shipped, Shipped) and shipped.expanded is None
     is_fixed = facts.checkpoint.packed is not None or is_held
     if needs.weight_bytes <= room or is_fixed:

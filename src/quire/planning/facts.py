@@ -20,7 +20,6 @@ from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
-from quire.models import is_transformers
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.kv.asked import AskedStore, asked_store
@@ -65,7 +64,7 @@ def gather_facts(args: EngineArgs) -> Facts:
     device = choose_device(
         args.backend,
         args.num_threads,
-        runs_transformers=is_transformers(checkpoint.hf_config),
+        runs_transformers=checkpoint.model.is_transformers,
     )
     path = checkpoint.path
     kv_store = asked_store(args)
