@@ -28,6 +28,8 @@ def with_fewer_layers(program: Program, num_alike: int) -> FewerLayers:
     All layers are kept where some other layer than the next reads what a layer writes. K and V
     that several layers read are those of the last layer left that has written any like them.
     """
+    if program.module is not None:
+        return FewerLayers(program, {})
     groups = group_by_layer(program.ops)
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for layer, ops in groups:
