@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ def test_one_that_asks_for_all_memory(
     model = with_parts(tiny_model, tmp_path / "model", normalizer=normalizer)
     server = start_server(engine={"model": model}, wait=False)
     assert server.wait() == 1
-    assert f"{model}/tokenizer.json: the tokenizers library gives up" in server.lines[-1]
+    # How it ends depends on the memory that the machine promises.
+    told = rf"{re.escape(str(model))}/tokenizer\.json: the tokenizers library (gives up|needs more)"
+    assert re.search(told, server.lines[-1])
 
 
 @pytest.mark.parametrize("mode", ["thread", "process"])

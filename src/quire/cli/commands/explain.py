@@ -13,6 +13,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quire.cli.chat_facts import reply_rows, turn_rows
 from quire.cli.kv_store.rows import store_rows
 from quire.cli.speed_lines import speed_lines
@@ -255,4 +257,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     return str(value) if isinstance(value, Path) else value
