@@ -27,7 +27,7 @@ LAYERS: list[list[str]] = [
     ["reasoning"],
     ["structured"],
     ["params", "outputs"],
-    ["gguf", "watermark"],
+    ["gguf"],
     ["inputs", "config", "beam_search"],
     ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],

@@ -51,7 +51,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     watermarking: bool | None = None
-    """Without effect, as no token is chosen by chance; the log says so."""
+    """Must be None or False: Quire does not watermark text."""
     stop: str | list[str] | None = None
     """Strings that end a sequence; vLLM has none. Not part of the text unless
     `include_stop_str_in_output`."""
@@ -67,8 +67,8 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
             if not isinstance(value, bool):
                 raise error(name, value, f"{name} must be True or False, got {quoted(value)}.")
         self.structured_outputs = structured_outputs_of(self.structured_outputs)
-        if not (self.watermarking is None or isinstance(self.watermarking, bool)):
-            message = f"watermarking must be True or False, got {quoted(self.watermarking)}."
+        if self.watermarking is not None and self.watermarking is not False:
+            message = f"watermarking must be None or False, got {quoted(self.watermarking)}."
             raise error("watermarking", self.watermarking, message)
         self._check_ranges()
 

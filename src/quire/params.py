@@ -51,11 +51,13 @@ _MAX_SEED = 2**64 - 1
 NOT_YET: dict[str, tuple[object, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None,),
+    "watermarking": (None, False),
 }
 """vLLM's fields that are not implemented, with their values that have no effect."""
 _WHY_NOT_YET = {
     "prompt_logprob_token_ids": "prompt_logprobs gives those of the most likely tokens",
     "prompt_logprob_start": "prompt_logprobs gives those of the whole prompt",
+    "watermarking": "Quire does not watermark text",
 }
 _OLD_NAMES = {"guided_decoding": "structured_outputs"}
 """Keywords of earlier versions of vLLM."""
@@ -153,7 +155,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     temperature: float = 1.0
     """Randomness, in [0, 2]; 0 chooses the most likely token every time."""
     watermarking: bool | None = None
-    """False: the text gets no watermark, though the engine's `watermark_config` has one."""
+    """Must be None or False: Quire does not watermark text."""
     top_p: float = 1.0
     """Keep the most likely tokens whose probabilities add up to this; in (0, 1]."""
     top_k: int = 0
@@ -221,7 +223,6 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     _bad_words_token_ids: list[list[int]] | None = None
     _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
-    _watermarking_skipped: bool = False
 
     def __post_init__(self) -> None:
         _refuse_not_yet(self)
@@ -355,15 +356,6 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         extra = [token_id for token_id in ids if token_id != eos_token_id]
         self.stop_token_ids = list(dict.fromkeys([*(self.stop_token_ids or []), *extra]))
 
-    @property
-    def watermarking_skipped(self) -> bool:
-        """Whether the text was to get a watermark that it cannot have."""
-        return self._watermarking_skipped
-
-    def settle_watermark(self, *, is_applied: bool, is_skipped: bool) -> None:
-        """Called by the engine, for its own copy."""
-        self.watermarking, self._watermarking_skipped = is_applied, is_skipped
-
     def mark_reasoning(self, marks: ReasoningMarks) -> None:
         """Says how the reasoning of this request is marked: grammars begin after it."""
         self._reasoning = marks
@@ -407,7 +399,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
             self.temperature = MIN_TEMPERATURE
 
     def _check_choices(self) -> None:
-        for name in (*_FLAGS, "skip_reading_prefix_cache", "watermarking"):
+        for name in (*_FLAGS, "skip_reading_prefix_cache"):
             value = getattr(self, name)
             if value is None and name not in _FLAGS:
                 continue

@@ -110,7 +110,7 @@ def _shown_field(name: str, value: object) -> str:
 
 
 def _holds_text(value: object) -> bool:
-    """Secrets are texts, or numbers as the key of a watermark; not switches and absent values."""
+    """Whether a value can be a secret: texts and numbers can, switches and None cannot."""
     return value is not None and not isinstance(value, bool)
 
 

@@ -74,10 +74,8 @@ BESIDE: dict[str, dict[str, Any]] = {
 """What must be set too, for a field to have an effect or to be accepted."""
 NOT_SAMPLED = set(NOT_YET) | {
     "_bad_words_token_ids", "_kept_token_ids", "_reasoning", "routed_experts_prompt_start",
-    "watermarking", "_watermarking_skipped",
 }  # fmt: skip
-"""Fields that no request may use, what `bad_words` becomes, what a server says, what nothing is
-told of, and what an engine without a watermark leaves out."""
+"""Fields that no request may use, results of `bad_words`, and fields that the engine ignores."""
 
 
 def cases() -> list[dict[str, Any]]:

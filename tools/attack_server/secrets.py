@@ -17,7 +17,6 @@ ENGINE_OPTIONS: dict[str, Any] = {
     "kv_store_url": [f"redis://{_AT}/0?password={PLANTED}"],
     "hf_token": PLANTED,
     "otlp_traces_endpoint": f"http://{_AT}?token={PLANTED}",
-    "watermark_config": json.dumps({"key": 7234561890123}),
 }
 SERVER_OPTIONS: dict[str, Any] = {
     "api_key": [PLANTED],
@@ -30,7 +29,7 @@ ENVIRONMENT = {
     "OTEL_EXPORTER_OTLP_HEADERS": f"api-key={PLANTED}",
     "HF_TOKEN": PLANTED,
 }
-SECRETS = (PLANTED, "7234561890123")
+SECRETS = (PLANTED,)
 
 
 def replies(url: str) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
 
 def exposed() -> str:
     """Everything at /metrics but the process's own."""
-    args = EngineArgs(kv_store=True, watermark_config={"key": 1})
+    args = EngineArgs(kv_store=True)
     engine = EngineSeries(build_engine_config(args))
     sets = [engine.metric_set, HttpMetrics([]).metric_set, SleepMetrics().metric_set]
     return table(["metric", "type", "labels", "what"], [row for one in sets for row in _rows(one)])

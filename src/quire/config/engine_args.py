@@ -79,11 +79,6 @@ class EngineArgs:
     logits_processors: list[str | type] | None = None
     """Classes that change logits before a token is chosen, as `package.module:Class`; their code
     runs in the engine. Those that installed packages offer as entry points are always loaded."""
-    watermark_config: dict[str, Any] | None = None
-    """Put a watermark into generated text: `{"algorithm": "gumbel", "key": 42}`, also
-    context_width, deduplicate_contexts, deduplicate_contexts_max_history, and alpha of
-    `dual_key_gumbel`, as vLLM has them. `quire.watermark.detection` finds it with the same key; a
-    request may leave it out by `watermarking`."""
     worker_extension_cls: str = ""
     """Class whose methods the worker has too, as `package.module.Class`, for `collective_rpc`;
     their code runs in the engine."""

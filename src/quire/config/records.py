@@ -18,7 +18,6 @@ from quire.config.quantization import Quantization
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
-from quire.watermark.config import WatermarkConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]
@@ -217,8 +216,6 @@ class EngineConfig:
     """None: nobody is told of blocks."""
     reasoning: ReasoningMarks | None = None
     """As the options say; None: they say nothing."""
-    watermark: WatermarkConfig | None = None
-    """None: no text gets a watermark."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; empty: there is none."""
 
@@ -261,11 +258,6 @@ class EngineConfig:
     def reasoning_config(self) -> ReasoningMarks | None:
         """`reasoning`."""
         return self.reasoning
-
-    @property
-    def watermark_config(self) -> WatermarkConfig | None:
-        """`watermark`."""
-        return self.watermark
 
     @property
     def parallel_config(self) -> ParallelConfig:

@@ -1,13 +1,13 @@
-"""`KVTransfers`: what the KV store has loaded, taken in between two steps.
+"""`KVTransfers`: hands the reports of the KV store's threads to the scheduler, between two steps.
 
 Owned by `EngineCore`. The store's threads read and write places that may be slow, and copy blocks.
-While requests run, these threads have a bounded part of the processor.
+While requests run, these threads get a bounded share of the processor. The state of loads and
+lookups is in `scheduler/stored_kv/loads.py`, the state of requests in `scheduler/states.py`.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,16 +23,12 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-_LOOK_AGAIN_S = 0.02
-"""Between two looks for what another engine is about to store."""
-_FEWEST_CHUNKS = 8
-"""What another engine has stored is loaded while it stores the rest, in parts of so many."""
 _WAIT_S = 0.01
-"""How long a turn waits for the store where nothing else can be done."""
+"""How long a turn waits for the store if there is nothing else to do."""
 _STATS_S = 1.0
 _SHARE_OF_A_STEP = 0.1
-"""So much of the time of a step loads may take from the processor: whoever waits for a step waits
-at most so much longer."""
+"""The part of a step's processor time that loads may take, so that a step is at most so much
+slower."""
 
 
 class BlockReader:
@@ -69,7 +65,7 @@ class BlockWriter:
 
 
 class KVTransfers:
-    """Takes in what the store has loaded. One thread, the core's."""
+    """Takes in what the store has loaded. Used by the core's thread only."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor, store: KVStore) -> None:
         self._scheduler = scheduler
@@ -77,15 +73,13 @@ class KVTransfers:
         self._store = store
         self._next_stats = 0.0
         self._step_s = 0.0
-        """Of the last step."""
+        """The duration of the last step."""
         self.is_prepared = not store.is_read
-        """Whether the store has the memory that a load takes beside blocks."""
-        self._again: deque[tuple[float, LookupJob]] = deque()
-        """Lookups that are to be repeated, and when; in order."""
+        """Whether the store has the memory that a load takes besides blocks."""
 
     def advance(self, *, may_wait: bool) -> None:
-        """Lets requests go on whose prefixes are there, or did not come in time. `may_wait`: there
-        is nothing else to do."""
+        """Lets requests go on whose prefixes are loaded, or were not loaded in time. `may_wait`:
+        there is nothing else to do."""
         states = self._scheduler.states
         if self._store.is_read:  # a load may begin in this step
             self._store.pace_loads(None if may_wait else _SHARE_OF_A_STEP * self._step_s)
@@ -102,10 +96,11 @@ class KVTransfers:
             if may_wait and states.waiting:
                 break  # a request may start
         self._end_overdue()
-        self._look_again()
+        if self._scheduler.loads is not None:
+            self._scheduler.loads.look_again(states.looking)
 
     def prepare(self) -> bool:
-        """Has the store take the memory for loads. False: it has."""
+        """Makes the store take the memory for loads. Returns False if it has it already."""
         if self.is_prepared:
             return False
         self.is_prepared = True
@@ -113,13 +108,13 @@ class KVTransfers:
         return True
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
-        """A plan took so long: what is loaded is compared with this."""
+        """Records how long a plan took: the store compares loading with computing."""
         self._step_s = duration_s
         self._store.compute.observe(plan.total_num_scheduled_tokens, duration_s)
 
     def take_stats(self, *, is_last: bool = False) -> KVStoreStats | None:
-        """What happened, once in a second; None in between, unless no step follows for a while
-        (`is_last`)."""
+        """Returns statistics once in a second, and None in between, unless no step follows for a
+        while (`is_last`)."""
         now = time.monotonic()
         if now < self._next_stats and not is_last:
             return None
@@ -135,76 +130,39 @@ class KVTransfers:
     def _take(self, loaded: LoadedChunk) -> None:
         load = self._scheduler.states.loading.get(loaded.job.request_id)
         if load is None or load.job is not loaded.job:
-            return  # nobody waits for it any more
-        load.num_left -= 1
-        if loaded.is_copied:
-            self._note(load, loaded)
-        else:
-            load.job.is_cancelled = True  # what comes after it is of no use
+            return  # its request has ended or was started
+        load.take(loaded)
+        chunk, loads = load.chunks[loaded.index], self._scheduler.loads
+        is_counted = loads is not None and chunk.chunk.key.group == loads.leading_group
+        if loaded.is_copied and is_counted:
+            load.request.count_loaded(loaded.tier, chunk.num_tokens)
+            self._store.counts.add("hit_tokens", loaded.tier, chunk.num_tokens)
         if not load.num_left:
             self._end(load)
 
-    def _note(self, load: PrefixLoad, loaded: LoadedChunk) -> None:
-        """A chunk of a load is in the pool."""
-        one = load.chunks[loaded.index]
-        load.chunk_arrived()
-        load.written += [key for _, key in one.places]
-        loads = self._scheduler.loads
-        if loads is not None and one.chunk.key.group == loads.leading_group:
-            load.request.count_loaded(loaded.tier, one.num_tokens)
-            self._store.counts.add("hit_tokens", loaded.tier, one.num_tokens)
-
     def _end(self, load: PrefixLoad) -> None:
-        """All of it was heard of. Where it was a part of what the request waits for, it waits on,
-        unless something was missing."""
+        """Ends a load whose chunks were all looked for. If it was a part of what the request waits
+        for, and complete, the request waits for the rest."""
         loads, states, job = self._scheduler.loads, self._scheduler.states, load.awaited
         is_whole = not load.job.is_cancelled
         states.end_load(load)
         if loads is not None and job is not None and is_whole and time.monotonic() < job.deadline:
             states.look_on(load.request)
-            loads.lookups[job.request_id] = job
-            loads.look_again(job)
+            loads.look_on(job)
 
     def _take_lookup(self, job: LookupJob) -> None:
-        """A request that waits for another engine loads meanwhile what is there."""
         loads = self._scheduler.loads
-        num_found = len(job.found)
-        if job.is_complete:
-            self._end_lookup(job)
-        elif loads is not None and num_found >= job.num_loaded + _FEWEST_CHUNKS:
-            job.num_loaded = num_found
-            if loads.lookups.get(job.request_id) is job:
-                loads.begun[job.request_id] = job
-            self._end_lookup(job)
-        else:
-            self._again.append((time.monotonic() + _LOOK_AGAIN_S, job))
-
-    def _look_again(self) -> None:
-        """For what another engine is about to store, as long as a request waits for it."""
-        loads, states = self._scheduler.loads, self._scheduler.states
-        while self._again and self._again[0][0] <= time.monotonic():
-            _, job = self._again.popleft()
-            name = job.request_id
-            if loads is not None and name in states.looking and loads.lookups.get(name) is job:
-                loads.look_again(job)
-
-    def _end_lookup(self, job: LookupJob) -> None:
-        loads = self._scheduler.loads
-        if loads is not None and loads.lookups.get(job.request_id) is job:
-            del loads.lookups[job.request_id]
+        if loads is not None and loads.take_lookup(job):
             self._scheduler.states.end_lookup(job.request_id)
 
     def _end_overdue(self) -> None:
-        """Nobody waits for a slow tier longer than computing would take."""
-        now, loads = time.monotonic(), self._scheduler.loads
-        for load in [*self._scheduler.states.loading.values()]:
+        """Ends the waiting for a slow tier that takes longer than computing would."""
+        now, loads, states = time.monotonic(), self._scheduler.loads, self._scheduler.states
+        for load in [*states.loading.values()]:
             if now > load.job.deadline:
                 self._store.counts.add("load_abandoned", "deadline")
-                self._scheduler.states.end_load(load)
+                states.end_load(load)
         if loads is not None:
-            for job in [*loads.lookups.values()]:
-                if now > job.deadline:
-                    self._end_lookup(job)
-            for job in [*loads.begun.values()]:  # of requests that load nothing, or have ended
-                if now > job.deadline:
-                    del loads.begun[job.request_id]
+            for job in loads.overdue():
+                loads.end_lookup(job)
+                states.end_lookup(job.request_id)

@@ -55,8 +55,6 @@ class CompletionState:
         self.stats = RequestStateStats(
             arrival_time=arrival_time,
             queued_ts=arrival_time,
-            is_watermarked=bool(params.watermarking),
-            is_watermark_skipped=params.watermarking_skipped,
         )
         self._params = params
         self._text = ""

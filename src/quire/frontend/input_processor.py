@@ -37,7 +37,6 @@ from quire.structured.params import StructuredOutputsParams
 from quire.structured.trials.trial import GrammarTrial
 from quire.system import clock
 from quire.tokenizer import Tokenizer
-from quire.watermark.requests import settle_watermark
 
 _MAX_TIME_S = 1e11
 """Some thousand years: a later time is no time."""
@@ -73,7 +72,6 @@ class InputProcessor:
     ) -> None:
         """`on_first_grammar` is called as the first grammar is tried, by any thread."""
         self.model_config = config.model
-        self.watermark = config.watermark
         self._reasoning = config.reasoning
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
@@ -183,7 +181,6 @@ class InputProcessor:
         if resolved.structured_outputs is not None:
             resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
         check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
-        settle_watermark(resolved, self.watermark)
         return resolved
 
     def _reasoning_tokens(
@@ -228,8 +225,8 @@ class InputProcessor:
         return list(dict.fromkeys([*self._stop_token_ids(params), *all_eos]))
 
     def _children(self, base: EngineCoreRequest) -> list[EngineCoreRequest]:
-        """One request per output. Seeds: the user's, counted up; or drawn for each. The prompt's
-        log-probabilities are the first one's business."""
+        """One request per output. Their seeds count up from the user's, or are drawn for each. Only
+        the first returns log-probabilities of the prompt."""
         params = base.sampling_params
         children = []
         for index in range(params.n):
@@ -238,23 +235,12 @@ class InputProcessor:
             seed = self._draw_seed() if params.seed is None else params.seed + index
             own.seed = seed % 2**64
             if index and params.prompt_logprobs is not None:
-                # Nobody overtakes the first by a prefix hit: its prompt's come with its token.
+                # A prefix hit would let this one finish before the first has computed the prompt's.
                 own.prompt_logprobs, own.skip_reading_prefix_cache = None, True
-            child = EngineCoreRequest(
-                request_id=base.request_id if params.n == 1 else f"{base.request_id}.{index}",
-                prompt_token_ids=base.prompt_token_ids,
-                sampling_params=own,
-                arrival_time=base.arrival_time,
-                stop_token_ids=base.stop_token_ids,
-                banned_token_ids=base.banned_token_ids,
-                eos_token_ids=base.eos_token_ids,
-                reasoning=base.reasoning,
-                cache_salt=base.cache_salt,
-                priority=base.priority,
-                hands_off=base.hands_off,
-                awaited_kv=base.awaited_kv,
+            request_id = base.request_id if params.n == 1 else f"{base.request_id}.{index}"
+            children.append(
+                msgspec.structs.replace(base, request_id=request_id, sampling_params=own)
             )
-            children.append(child)
         return children
 
     def _draw_seed(self) -> int:

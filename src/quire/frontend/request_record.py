@@ -158,6 +158,4 @@ class RequestRecord:
             first_token_ts=first.first_token_ts,
             last_token_ts=max(stats.last_token_ts for stats in every),
             first_token_latency=first.first_token_latency,
-            is_watermarked=first.is_watermarked,
-            is_watermark_skipped=first.is_watermark_skipped,
         )

@@ -12,7 +12,7 @@ from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import Architecture, Config, architecture_of
 from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import head_dim as read_head_dim
-from quire.gguf.block_types import BLOCK_TYPES
+from quire.gguf.block_types import BY_NAME
 from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import llama3_scaling, longrope_scaling
 from quire.gguf.yarn import original_length, yarn_scaling
@@ -80,11 +80,10 @@ def _block_types(keys: Keys, row: Architecture) -> dict[str, str]:
             if len(tensor.shape) > 1:
                 for place in row.places(stored):
                     found.setdefault(place.name, []).append(tensor.type.name)
-    kinds = {kind.name: kind for kind in BLOCK_TYPES.values()}
     return {
         name: types[0]
         for name, types in found.items()
-        if len(set(types)) == 1 and kinds[types[0]].block_items > 1
+        if len(set(types)) == 1 and BY_NAME[types[0]].block_items > 1
     }
 
 

@@ -13,7 +13,6 @@ from quire.metrics.series import MetricSet
 from quire.version import __version__
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
-WATERMARK_STATUSES = ("watermarked", "skipped", "not_watermarked")
 CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
 """Where the K and V of a cached prompt come from; the last: tiers beyond the disk."""
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
@@ -27,16 +26,6 @@ class EngineSeries:
         self.metric_set = MetricSet({"model_name": model_name, "engine": "0"})
         self._make_gauges(self.metric_set)
         self._make_counters(self.metric_set)
-        self.watermark_requests = (
-            None
-            if config.watermark is None
-            else self.metric_set.counters(
-                "vllm:watermark_requests",
-                "Finished requests by watermark status (only with watermark_config).",
-                ("status",),
-                [(status,) for status in WATERMARK_STATUSES],
-            )
-        )
         self._make_size_histograms(self.metric_set, config.model.max_model_len)
         self._make_time_histograms(self.metric_set)
         self.kv_store = None if config.kv_store is None else KVStoreSeries(self.metric_set)

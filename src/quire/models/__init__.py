@@ -1,8 +1,7 @@
 """Model families: from config.json to a program, sizes and tensor names.
 
-    build_program(hf_config)   the Program that a backend compiles
-    model_facts(hf_config)     sizes for config resolution and KV planning, no program built
-    name_map(hf_config)        checkpoint tensor names -> the names in Param.parts
+    ModelDescription           all that config.json says of a model, typed and interpreted once
+    build_program(hf_config)   its `program`; likewise model_facts, name_map, family_of
     shipped_format(hf_config)  how a quantised checkpoint holds its matrices
     quantisation_of(hf_config) the description of the quantisation, wherever it is written
     as_asked(hf_config, name)  config.json of a quantised checkpoint, for a value of `quantization`
@@ -18,11 +17,8 @@ and UnsupportedModelError for an architecture or feature that is not implemented
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
-from quire.models.config_reader import ConfigReader
+from quire.models.description import ModelDescription
 from quire.models.quantised import (
     GGUF_FORMATS,
     BlockFormats,
@@ -34,57 +30,35 @@ from quire.models.quantised import (
     shipped_format,
     with_order,
     with_plain,
-    with_shipped_formats,
 )
-from quire.models.registry import ModelRegistry, resolve
-from quire.models.text_part import has_other_parts, text_part, with_tied_head
+from quire.models.registry import ModelRegistry
+from quire.models.text_part import with_tied_head
 from quire.models.transformers.mark import is_transformers
 from quire.program import Program
 
-if TYPE_CHECKING:
-    from quire.models.transformers.outline import Outline
-
 __all__ = [
-    "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelFamily", "ModelFacts", "ModelRegistry",
-    "NameMap", "Shipped", "as_asked", "as_expanded", "build_program", "family_of",
+    "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelDescription", "ModelFamily", "ModelFacts",
+    "ModelRegistry", "NameMap", "Shipped", "as_asked", "as_expanded", "build_program", "family_of",
     "is_transformers", "model_facts", "name_map", "quantisation_of", "shipped_format", "with_order",
     "with_plain", "with_tied_head",
 ]  # fmt: skip
 
 
 def family_of(hf_config: HfConfig) -> ModelFamily:
-    """The family of the checkpoint's architecture."""
-    return resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
+    """`ModelDescription.family`."""
+    return ModelDescription(hf_config).family
 
 
 def build_program(hf_config: HfConfig) -> Program:
-    """The model as a program; a matrix that the checkpoint holds quantised has its format."""
-    if is_transformers(hf_config):
-        return _outline(hf_config).program
-    program = family_of(hf_config).build(ConfigReader(text_part(hf_config)))
-    shipped = shipped_format(hf_config)
-    if shipped is None or isinstance(shipped, Expanded):
-        return program
-    return with_shipped_formats(program, shipped)
+    """`ModelDescription.program`."""
+    return ModelDescription(hf_config).program
 
 
 def model_facts(hf_config: HfConfig) -> ModelFacts:
-    """The model's sizes."""
-    if is_transformers(hf_config):
-        return _outline(hf_config).facts
-    return family_of(hf_config).facts(ConfigReader(text_part(hf_config)))
+    """`ModelDescription.facts`."""
+    return ModelDescription(hf_config).facts
 
 
 def name_map(hf_config: HfConfig) -> NameMap:
-    """How this checkpoint's tensor names map to the program's. Those of a model that transformers
-    computes stay as they are: it maps them itself."""
-    if is_transformers(hf_config):
-        return NameMap("", (), ())
-    names = family_of(hf_config).names(ConfigReader(text_part(hf_config)))
-    return replace(names, has_other_parts=has_other_parts(hf_config))
-
-
-def _outline(hf_config: HfConfig) -> Outline:
-    from quire.models.transformers.outline import outline  # imports torch
-
-    return outline(hf_config)
+    """`ModelDescription.names`."""
+    return ModelDescription(hf_config).names

@@ -30,10 +30,6 @@ class RequestStateStats:
     """Seconds from arrival to the first token."""
     is_corrupted: bool = False
     """False: a request with numbers that are not finite ends with an error."""
-    is_watermarked: bool = False
-    """Whether tokens were chosen with the engine's watermark."""
-    is_watermark_skipped: bool = False
-    """Whether they were to be, and could not."""
 
 
 @dataclass

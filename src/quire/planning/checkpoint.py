@@ -18,7 +18,7 @@ from quire.config.names import check_assigned
 from quire.config.places.hub import resolve_model
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
-from quire.models import ModelFacts, as_asked, build_program, model_facts
+from quire.models import ModelDescription, ModelFacts, as_asked
 from quire.models.transformers.choice import with_model_impl
 from quire.planning.stored_matrices import as_stored
 from quire.program import Program
@@ -32,15 +32,27 @@ class Checkpoint:
 
     name: str
     path: Path
-    hf_config: Mapping[str, Any]
-    facts: ModelFacts
-    program: Program
-    """As the model is written, before any pass."""
+    model: ModelDescription
     weights: WeightSource
     packed: PackedHeader | None
-    """Of packed weights."""
+    """The header of packed weights."""
     is_gguf: bool = False
     """The weights come from a GGUF file."""
+
+    @property
+    def hf_config(self) -> Mapping[str, Any]:
+        """config.json, with the overrides of the engine's arguments."""
+        return self.model.hf_config
+
+    @property
+    def facts(self) -> ModelFacts:
+        """The model's sizes."""
+        return self.model.facts
+
+    @property
+    def program(self) -> Program:
+        """The program as the model is written, before any pass."""
+        return self.model.program
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
@@ -66,13 +78,14 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         weights, packed = "packed", read_packed_header(path / PACKED_NAME)
     if weights == "checkpoint":
         hf_config = as_stored(hf_config, path)
-    facts, program = model_facts(hf_config), build_program(hf_config)
+    model = ModelDescription(hf_config)
+    _ = model.facts, model.program  # raise for a model that is not supported
     is_gguf = weights == "checkpoint" and _is_gguf(path)
-    return Checkpoint(name, path, hf_config, facts, program, weights, packed, is_gguf)
+    return Checkpoint(name, path, model, weights, packed, is_gguf)
 
 
 def _is_gguf(path: Path) -> bool:
-    """Whether the weights of a directory are a GGUF file. What is wrong with them, loading says."""
+    """Whether the weights are a GGUF file. Loading reports what is wrong with them."""
     try:
         return weight_files(path)[-1].suffix == ".gguf"
     except CheckpointError:

@@ -26,7 +26,7 @@ from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
-from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped, shipped_format
+from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
 from quire.planning.reasoning_marks import reasoning_marks
@@ -123,7 +123,7 @@ def settle_arithmetic(
     """
     if checkpoint.packed is not None:
         args = _as_packed(args, checkpoint.path / PACKED_NAME, checkpoint.packed, capabilities)
-    shipped = None if checkpoint.packed else shipped_format(checkpoint.hf_config)
+    shipped = None if checkpoint.packed else checkpoint.model.shipped
     if isinstance(shipped, Shipped | BlockFormats):
         args = _as_shipped(args, shipped, checkpoint.path)
     name = args.quantization

@@ -14,7 +14,7 @@ from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
 from quire.config.records import EngineConfig
 from quire.errors import DoesNotFitError
-from quire.models import Shipped, as_asked, build_program, shipped_format
+from quire.models import Shipped, as_asked, build_program
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
 from quire.units import ceil_div, format_bytes
@@ -39,7 +39,7 @@ class CompilePlan:
     kv: KVCacheSpec
     options: CompileOptions
     gives_logits: bool = False
-    """Whether custom logits processors, or a watermark, choose tokens beside the model."""
+    """Whether custom logits processors change the logits before tokens are chosen."""
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """In bytes; `kv.num_blocks` does not matter. Raises BackendError for what it cannot do."""
@@ -73,8 +73,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError for what the backend cannot do.
     """
-    gives_logits = bool(facts.logits_processors) or facts.watermark is not None
-    draft = _draft(program, choices, gives_logits)
+    draft = _draft(program, choices, bool(facts.logits_processors))
     needs = draft.memory_needs(facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
@@ -95,7 +94,7 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     limit = int(facts.memory.available_bytes * choices.kv_memory.utilization)
     room = limit - needs.workspace_bytes - needs.kv_blocks(needs.block_size) * needs.kv_block_bytes
     config = facts.checkpoint.hf_config
-    shipped = shipped_format(config)
+    shipped = facts.checkpoint.model.shipped
     is_held = isinstance(shipped, Shipped) and shipped.expanded is None
     is_fixed = facts.checkpoint.packed is not None or is_held
     if needs.weight_bytes <= room or is_fixed:
@@ -146,5 +145,5 @@ def compile_plan(config: EngineConfig) -> CompilePlan:
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=model.max_model_len,
         ),
-        bool(model.logits_processors) or config.watermark is not None,
+        bool(model.logits_processors),
     )

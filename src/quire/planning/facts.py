@@ -20,7 +20,6 @@ from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
-from quire.models import is_transformers
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.kv.asked import AskedStore, asked_store
@@ -29,7 +28,6 @@ from quire.planning.kv.events import kv_events_config
 from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
-from quire.watermark.config import WatermarkConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,6 @@ class Facts:
     device: DeviceConfig
     logits_processors: tuple[ProcessorName, ...]
     """Those of the arguments and of installed packages, loaded once."""
-    watermark: WatermarkConfig | None
     kv_cache_bytes: int | None
     """From the environment; None: it says nothing."""
     kv_store: AskedStore
@@ -67,7 +64,7 @@ def gather_facts(args: EngineArgs) -> Facts:
     device = choose_device(
         args.backend,
         args.num_threads,
-        runs_transformers=is_transformers(checkpoint.hf_config),
+        runs_transformers=checkpoint.model.is_transformers,
     )
     path = checkpoint.path
     kv_store = asked_store(args)
@@ -89,7 +86,6 @@ def gather_facts(args: EngineArgs) -> Facts:
         ),
         device=device,
         logits_processors=processor_names(args.logits_processors),
-        watermark=WatermarkConfig.of(args.watermark_config),
         kv_cache_bytes=env.kv_cache_bytes(),
         kv_store=kv_store,
         kv_disk=store_disk(kv_store),

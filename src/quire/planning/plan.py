@@ -55,8 +55,6 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
     _log_store(plan)
     if facts.kv_events is not None and not plan.config.cache.enable_prefix_caching:
         logger.warning("there are no KV events: prefix caching is off")
-    for doubt in [] if facts.watermark is None else facts.watermark.doubts():
-        logger.warning("watermark_config: %s", doubt)
     return plan
 
 
@@ -89,7 +87,6 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         kv_store=store.config,
         kv_events=facts.kv_events,
         reasoning=choices.reasoning,
-        watermark=facts.watermark,
         worker_extension=args.worker_extension_cls,
     )
     return EnginePlan(config, compiled, needs, facts, store.reason)

@@ -18,7 +18,6 @@ from quire.config.places.hub import TEXT_PATTERNS
 from quire.errors import ConfigError
 from quire.files import replacing, write_text
 from quire.log import get_logger, phase
-from quire.models import is_transformers, name_map, shipped_format
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.choices import Arithmetic, settle_arithmetic
 from quire.program import Program
@@ -52,7 +51,7 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     checkpoint = read_checkpoint(args)
     if checkpoint.weights == "packed":
         raise ConfigError(f"{checkpoint.path} holds packed weights; pack the original checkpoint")
-    if is_transformers(checkpoint.hf_config):
+    if checkpoint.model.is_transformers:
         raise ConfigError(
             f"{checkpoint.path}: transformers computes this model, and packed weights are the CPU "
             "backend's; serve the checkpoint as it is"
@@ -81,8 +80,8 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
 def _weights(checkpoint: Checkpoint, program: Program) -> WeightStore:
     if checkpoint.weights == "dummy":
         return DummyStore(program)
-    store = as_shipped(open_checkpoint(checkpoint.path), shipped_format(checkpoint.hf_config))
-    return bind(program, store, name_map(checkpoint.hf_config).canonical)
+    store = as_shipped(open_checkpoint(checkpoint.path), checkpoint.model.shipped)
+    return bind(program, store, checkpoint.model.names.canonical)
 
 
 @contextmanager

@@ -27,11 +27,6 @@ class Logprobs:
     sampled_ranks: NDArray[np.int32]
     """[L]; 1 + how many tokens are strictly more likely."""
 
-    def put(self, rows: NDArray[np.bool_], other: Logprobs) -> None:
-        """Takes these rows [L] from one of the same width."""
-        for name in ("token_ids", "logprobs", "ranks", "sampled", "sampled_ranks"):
-            getattr(self, name)[rows] = getattr(other, name)[rows]
-
     @classmethod
     def empty(cls, rows: int, width: int) -> Logprobs:
         """Nothing reported: id -1, log-probability minus infinity, and 0 for the chosen tokens."""

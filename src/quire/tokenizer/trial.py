@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from signal import SIGABRT, SIGXCPU
 from tempfile import TemporaryFile
@@ -20,8 +22,10 @@ from quire import env
 from quire.config.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
+from quire.system.child_process import ChildProcess, encoded_job
 from quire.system.child_python import module_command
 from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES, MODEL, TEKKEN
+from quire.tokenizer.trial_process import DECODE, DONE, ENCODE, IMPORT, LOAD
 from quire.units import GiB, MiB, format_bytes
 
 logger = get_logger(__name__)
@@ -30,9 +34,9 @@ _FILES = (
     "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", TEKKEN, MODEL,
 )  # fmt: skip
-"""All that a tokenizer is made of."""
+"""All files that a tokenizer may consist of."""
 _VERSION = 1
-"""Of the trial; raise it when the trial checks more."""
+"""The version of the trial; raise it when the trial checks more."""
 _MAX_REMEMBERED = 1000
 _CPU_S = 30
 _CPU_S_PER_MIB = 2
@@ -40,10 +44,26 @@ _MEMORY = 2 * GiB
 _MEMORY_PER_BYTE = 64
 _MAX_WORDS = 300
 _NO_MEMORY = ("memory allocation of", "capacity overflow", "MemoryError", "bad_alloc")
-"""What Rust, Python and C++ write when memory cannot be had."""
+"""What Rust, Python and C++ write when an allocation fails."""
+_EXIT_S = 2.0
 _WALL_FACTOR = 10
 """Wall-clock limit in multiples of the processor time limit: a loaded machine may give the process
 a tenth of a core."""
+_TEXTS = (
+    "Hello, world! It's 12345 or 3.14?\n\tdef f(x): return x\n\n",
+    "Grüße, \u4f60\u597d, \u043f\u0440\u0438\u0432\u0435\u0442, \u0645\u0631\u062d\u0628\u0627 "
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301 \ufb01 \u0130",
+    "",
+    "a" * 2000,
+    " " * 2000,
+    "".join(map(chr, range(0x250))),
+)
+_STEPS = {
+    "loads it": LOAD,
+    **{f"encodes {text[:20]!r}": ENCODE + text.encode() for text in _TEXTS},
+    "decodes its tokens": DECODE,
+}
+"""The jobs of a trial, by their names in messages."""
 
 
 def try_out(directory: Path) -> None:
@@ -73,7 +93,7 @@ class _UntriedError(Exception):
 
 
 def _place(files: Mapping[str, bytes]) -> Path | None:
-    """The marker file of a passed trial of these contents; None: there is no home directory."""
+    """The marker file of a passed trial of these contents; None if there is no home directory."""
     import tokenizers
 
     digest = hashlib.sha256(f"{_VERSION} {tokenizers.__version__}".encode())
@@ -101,47 +121,49 @@ def _remember(passed: Path) -> None:
 
 def _run(file: Path, num_bytes: int) -> None:
     """Returns if the trial passed. `file`: the first of the files, for messages."""
-    import subprocess
-
     cpu_s = _CPU_S + _CPU_S_PER_MIB * num_bytes // MiB
     memory = _MEMORY + _MEMORY_PER_BYTE * num_bytes
-    words = [str(file.parent), str(cpu_s), str(memory)]
+    wall_s = cpu_s * _WALL_FACTOR
+    deadline = time.monotonic() + wall_s
+    step = ""
+    with TemporaryFile() as errors, closing(_child(file.parent, cpu_s, memory, errors)) as child:
+        try:
+            child.ask(encoded_job(IMPORT), deadline)
+            for name, job in _STEPS.items():
+                step = name
+                child.ask(encoded_job(job), deadline)
+            return
+        except TimeoutError:
+            died = f"does not end in {wall_s:.0f} s"
+        except (OSError, ValueError):
+            died = _death(child.exit_code(_EXIT_S), cpu_s, memory, _end_of(errors))
+    if not step:
+        raise _UntriedError(f"it {died}")
+    raise CheckpointError(f"{file}: the tokenizers library {died}, as it {step}")
+
+
+def _child(directory: Path, cpu_s: int, memory: int, errors: IO[bytes]) -> ChildProcess:
     if not sys.executable or getattr(sys, "frozen", False):
         raise _UntriedError("there is no interpreter")
-    with TemporaryFile() as errors:
-        try:
-            done = subprocess.run(
-                module_command("quire.tokenizer.trial_process", *words),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "RUST_BACKTRACE": "0"},
-                timeout=cpu_s * _WALL_FACTOR,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as expired:
-            stages, died = expired.stdout or b"", f"does not end in {expired.timeout:.0f} s"
-        except OSError as error:
-            raise _UntriedError(str(error)) from None
-        else:
-            stages, died = done.stdout, _death(done.returncode, cpu_s, memory, _end_of(errors))
-    if died and not stages:
-        raise _UntriedError(f"it {died}")
-    if died:
-        stage = stages.decode("utf-8", "replace").splitlines()[-1]
-        raise CheckpointError(f"{file}: the tokenizers library {died}, as it {stage}")
+    words = (str(directory), str(cpu_s), str(memory))
+    command = module_command("quire.tokenizer.trial_process", *words)
+    try:
+        environment = {**os.environ, "RUST_BACKTRACE": "0"}
+        return ChildProcess(command, DONE, 0, stderr=errors, env=environment)
+    except OSError as error:
+        raise _UntriedError(str(error)) from None
 
 
 def _end_of(file: IO[bytes]) -> str:
-    """The last words that a process wrote to a file."""
+    """The end of what a process wrote to a file."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_WORDS))
     return " ".join(file.read().decode("utf-8", "replace").split())
 
 
 def _death(code: int, cpu_s: int, memory: int, words: str) -> str:
-    """The meaning of the exit code; empty for 0. `words`: the end of standard error."""
+    """The meaning of the exit code. `words`: the end of standard error."""
     if code >= 0:
-        return f"ends with exit code {code}" if code else ""
+        return f"ends with exit code {code}"
     if -code == SIGXCPU:
         return f"takes more than {cpu_s} s of processor time"
     if -code != SIGABRT:

@@ -1,30 +1,29 @@
-"""The process that tries a tokenizer: loads it, encodes short texts, decodes every token.
+"""The process that tries a tokenizer: loads it, encodes texts, decodes every token.
 
-Started by `trial` alone. Its exit code is 0 unless it was killed or aborted, even if there were
-errors; the last line that it printed names the step that it was in.
+Started by `trial` alone, which sends each step as a job. Its exit code is 0 unless it was killed or
+aborted; errors that `Tokenizer` raises are answered like successes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from quire.system.child_serving import limit, limit_processor_time, serve
+
+if TYPE_CHECKING:
+    from quire.tokenizer.tokenizer import Tokenizer
+
+DONE = b"D"
+"""The kind of all replies, which have no payload."""
+IMPORT, LOAD, ENCODE, DECODE = b"I", b"L", b"E", b"D"
+"""What a job begins with. The text of `ENCODE` follows."""
 _PR_SET_PDEATHSIG = 1
-_GRACE_S = 5
-_TEXTS = (
-    "Hello, world! It's 12345 or 3.14?\n\tdef f(x): return x\n\n",
-    "Grüße, \u4f60\u597d, \u043f\u0440\u0438\u0432\u0435\u0442, \u0645\u0631\u062d\u0628\u0627 "
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301 \ufb01 \u0130",
-    "",
-    "a" * 2000,
-    " " * 2000,
-    "".join(map(chr, range(0x250))),
-)
 _NUM_DECODED = 1000
 
 
@@ -32,38 +31,43 @@ def main(directory: str, cpu_s: str, memory: str) -> int:
     """Tries the tokenizer of a directory within bounds: seconds of processor time, bytes."""
     os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")
     _die_with_parent()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + _GRACE_S))
-    with suppress(ValueError, OSError):  # a lower limit is set already, or the system has none
-        resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    limit("RLIMIT_CORE", 0)
+    limit("RLIMIT_AS", int(memory))
+    limit_processor_time(int(cpu_s))
     try:
-        _try(Path(directory))
+        serve(_Steps(Path(directory)).run, sys.maxsize)
     except MemoryError:
         os.write(2, b"MemoryError")
         os.abort()
     return 0
 
 
-def _try(directory: Path) -> None:
-    import tokenizers  # noqa: F401  (if this fails, the files are not the cause)
+class _Steps:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._tokenizer: Tokenizer | None = None
 
-    from quire.errors import QuireError
-    from quire.tokenizer.tokenizer import Tokenizer
+    def run(self, job: bytes) -> tuple[bytes, bytes]:
+        """Does one step. Without a tokenizer, the steps after `LOAD` do nothing."""
+        from quire.errors import QuireError
 
-    _tell("loads it")
-    with suppress(QuireError):
-        tokenizer = Tokenizer.from_directory(directory)
-        for text in _TEXTS:
-            _tell(f"encodes {text[:20]!r}")
-            with suppress(QuireError):
-                tokenizer.decode(tokenizer.encode(text))
-        _tell("decodes its tokens")
-        tokenizer.decode(range(min(_NUM_DECODED, tokenizer.vocab_size)))
+        with suppress(QuireError):
+            self._run(job[:1], job[1:])
+        return DONE, b""
 
+    def _run(self, step: bytes, data: bytes) -> None:
+        if step == IMPORT:
+            import tokenizers  # noqa: F401  (if this fails, the files are not the cause)
+        elif step == LOAD:
+            from quire.tokenizer.tokenizer import Tokenizer
 
-def _tell(what: str) -> None:
-    """Prints the next step, unbuffered, so that it is not lost if the process aborts."""
-    os.write(1, f"{what}\n".encode())
+            self._tokenizer = Tokenizer.from_directory(self._directory)
+        elif self._tokenizer is None:
+            return
+        elif step == ENCODE:
+            self._tokenizer.decode(self._tokenizer.encode(data.decode()))
+        else:
+            self._tokenizer.decode(range(min(_NUM_DECODED, self._tokenizer.vocab_size)))
 
 
 def _die_with_parent() -> None:

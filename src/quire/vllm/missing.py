@@ -28,6 +28,7 @@ _WEIGHTS = (
     "memory (model_runner.model.load_weights)"
 )
 _RECORD = "vLLM's internal configuration; give the values to LLM or EngineArgs"
+_WATERMARK = "Quire does not watermark text; a logits processor can"
 _SERVER = "the server is not made of vLLM's parts; start it with the command `serve`"
 _MODELS = "models are not torch modules here; quire.models has them"
 _INTERNAL = "a part of vLLM's engine, which Quire does not share"
@@ -51,6 +52,10 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.pooling_params": "PoolingParams",
     },
     _PARSERS: {"vllm.config": "ReasoningConfig"},
+    _WATERMARK: {
+        "vllm.config": "WatermarkConfig",
+        "vllm.config.watermarking": "WatermarkConfig derive_watermark_key",
+    },
     _TEXT: {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
@@ -151,7 +156,7 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.v1.executor": _ONE_PROCESS,
     "vllm.v1.sample": _INTERNAL,
     "vllm.v1.sample.logits_processor": _PROCESSORS,
-    "vllm.v1.watermarking": "tokens are chosen in the engine, without torch; detectors are there",
+    "vllm.v1.watermarking": _WATERMARK,
 }
 """Package of vLLM -> why it is not there, for all below it that `surface` does not have."""
 

@@ -30,13 +30,11 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.vllm.own.model_config": "ModelConfig",
         "quire.vllm.own.no_effect": "KernelConfig",
         "quire.vllm.own.profiler": "ProfilerConfig",
-        "quire.watermark.config": "WatermarkConfig",
     },
     "vllm.config.model": {"quire.vllm.own.model_config": "ModelConfig"},
     "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
-    "vllm.config.watermarking": {"quire.watermark.config": "WatermarkConfig derive_watermark_key"},
     "vllm.beam_search": {"quire.beam_search": "BeamSearchOutput BeamSearchSequence"},
     "vllm.distributed": {
         "quire.vllm.own.scripts.utils": "cleanup_dist_env_and_memory "
@@ -170,17 +168,6 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.v1.sample.logits_processor.interface": {
         "quire.logits_processors": "AddedRequest BatchUpdate LogitsProcessor MoveDirectionality "
         "MovedRequest RemovedRequest",
-    },
-    "vllm.v1.watermarking": {
-        "quire.watermark.config": "derive_watermark_key",
-        "quire.watermark.detection": "DualKeyGumbelWatermarkDetector GumbelWatermarkDetector "
-        "WatermarkDetection WatermarkDetector",
-    },
-    "vllm.v1.watermarking.detector": {
-        "quire.watermark.detection": "WatermarkDetection WatermarkDetector"
-    },
-    "vllm.v1.watermarking.gumbel": {
-        "quire.watermark.detection": "DualKeyGumbelWatermarkDetector GumbelWatermarkDetector"
     },
     "vllm.logits_process": {"quire.logits_processors": "LogitsProcessor=RequestLogitsProcessor"},
     "vllm.version": {

@@ -1,8 +1,8 @@
 """Random weights for `load_format="dummy"`: to measure a model's speed without its checkpoint.
 
-They come in the format that the program says of each matrix: plain numbers, the groups of a
-quantised checkpoint, or the blocks of a GGUF file. So a model takes the memory and the time that
-its checkpoint would, and no file of that size is needed.
+Each matrix has the format that the program says: plain numbers, the groups of a quantised
+checkpoint, or the blocks of a GGUF file. So a model takes the memory and the time that it would
+take with its checkpoint, without a file of that size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.gguf.block_types import BLOCK_TYPES, BlockType
+from quire.gguf.block_types import BY_NAME, BlockType, block_values
 from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.program import Program
 from quire.program.values import GroupedFormat, WeightFormat
-from quire.weights.gguf.values import block_values
 from quire.weights.quantised.groups import LEVELS
 from quire.weights.store import HostTensor, WeightStore
 
@@ -35,29 +34,9 @@ _POOL_WEIGHTS = 5 << 20
 _SOURCE = "dummy weights"
 
 _TYPES: dict[GroupedFormat, BlockType] = {
-    format: next(kind for kind in BLOCK_TYPES.values() if kind.name == name)
-    for name, format in BLOCK_FORMATS.items()
+    format: BY_NAME[name] for name, format in BLOCK_FORMATS.items()
 }
-_SCALES: dict[str, tuple[tuple[int, float], ...]] = {
-    "Q4_0": ((0, 4e-3),),
-    "Q4_1": ((0, 4e-3), (2, -3e-2)),
-    "Q5_0": ((0, 2e-3),),
-    "Q5_1": ((0, 2e-3), (2, -3.1e-2)),
-    "Q8_0": ((0, 2.7e-4),),
-    "Q4_K": ((0, 1.2e-4), (2, 9e-4)),
-    "Q5_K": ((0, 6e-5), (2, 9.3e-4)),
-    "Q6_K": ((208, 1.5e-5),),
-    "IQ4_NL": ((0, 3e-4),),
-    "IQ4_XS": ((0, 1.5e-5),),
-}
-"""Where a block has a float16, scale or minimum, and which. All other bytes may be any. The scales
-make numbers of about the deviation, whose mean is about 0."""
 _E4M3_OF_ONE = 0x38
-_MXFP4_EXPONENT = 120
-"""2^(120 - 128) times 5, which the doubled levels are about."""
-
-_NVFP4_SCALE = 0x03
-"""3 * 2^-9, halved, times 6 likewise."""
 
 
 class DummyStore(WeightStore):
@@ -189,10 +168,7 @@ def _random_blocks(random: np.random.Generator, kind: BlockType) -> Bytes:
     """[n, bytes of a block]."""
     count = _POOL_WEIGHTS // kind.block_items
     blocks = random.integers(0, 256, (count, kind.block_bytes), np.uint8)
-    for at, number in _SCALES.get(kind.name, ()):
-        blocks[:, at : at + 2] = np.array([number], np.float16).view(np.uint8)
-    if kind.name == "NVFP4":
-        blocks[:, :4] = _NVFP4_SCALE
-    if kind.name == "MXFP4":
-        blocks[:, 0] = _MXFP4_EXPONENT
+    for at, given in {} if kind.held is None else kind.held.dummy.items():
+        data = given if isinstance(given, bytes) else np.float16(given).tobytes()
+        blocks[:, at : at + len(data)] = np.frombuffer(data, np.uint8)
     return blocks

@@ -20,7 +20,7 @@ import numpy as np
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
-from quire.models import is_transformers, name_map, shipped_format
+from quire.models import ModelDescription
 from quire.program import Program
 from quire.suggest import did_you_mean
 from quire.weights import (
@@ -106,7 +106,7 @@ class ModelWeights:
         All are checked before any is used. Raises ConfigError.
         """
         config = self._wanted.config
-        names = name_map(config.model.hf_config)
+        names = ModelDescription(config.model.hf_config).names
         shapes = _replaceable(config, program)
         given: dict[str, HostTensor] = {}
         used = set[str]()
@@ -133,10 +133,11 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
         if not origin.given:
             return dummy
         return BoundStore(dummy, {name: name for name in dummy.names()}, origin.given)
-    if is_transformers(model.hf_config):  # which maps the names of a checkpoint itself
+    description = ModelDescription(model.hf_config)
+    if description.is_transformers:  # it maps the names of a checkpoint itself
         return open_checkpoint(model.path)
-    names = name_map(model.hf_config)
-    store = as_shipped(open_checkpoint(model.path), shipped_format(model.hf_config))
+    names = description.names
+    store = as_shipped(open_checkpoint(model.path), description.shipped)
     if (left_out := names.summary(store.names())) is not None:
         logger.info("%s", left_out)
     return bind(program, store, names.canonical, origin.given)
@@ -156,13 +157,13 @@ def _with_folder(config: EngineConfig, weights_path: object) -> EngineConfig:
 
 def _replaceable(config: EngineConfig, program: Program) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors that others may replace. Raises ConfigError if there are none."""
-    model = config.model
-    why = None
+    model, why = config.model, None
+    description = ModelDescription(model.hf_config)
     if model.weights == "packed":
         why = "the weights are packed (quire quantize)"
-    elif is_transformers(model.hf_config):
+    elif description.is_transformers:
         why = "transformers computes the model (model_impl)"
-    elif shipped_format(model.hf_config) is not None:
+    elif description.shipped is not None:
         why = "the checkpoint is quantised"
     if why is not None:
         raise ConfigError(

@@ -240,7 +240,7 @@ class Worker:
 def _processing(config: EngineConfig) -> LogitsProcessing | None:
     """None: tokens are chosen within the step. Raises ConfigError if a custom logits processor
     cannot be loaded or made."""
-    if not config.model.logits_processors and config.watermark is None:
+    if not config.model.logits_processors:
         return None
     from quire.worker.processors.processing import LogitsProcessing
 

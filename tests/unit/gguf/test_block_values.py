@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.gguf.block_types import BLOCK_TYPES
-from quire.weights.gguf.values import READABLE, block_values
+from quire.gguf.block_types import BLOCK_TYPES, block_values
 
 gguf = pytest.importorskip("gguf")
 
 _BY_NAME = {type.name: type for type in BLOCK_TYPES.values()}
+READABLE = {name for name, type in _BY_NAME.items() if type.to_float32 is not None}
 
 
 def test_sizes_are_those_of_gguf_py() -> None:

@@ -25,9 +25,8 @@ from quire import LLM, SamplingParams
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import CheckpointError, ConfigError
-from quire.gguf.block_types import BLOCK_TYPES
+from quire.gguf.block_types import BLOCK_TYPES, block_values
 from quire.planning.quantize import quantize_model
-from quire.weights.gguf.values import block_values
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 288,

@@ -21,7 +21,7 @@ GOOD: list[tuple[str, list[Any]]] = [
     ("include_stop_str_in_output", [True]),
     ("skip_special_tokens", [False]),
     ("structured_outputs", [None, {"regex": "a"}, StructuredOutputsParams(choice=["a"])]),
-    ("watermarking", [None, False, True]),
+    ("watermarking", [None, False]),
 ]
 NUMBERS: list[Any] = [2**63, -(2**63) - 1, math.nan, math.inf, -math.inf, "4", None, [4], True]
 BAD: list[tuple[str, list[Any]]] = [
@@ -33,7 +33,7 @@ BAD: list[tuple[str, list[Any]]] = [
         "ignore_eos", "include_stop_str_in_output", "skip_special_tokens",
     )),
     ("structured_outputs", [0, "a", ["a"]]),
-    ("watermarking", [0, "no"]),
+    ("watermarking", [0, "no", True]),
 ]  # fmt: skip
 
 

@@ -144,6 +144,7 @@ def test_a_wrong_value_is_named_with_its_rule(given: dict[str, object], message:
     "given",
     [
         {"prompt_logprob_start": 1},
+        {"watermarking": True},
         {"prompt_logprob_token_ids": [[1]]},
     ],
 )

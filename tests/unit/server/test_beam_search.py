@@ -227,7 +227,7 @@ def test_numbers_that_are_none(harness: Harness, name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("change", "ignored"), [
     ({"top_p": 0.5, "seed": 1}, "top_p, seed"), ({"top_k": 3, "min_p": 0.1}, "top_k, min_p"),
-    ({"watermarking": True}, "watermarking"), ({"watermarking": False}, None),
+    ({"watermarking": False}, None),
     ({"top_p": 1, "top_k": -1, "stop": [], "min_tokens": 0, "n": None, "stop_token_ids": [],
       "length_penalty": None, "best_of": 1, "echo": True, "temperature": 1.5}, None),
 ])  # fmt: skip

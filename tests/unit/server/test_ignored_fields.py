@@ -28,7 +28,6 @@ HEADER = "x-quire-ignored-fields"
          "stream_options.x"),
         ({**TEXT, "response_format": {"type": "text", "strict": True}}, "response_format.strict"),
         ({**TEXT, "priority": 2, "session_id": "s"}, "session_id, priority"),
-        ({**TEXT, "watermarking": True}, "watermarking"),
         ({**CHAT, "watermarking": False}, None),
         ({**TEXT, "guided_regex": "a", "guided_decoding_backend": "outlines"},
          "guided_decoding_backend"),

@@ -147,7 +147,7 @@ def test_what_is_rendered_can_be_generated(harness: Harness, path: str) -> None:
         ({"sampling_params": {"temperature": -1}}, "temperature"),
         ({"sampling_params": {"n": 10**6}}, "n"),
         ({"sampling_params": {"prompt_logprob_token_ids": [[1]]}}, "prompt_logprob_token_ids"),
-        ({"sampling_params": {"watermarking": {"key": 1}}}, "watermarking"),
+        ({"sampling_params": {"watermarking": True}}, "watermarking"),
         ({"sampling_params": {"detokenize": False, "stop": ["x"]}}, "stop"),
         ({"sampling_params": {"detokenize": False}, "output_mode": "text"}, "detokenize"),
         ({"output_mode": "derender"}, "output_mode"),

@@ -20,9 +20,9 @@ JOB = TrialJob(TrialVocabulary(("<a>",), ("<a>",), None), "start: /a+/")
 
 
 @pytest.fixture(autouse=True)
-def own_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[module._Child]]:
+def own_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[module.ChildProcess]]:
     """None but those of the test."""
-    idle: list[module._Child] = []
+    idle: list[module.ChildProcess] = []
     monkeypatch.setattr(module, "_idle", idle)
     yield idle
     for child in idle:
@@ -46,7 +46,7 @@ def test_the_first_trial_is_told() -> None:
     assert told == [0]
 
 
-def test_one_child_tries_one_grammar_after_another(own_children: list[module._Child]) -> None:
+def test_one_child_tries_one_grammar_after_another(own_children: list[module.ChildProcess]) -> None:
     one = trial()
     for text in ("a", "b", "(", "c"):
         if text == "(":
@@ -91,7 +91,7 @@ def test_a_trial_that_was_stopped_may_be_repeated(monkeypatch: pytest.MonkeyPatc
     ("code", "message"),
     [
         ("raise SystemExit(3)", "exit code 3"),
-        ("import sys; sys.stdout.buffer.write(bytes([255] * 9))", "has failed: an outcome of"),
+        ("import sys; sys.stdout.buffer.write(bytes([255] * 9))", "has failed: a reply of"),
         ("import sys; sys.stdout.buffer.write(bytes([0, 0, 0, 1, 193]))", "has failed"),
     ],
 )
@@ -106,10 +106,10 @@ def test_a_child_that_does_not_work_is_no_fault_of_the_grammars(
     assert module.try_grammar(JOB) == ""
 
 
-def test_a_child_that_is_gone_is_replaced(own_children: list[module._Child]) -> None:
+def test_a_child_that_is_gone_is_replaced(own_children: list[module.ChildProcess]) -> None:
     assert module.try_grammar(JOB) == ""
     [first] = own_children
-    first.kill()
+    first.close()
     assert module.try_grammar(JOB) == ""
     assert own_children != [first]
 

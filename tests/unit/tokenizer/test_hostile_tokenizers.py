@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -172,7 +171,7 @@ def test_a_good_one_is_tried_once(
         write(tmp_path / name)
     try_out(tmp_path / "first")
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(subprocess, "run", None)
+    monkeypatch.setattr(trial, "ChildProcess", None)
     try_out(tmp_path / "first")
     try_out(tmp_path / "second")
     (tmp_path / "second" / "tokenizer_config.json").write_text("{}")
@@ -230,7 +229,8 @@ def test_one_that_asks_for_all_memory(tmp_path: Path, cache: Path) -> None:
 def test_an_abort_is_explained_by_what_the_process_wrote(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = f"import os; os.write(1, b'loads it'); os.write(2, {words.encode()!r}); os.abort()"
+    reply = "os.read(0, 5); os.write(1, b'D' + bytes(4))"  # to the first job
+    code = f"import os; {reply}; os.read(0, 5); os.write(2, {words.encode()!r}); os.abort()"
     monkeypatch.setattr(trial, "module_command", lambda *_: [sys.executable, "-c", code])
     with pytest.raises(CheckpointError, match=f"tokenizer.json: .*{message}.*, as it loads it"):
         try_out(write(tmp_path))

@@ -415,11 +415,3 @@ def test_the_minor_version_before() -> None:
     assert version._prev_minor_version() == "0.31"
     assert version._prev_minor_version_was("0.31")
     assert not version._prev_minor_version_was("0.32")
-
-
-def test_names_of_watermarks() -> None:
-    from vllm.config import WatermarkConfig
-    from vllm.v1.watermarking import GumbelWatermarkDetector
-
-    assert EngineArgs(watermark_config=WatermarkConfig(key=5)).watermark_config["key"] == 5  # type: ignore[call-arg, index]
-    assert GumbelWatermarkDetector(key=5, prf="philox").detect([1, 2, 3]).num_scored_tokens == 3

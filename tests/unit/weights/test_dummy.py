@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
+from quire.gguf.block_types import block_values
 from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.program import Builder, Out, Program, Tensor
 from quire.program.ops import Linear
 from quire.program.values import GroupedFormat
 from quire.weights.dummy import DummyStore
-from quire.weights.gguf.values import block_values
 
 ROWS, DEPTH = 96, 512
 SHIPPED = {

@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from quire.chat.job import RenderJob
-from quire.chat.process.renderer_process import CLOCK_FACTOR, RenderProcess
-from quire.chat.process.wire import RenderReply, encoded
+from quire.chat.process.renderer_process import CLOCK_FACTOR, RenderProcess, encoded, text_of
 from quire.errors import QuireError, RequestError
 
 
@@ -23,7 +22,7 @@ class PendingRender:
         """Sends the job. `on_end` gets the process back, usable or closed. Raises RequestError."""
         self._process, self._job, self._on_end = process, job, on_end
         self._unsent = memoryview(encoded(job))
-        self._reply = RenderReply()
+        self._reply = process.new_reply()
         self._loop = asyncio.get_running_loop()
         self.text: asyncio.Future[str] = self._loop.create_future()
         """The prompt. Fails with RequestError, or with QuireError if the child dies."""
@@ -57,17 +56,26 @@ class PendingRender:
             self._finish()
 
     def _finish(self) -> None:
+        result: str | RequestError
+        try:
+            result = text_of(self._reply)
+        except RequestError as error:
+            result = error
+        except ValueError as error:
+            self._fail(error)
+            return
         self._leave_loop()
         if self._reply.is_last:  # freeing its memory takes a moment
             closing = self._loop.run_in_executor(None, self._process.close)
             closing.add_done_callback(lambda _: self._on_end(self._process))
         else:
             self._on_end(self._process)
-        if not self.text.done():  # done: the caller was cancelled
-            try:
-                self.text.set_result(self._reply.text())
-            except RequestError as error:
-                self.text.set_exception(error)
+        if self.text.done():  # the caller was cancelled
+            return
+        if isinstance(result, RequestError):
+            self.text.set_exception(result)
+        else:
+            self.text.set_result(result)
 
     def _fail(self, cause: Exception | None) -> None:
         """Ends the child. `cause` None: the time limit has passed."""

@@ -1,7 +1,6 @@
 """`RenderProcess`: the parent's side of one child process that renders chat templates.
 
-The child is not trusted, because it runs untrusted templates: it is killed when a reply is late or
-malformed. Knows nothing of checkpoints and requests.
+A job is JSON; a reply is the prompt or a `Refusal`. Knows nothing of checkpoints and requests.
 """
 
 from __future__ import annotations
@@ -9,22 +8,25 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
-import weakref
-from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from quire.chat.job import TOO_LONG, RenderJob
-from quire.chat.process.wire import RenderReply, encoded
 from quire.errors import QuireError, RequestError
+from quire.system.child_process import ChildProcess, Reply, encoded_job
+from quire.units import format_bytes
 
 CLOCK_FACTOR = 6
 """Most wall-clock seconds for each second of processor time that a job may take: on a loaded
 machine a child waits for a core. The kernel enforces the processor time."""
 _EXIT_S = 0.5
+_KINDS = b"TR"
+_MAX_JOB_BYTES = 1 << 26
+_MAX_REPLY_BYTES = 1 << 26
+"""Enough for the longest text that a rendering may give."""
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH", "TZ")
 """The environment variables that a child gets: none that can hold a key or a token."""
 _BOOTSTRAP = (
@@ -32,46 +34,34 @@ _BOOTSTRAP = (
 )
 
 
-class RenderProcess:
-    """Owns the child and the socket to it. One job at a time.
+class Refusal(msgspec.Struct):
+    """The reply to a job that cannot be rendered."""
 
-    The child ends with `close`, with this object, and with this process, even if that is killed.
-    """
+    message: str
+    parameter: str | None
+
+
+class RenderProcess(ChildProcess):
+    """A child that renders chat templates."""
 
     def __init__(self) -> None:
         """Starts the child; does not wait until it is ready. Raises QuireError."""
-        self.socket, child_socket = socket.socketpair()
-        with child_socket:
-            try:
-                self._process = _start(child_socket.fileno())
-            except OSError as error:
-                self.socket.close()
-                raise QuireError(f"no process for chat templates can be started: {error}") from None
-        self._finalizer = weakref.finalize(self, _end, self._process, self.socket)
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can take another job."""
-        return self._finalizer.alive and self._process.poll() is None
+        variables = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
+        try:
+            super().__init__(_command(), _KINDS, _MAX_REPLY_BYTES, env=variables, cwd="/")
+        except OSError as error:
+            raise QuireError(f"no process for chat templates can be started: {error}") from None
 
     def render(self, job: RenderJob) -> str:
         """The prompt. Raises RequestError, and QuireError if the child dies.
 
         Any other exception during the wait, such as Ctrl+C, ends the child too.
         """
-        data, reply = encoded(job), RenderReply()
-        deadline = time.monotonic() + CLOCK_FACTOR * job.max_seconds
+        data = encoded(job)
         try:
-            self.socket.settimeout(_left_s(deadline))
-            self.socket.sendall(data)
-            while reply.num_wanted:
-                self.socket.settimeout(_left_s(deadline))
-                reply.add(self.socket.recv(reply.num_wanted))
+            return text_of(self.ask(data, time.monotonic() + CLOCK_FACTOR * job.max_seconds))
+        except RequestError:
+            raise
         except TimeoutError:
             raise self.end(job, None) from None
         except (OSError, ValueError) as error:
@@ -79,14 +69,6 @@ class RenderProcess:
         except BaseException:
             self.close()
             raise
-        if reply.is_last:
-            self.close()
-        return reply.text()
-
-    def kill(self) -> None:
-        """Ends the child at once; a caller that waits for its reply gets an error. Any thread may
-        call it."""
-        self._process.kill()
 
     def end(self, job: RenderJob, cause: Exception | None) -> QuireError:
         """Closes the process because of a job. Returns the error for the job's caller.
@@ -100,38 +82,45 @@ class RenderProcess:
             return RequestError(
                 f"{what} was stopped: it takes more than {seconds:g} s", parameter="messages"
             )
-        with suppress(subprocess.TimeoutExpired):  # then `close` kills it
-            self._process.wait(_EXIT_S)
-        self.close()
-        code = self._process.returncode
+        code = self.exit_code(_EXIT_S)
         if code == -signal.SIGXCPU:
             too_long = TOO_LONG.format(job.max_seconds)
             return RequestError(f"{what} was stopped: {too_long}", parameter="messages")
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return QuireError(f"{what} has no prompt: its process {how} ({cause})")
 
-    def close(self) -> None:
-        """Ends the child and frees the socket. Idempotent."""
-        self._finalizer()
+
+def text_of(reply: Reply) -> str:
+    """The prompt in a complete reply. Raises RequestError for a refusal, ValueError for a malformed
+    payload."""
+    if reply.kind == b"T":
+        return reply.payload.decode()
+    try:
+        refusal = msgspec.json.decode(reply.payload, type=Refusal)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    raise RequestError(refusal.message, parameter=refusal.parameter)
 
 
-def _left_s(deadline: float) -> float:
-    left_s = deadline - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s
-
-
-def _start(child_socket: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        _command(),
-        stdin=child_socket,
-        stdout=child_socket,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},
-        start_new_session=True,  # Ctrl+C is for the parent
-    )
+def encoded(job: RenderJob) -> bytes:
+    """A job as bytes. Raises RequestError if it is too large or not JSON."""
+    try:
+        data = msgspec.json.encode(job)
+    except UnicodeEncodeError:
+        raise RequestError("the messages are not valid Unicode", parameter="messages") from None
+    except RecursionError:
+        raise RequestError("the messages are nested too deeply", parameter="messages") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise RequestError(
+            f"the messages cannot be written as JSON: {error}", parameter="messages"
+        ) from None
+    if len(data) > _MAX_JOB_BYTES:
+        raise RequestError(
+            f"the messages and all that goes with them have {format_bytes(len(data))}; at most "
+            f"{format_bytes(_MAX_JOB_BYTES)} are rendered",
+            parameter="messages",
+        )
+    return encoded_job(data)
 
 
 def _command() -> list[str]:
@@ -145,9 +134,3 @@ def _directory_of(package: str) -> str:
     if spec is None or spec.origin is None:
         raise QuireError(f"chat templates need the package {package}, which cannot be found")
     return str(Path(spec.origin).parents[1])
-
-
-def _end(process: subprocess.Popen[bytes], parent_socket: socket.socket) -> None:
-    process.kill()
-    process.wait()
-    parent_socket.close()

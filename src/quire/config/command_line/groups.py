@@ -32,7 +32,6 @@ _GROUPS = {
     "StructuredOutputsConfig": ("structured_outputs_config", "reasoning_parser"),
     "VllmConfig": (
         "fail_on_environ_validation", "reasoning_config", "kv_transfer_config", "kv_events_config",
-        "watermark_config",
     ),
     "Frontend": ("chat_template",),
 }  # fmt: skip

@@ -177,6 +177,7 @@ REFUSED: dict[str, _Names] = {
         "return_sampling_mask": (False,),
         "tokens_only": (False,),
         "additional_config": ({},),
+        "watermark_config": (None, {}),
     },
     "Quire generates text only, without embeddings, classes or scores (task is an older name of "
     "runner and convert)": {

@@ -13,7 +13,6 @@ from quire.frontend.beams.stop_strings import StopStrings
 from quire.inputs import PromptType
 from quire.params import RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks
-from quire.watermark.requests import tell_beams
 
 if TYPE_CHECKING:
     from quire.frontend.input_processor import InputProcessor
@@ -41,7 +40,6 @@ def begin_search(
     if not isinstance(params, BeamSearchParams):
         raise TypeError(f"params must be BeamSearchParams, but got {type(params).__name__}")
     params.verify()
-    tell_beams(processor.watermark, params.watermarking)
     model = processor.model_config
     _check_width(params.beam_width, model, width_name)
     num_offered = min(2 * params.beam_width, model.vocab_size)
@@ -50,7 +48,6 @@ def begin_search(
         logprobs=-1 if whole else max(num_offered, num_logprobs or 0),
         max_tokens=1,
         temperature=params.temperature,
-        watermarking=False,
         seed=0,  # the chosen token means nothing
         detokenize=False,
         flat_logprobs=True,

@@ -15,7 +15,6 @@ from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.metrics.engine_series import FINISH_REASONS, EngineSeries
-from quire.outputs import RequestStateStats
 from quire.protocol import SchedulerStats
 
 _WINDOW = 256
@@ -24,12 +23,6 @@ _WINDOW = 256
 _SOURCES = {"queue": "host", "memory": "host", "disk": "disk"}
 """vLLM's names of the places that tiers of the KV store are in."""
 _IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
-
-
-def _watermark_status(stats: RequestStateStats) -> str:
-    if stats.is_watermarked:
-        return "watermarked"
-    return "skipped" if stats.is_watermark_skipped else "not_watermarked"
 
 
 class EngineMetrics(RequestObserver):
@@ -76,8 +69,6 @@ class EngineMetrics(RequestObserver):
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         series, stats = self.series, completion.stats
         series.request_success.of(completion.finish_reason or "").inc()
-        if series.watermark_requests is not None:
-            series.watermark_requests.of(_watermark_status(stats)).inc()
         series.e2e_request_latency.observe(max(0.0, now - stats.arrival_time))
         series.request_prompt_tokens.observe(record.num_prompt_tokens)
         series.request_generation_tokens.observe(stats.num_generation_tokens)

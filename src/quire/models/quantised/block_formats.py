@@ -1,7 +1,7 @@
 """`BlockFormats`: which matrices of a GGUF file are held as they are, and in which formats.
 
 `gguf/model_config` writes the type of each tensor into config.json, under `quantization_config`.
-Types that are not in `BLOCK_FORMATS` are expanded while loading. Sources: ggml-common.h.
+Types that are not in `BLOCK_FORMATS` are expanded while loading.
 """
 
 from __future__ import annotations
@@ -12,21 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.errors import CheckpointError
+from quire.gguf.block_types import BLOCK_TYPES
 from quire.program.values import ActivationBits, GroupedFormat
 
 BLOCK_FORMATS: dict[str, GroupedFormat] = {
-    "Q4_0": GroupedFormat("s4", 32, scale="f16"),
-    "Q4_1": GroupedFormat("u4", 32, has_minima=True, scale="f16"),
-    "Q5_0": GroupedFormat("s5", 32, scale="f16"),
-    "Q5_1": GroupedFormat("u5", 32, has_minima=True, scale="f16"),
-    "Q8_0": GroupedFormat("s8", 32, scale="f16"),
-    "Q4_K": GroupedFormat("u4", 32, has_minima=True, scale="nested"),
-    "Q5_K": GroupedFormat("u5", 32, has_minima=True, scale="nested"),
-    "Q6_K": GroupedFormat("s6", 16, scale="nested"),
-    "IQ4_NL": GroupedFormat("iq4", 32, scale="f16"),
-    "IQ4_XS": GroupedFormat("iq4", 32, scale="nested"),
-    "MXFP4": GroupedFormat("e2m1", 32),
-    "NVFP4": GroupedFormat("e2m1", 16, scale="e4m3"),
+    kind.name: GroupedFormat(held.table, held.group, has_minima=held.has_minima, scale=held.scale)
+    for kind in BLOCK_TYPES.values()
+    if (held := kind.held) is not None
 }
 """By the type's name."""
 

@@ -1,20 +1,22 @@
-"""`PrefixLoads`: prefixes that the KV store has and the block pool has not.
+"""`PrefixLoads`: prefixes that the KV store has and the block pool lacks.
 
-Asked by `StepPlanner` for each request that could start. Decides what is loaded, and reserves the
-blocks for it; the store's threads copy to them. A request is loaded for once before each start:
+`StepPlanner` asks it for each request that could start. It decides what is loaded, reserves the
+blocks, and keeps track of lookups and loads; the store's threads copy to the blocks, and
+`core/kv_transfers.py` hands over what they report. A request is loaded once before each start:
 then it is admitted with whatever the prefix cache has.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from quire.kvcache import BlockKey, CachedPrefix, KVCacheManager, Reservation
 from quire.kvstore.chunks import ChunkKey
-from quire.kvstore.jobs import CopyIn, LoadJob, LookupJob, StoredChunk
+from quire.kvstore.jobs import CopyIn, LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
 from quire.scheduler.stored_kv.stored_prefixes import ChunkPlaces, StoredPrefixes
@@ -33,6 +35,11 @@ _CHUNK_IF_UNKNOWN_S = 1.0
 """Before anything was computed, how long a load waits for each chunk."""
 _PATIENCE = 1.5
 """A load may take so many times as long as computing would."""
+_LOOK_AGAIN_S = 0.02
+"""Seconds between two lookups of what another engine is about to store."""
+_FEWEST_CHUNKS = 8
+"""What another engine has stored is loaded in parts of at least so many chunks while it stores the
+rest."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,8 +63,15 @@ class PrefixLoad:
     """Each chunk that arrives gives the load more time, up to this `time.monotonic()`; None: the
     job's deadline stays."""
 
-    def chunk_arrived(self) -> None:
-        """Renews the deadline of a load whose computing time is unknown."""
+    def take(self, loaded: LoadedChunk) -> None:
+        """Counts a chunk that was looked for. After a failure, the chunks that follow are useless,
+        so the rest of the job is cancelled. Renews the deadline of a load whose computing time is
+        unknown."""
+        self.num_left -= 1
+        if not loaded.is_copied:
+            self.job.is_cancelled = True
+            return
+        self.written += [key for _, key in self.chunks[loaded.index].places]
         if self.last_deadline is not None:
             self.job.deadline = min(time.monotonic() + _CHUNK_IF_UNKNOWN_S, self.last_deadline)
 
@@ -70,20 +84,22 @@ class PrefixLoads:
         self._store = store
         self._write_blocks = write_blocks
         self._prefixes = StoredPrefixes(kv, store)
-        self.lookups: dict[str, LookupJob] = {}
-        """What far tiers are asked, by request."""
-        self.begun: dict[str, LookupJob] = {}
-        """Of requests that load a part of what they wait for, and are about to do so."""
+        self._lookups: dict[str, LookupJob] = {}
+        """The lookups under way, by request."""
+        self._begun: dict[str, LookupJob] = {}
+        """Lookups of requests that are about to load a part of what they wait for."""
+        self._again: deque[tuple[float, LookupJob]] = deque()
+        """Lookups that are to be repeated, and when; in order."""
 
     @property
     def leading_group(self) -> int:
-        """One that needs every chunk of a prefix, if there is one."""
+        """A layer group that needs every chunk of a prefix, if there is one."""
         return self._prefixes.leading_group
 
     def plan(self, request: Request, prefix: CachedPrefix) -> PrefixLoad | None:
         """Reserves blocks for what the store has behind a cached prefix. None: nothing, or not
         enough to be worth it. The caller has checked that the request can start now."""
-        awaited = self.begun.pop(request.request_id, None)
+        awaited = self._begun.pop(request.request_id, None)
         found = self._prefixes.find(request, prefix)
         if not found:
             return None
@@ -132,11 +148,55 @@ class PrefixLoads:
         if awaited:
             job.awaited = awaited
             job.deadline = time.monotonic() + self._seconds_to_compute(job)
-        self.lookups[request.request_id] = job
+        self._lookups[request.request_id] = job
         self._store.look_up(job)
         return True
 
-    def look_again(self, job: LookupJob) -> None:
+    def take_lookup(self, job: LookupJob) -> bool:
+        """Takes the answer to a lookup. Returns whether the request goes on: it has everything, or
+        enough to load a part while another engine stores the rest. Otherwise the lookup is repeated
+        soon."""
+        num_found = len(job.found)
+        if not job.is_complete:
+            if num_found < job.num_loaded + _FEWEST_CHUNKS:
+                self._again.append((time.monotonic() + _LOOK_AGAIN_S, job))
+                return False
+            job.num_loaded = num_found
+            if self._is_current(job):
+                self._begun[job.request_id] = job
+        return self.end_lookup(job)
+
+    def end_lookup(self, job: LookupJob) -> bool:
+        """Forgets a lookup. Returns False if its request waits for another one, or for none."""
+        is_current = self._is_current(job)
+        if is_current:
+            del self._lookups[job.request_id]
+        return is_current
+
+    def look_on(self, job: LookupJob) -> None:
+        """A part of what a lookup found is loaded: it goes on with the rest."""
+        self._lookups[job.request_id] = job
+        self._look_again(job)
+
+    def look_again(self, waiting: Container[str]) -> None:
+        """Repeats the lookups that are due, of the requests that still wait."""
+        while self._again and self._again[0][0] <= time.monotonic():
+            _, job = self._again.popleft()
+            if job.request_id in waiting and self._is_current(job):
+                self._look_again(job)
+
+    def overdue(self) -> list[LookupJob]:
+        """The lookups whose requests shall not wait any longer."""
+        now = time.monotonic()
+        for job in [*self._begun.values()]:  # their requests have ended, or load nothing
+            if now > job.deadline:
+                del self._begun[job.request_id]
+        return [job for job in self._lookups.values() if now > job.deadline]
+
+    def _is_current(self, job: LookupJob) -> bool:
+        return self._lookups.get(job.request_id) is job
+
+    def _look_again(self, job: LookupJob) -> None:
         """Asks again for what is awaited. While more of it comes, waiting is compared with
         computing the rest."""
         if len(job.found) > job.num_seen:

@@ -54,8 +54,6 @@ def fields_without_effect(request: GenerationFields, config: EngineConfig) -> li
     ]
     if request.priority and config.scheduler.policy != "priority":
         names.append("priority")
-    if request.watermarking and (config.watermark is None or request.use_beam_search):
-        names.append("watermarking")
     return names
 
 

@@ -1,4 +1,4 @@
-"""What `process` and the process that it starts say to each other: length and msgpack."""
+"""The messages between `process` and its children. A reply's payload is the library's error."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 
 from quire.units import GiB, MiB
 
+OUTCOME = b"O"
+"""The kind of all replies."""
 MAX_MEMORY_BYTES = 2 * GiB
-"""Of address space."""
+"""Most address space of a child."""
 MAX_STACK_BYTES = 16 * MiB
-"""Definitions that refer to each other in a row need it, 10 KiB each or so. The threads that
-compile what passes have more."""
-LENGTH_BYTES = 4
-"""Of a message, big-endian, before it."""
+"""A chain of definitions that refer to each other needs about 10 KiB of stack for each. The threads
+that compile accepted grammars have larger stacks."""
 
 
 class TrialVocabulary(msgspec.Struct, frozen=True):
@@ -28,12 +28,3 @@ class TrialJob(msgspec.Struct):
 
     vocabulary: TrialVocabulary
     grammar: str
-
-
-class TrialOutcome(msgspec.Struct):
-    """What came of it."""
-
-    message: str
-    """The library's; empty if the grammar works."""
-    is_last: bool = False
-    """Whether the process ends now."""

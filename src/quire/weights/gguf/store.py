@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import Architecture, architecture_of
 from quire.gguf.architectures.expert_tensors import num_layers
+from quire.gguf.block_types import block_values
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
 from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.weights.gguf.pieces import Piece, RawTensor, joined_bytes, joined_shape, place_tensors
-from quire.weights.gguf.values import READABLE, block_values
 from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
 
@@ -150,7 +150,7 @@ class GgufStore(WeightStore):
         return np.arange(rows)
 
     def _values(self, piece: Piece) -> NDArray[np.float32]:
-        if piece.type_name not in READABLE:
+        if piece.tensor.type.to_float32 is None:
             raise UnsupportedModelError(
                 f"{piece.file.path}: tensor {piece.tensor.name!r} is of type {piece.type_name}, "
                 "which has no weights"

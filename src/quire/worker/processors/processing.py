@@ -1,9 +1,9 @@
-"""`LogitsProcessing`: the processors of an engine and its watermark, in the course of a step.
+"""`LogitsProcessing`: runs the logits processors of an engine within a step.
 
-A step in which one of them may have something to do is cut in two: the compiled model gives raw
-logits out, the processors change them, and `CompiledModel.sample` goes on with what they leave.
-What `quire.sampling.reference` does before them is done here, by its own functions, which give the
-same bits as native code does; so a row that nobody changes is the row of an uncut step.
+A step in which a processor may change something has two halves: the compiled model returns raw
+logits, the processors change them, and `CompiledModel.sample` chooses from the result. What
+sampling does before the processors is done here with the functions of `quire.sampling.reference`,
+which give the same bits as native code; so an unchanged row gives the token of an undivided step.
 
 Legend: N requests of which a token is chosen, in the order of the processors' batch; L rows of
 logits of the step, in which the positions of prompts may be too; V vocabulary.
@@ -23,11 +23,10 @@ from quire.errors import BackendError
 from quire.logits_processors.loading import load_processors
 from quire.protocol import SchedulePlan
 from quire.sampling.columns import LOGPROBS_KINDS
-from quire.sampling.reference import logprobs, masked, not_finite, penalise, restrict
+from quire.sampling.reference import masked, not_finite, penalise, restrict
 from quire.worker.input_batch import PreparedStep
 from quire.worker.processors.guarded import GuardedProcessor
 from quire.worker.processors.members import Members
-from quire.worker.processors.watermark import Watermarker
 
 Ints = NDArray[np.int32]
 Logits = NDArray[np.float32]
@@ -53,15 +52,14 @@ class LogitsProcessing:
         self._processors = [
             GuardedProcessor(cls, config) for cls in load_processors(config.model.logits_processors)
         ]
-        self._watermarker = None if config.watermark is None else Watermarker(config.watermark)
         self._members = Members()
 
     def withhold(
         self, plan: SchedulePlan, step: PreparedStep, request_ids: Sequence[str]
     ) -> WithheldRows | None:
-        """Tells the processors of the batch, and has the step give out the logits of these
-        requests, whose tokens it would choose. None: it may choose them, as no processor has a
-        say."""
+        """Updates the processors with the batch, and makes the step return the logits of these
+        requests instead of choosing their tokens. None: no processor has anything to do, so the
+        step chooses."""
         self._members.apply(plan)
         columns = step.batch.sampling
         if columns is None or not request_ids:
@@ -69,7 +67,7 @@ class LogitsProcessing:
         update = self._members.settle(request_ids)
         for processor in self._processors:
             processor.update(update, self._members)
-        if all(processor.is_idle for processor in self._processors) and not self._marks_any():
+        if all(processor.is_idle for processor in self._processors):
             return None
         place_of = {member.request_id: i for i, member in enumerate(self._members.batch)}
         of_sampled = np.array([place_of[request_id] for request_id in request_ids], np.int32)
@@ -95,16 +93,7 @@ class LogitsProcessing:
             for row in range(len(raw)):
                 raw[row] = masked(raw[row], columns, row)
         changed, columns, has_none, failures = self._changed(raw, columns, is_void)
-        reports = _reports(columns, processed=True)
-        output = model.sample(changed, reports)
-        if self._watermarker is not None:
-            batch = self._members.batch
-            tokens, is_marked = self._watermarker.choose(changed, columns, output.sampled, batch)
-            output.sampled = tokens
-            if output.logprobs is not None and is_marked.any():
-                marked = logprobs(changed, tokens, reports)
-                if marked is not None:
-                    output.logprobs.put(is_marked, marked)
+        output = model.sample(changed, _reports(columns, processed=True))
         if output.not_finite is not None:
             for place in np.flatnonzero(output.not_finite & ~is_void & ~has_none).tolist():
                 failures.setdefault(place, "logits processors left no logits to choose from")
@@ -122,11 +111,6 @@ class LogitsProcessing:
     def advance(self, request_ids: Sequence[str], token_ids: Sequence[int]) -> None:
         """Takes in the next token of each of these requests."""
         self._members.advance(request_ids, token_ids)
-
-    def _marks_any(self) -> bool:
-        """Whether a token of the step may get a watermark."""
-        marker = self._watermarker
-        return marker is not None and any(marker.applies(one) for one in self._members.batch)
 
     def _changed(
         self, raw: Logits, columns: SamplingColumns, is_void: NDArray[np.bool_]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.weights.gguf.plain_blocks import IQ4_LEVELS, Bytes, Floats, half
+from quire.gguf.blocks.plain_blocks import IQ4_LEVELS, Bytes, Floats, half
 
 _TWO_BITS = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
 _NIBBLES = np.array([0, 4], np.uint8).reshape(1, 1, 2, 1)

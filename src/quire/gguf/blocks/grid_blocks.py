@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.weights.gguf.grids import grid
-from quire.weights.gguf.k_blocks import nibble_rows
-from quire.weights.gguf.plain_blocks import Bytes, Floats, half
+from quire.gguf.blocks.grids import grid
+from quire.gguf.blocks.k_blocks import nibble_rows
+from quire.gguf.blocks.plain_blocks import Bytes, Floats, half
 
 _BYTE_BITS = np.arange(8, dtype=np.uint8)
 _SIGN_SHIFTS = np.array([0, 7, 14, 21], np.uint32)

@@ -1,0 +1,190 @@
+"""Sleep, caches, profiles and calls of the worker, declared once for all engines.
+
+`LLMEngine`, `LLM` and `AsyncLLM` have these operations as methods, under vLLM's names. An operation
+is a generator: it yields what the engine shall do, and receives the result. So it knows neither
+threads nor event loops; `blocking` and `asynchronous` make methods of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from quire.core.pausing import PauseMode, check_level, check_mode, check_tags
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Run one of `EngineCore.commands`, between two steps."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    timeout: float | None = None
+    """Seconds to wait for the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let new requests wait, and abort, finish or keep those in flight."""
+
+    mode: PauseMode
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSleep:
+    """Report to the observers how deep the engine sleeps; None: it is awake."""
+
+    level: int | None
+
+
+Action = Command | Pause | ReportSleep
+Operation = Generator[Action, Any, Result]
+
+
+def sleep(level: int = 1, mode: PauseMode = "abort") -> Operation[None]:
+    """Pauses, then gives memory back to the system until `wake_up`.
+
+    `level` 0: none. 1: the KV cache's; the weights stay, since there is no other memory to
+    move them to. 2: the weights' too, which are loaded from disk again. `mode`: requests in
+    flight are aborted (`abort`), run to their end first (`wait`), or kept (`keep`). New requests
+    wait.
+    """
+    check_level(level)
+    check_mode(mode)
+    yield Pause(mode)
+    yield Command("sleep", (level,))
+    yield ReportSleep(level)
+
+
+def wake_up(tags: list[str] | None = None) -> Operation[bool]:
+    """Takes memory again: of `weights`, `kv_cache`, or None for all. Once none is missing, requests
+    go on. `scheduling` alone ends a `sleep(0)`. Returns whether the engine is awake."""
+    check_tags(tags)
+    is_awake = bool((yield Command("wake_up", (tags,))))
+    if is_awake:
+        yield ReportSleep(None)
+    return is_awake
+
+
+def is_sleeping() -> Operation[bool]:
+    """Whether the engine is paused or has given memory back."""
+    return bool((yield Command("is_sleeping")))
+
+
+def release_kv_cache_memory() -> Operation[None]:
+    """Gives the KV cache's memory back, after `sleep(0)`."""
+    yield Command("release_kv_cache_memory")
+    yield ReportSleep(0)
+
+
+def reset_prefix_cache(
+    reset_running_requests: bool = False, reset_connector: bool = False
+) -> Operation[bool]:
+    """Forgets all cached prompts. Returns False, with none forgotten, while requests are running,
+    unless `reset_running_requests` lets them compute their tokens again. `reset_connector`: the KV
+    store forgets too; False where there is none."""
+    return bool((yield Command("reset_prefix_cache", (reset_running_requests, reset_connector))))
+
+
+def reset_mm_cache() -> Operation[None]:
+    """Does nothing: the engine takes no images, so nothing is cached of them."""
+    yield from ()
+
+
+def reset_encoder_cache() -> Operation[None]:
+    """Does nothing: the engine has no encoder, so nothing is cached of it."""
+    yield from ()
+
+
+def collective_rpc(
+    method: str | Callable[..., Any],
+    timeout: float | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Operation[list[Any]]:
+    """Calls a method of the worker between two steps; returns a list with its value.
+
+    A function gets the worker as its first argument, where the engine runs in this process. Raises
+    ConfigError for an unknown method, or arguments that cannot be sent to an engine process. After
+    `timeout` seconds, `AsyncLLM` raises TimeoutError, and the call may still run; the other engines
+    raise ConfigError for a `timeout`, because the call runs on the caller's thread.
+    """
+    given = (method, list(args), dict(kwargs or {}))
+    found: list[Any] = yield Command("collective_rpc", given, timeout)
+    return found
+
+
+def apply_model(func: Callable[[Any], Any]) -> Operation[list[Any]]:
+    """Returns a list with what a function returns for the compiled model, which is not an
+    `nn.Module`. Otherwise as `collective_rpc`."""
+    return (yield from collective_rpc("apply_model", args=(func,)))
+
+
+def start_profile(
+    profile_prefix: str | None = None,
+    *,
+    delay_iterations: int | None = None,
+    max_iterations: int | None = None,
+) -> Operation[None]:
+    """Records the engine's steps from now on: after `delay_iterations` of them, at most
+    `max_iterations` (0: all); None: as `profiler_config` says. `profile_prefix` begins the file's
+    name. Raises ConfigError without a directory, and in another session."""
+    yield Command("start_profile", (profile_prefix, delay_iterations, max_iterations))
+
+
+def stop_profile() -> Operation[None]:
+    """Ends the recording; writes it to the directory of `profiler_config`, for Perfetto."""
+    yield Command("stop_profile")
+
+
+class Blocking(Protocol):
+    """An engine whose methods return when an operation is done."""
+
+    def run_operation(self, operation: Operation[Result]) -> Result: ...
+
+
+class Asynchronous(Protocol):
+    """An engine whose methods are coroutines."""
+
+    def run_operation(self, operation: Operation[Result]) -> Awaitable[Result]: ...
+
+
+def blocking(
+    operation: Callable[Params, Operation[Result]],
+) -> Callable[Concatenate[Any, Params], Result]:
+    """A method that runs an operation."""
+
+    def method(self: Blocking, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        return self.run_operation(operation(*args, **kwargs))
+
+    _describe(method, operation)
+    return method
+
+
+def asynchronous(
+    operation: Callable[Params, Operation[Result]],
+) -> Callable[Concatenate[Any, Params], Coroutine[Any, Any, Result]]:
+    """A coroutine method that runs an operation."""
+
+    async def method(self: Asynchronous, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        return await self.run_operation(operation(*args, **kwargs))
+
+    _describe(method, operation)
+    return method
+
+
+def _describe(method: Any, operation: Callable[..., Any]) -> None:
+    """Gives a method the name, the docstring and the parameters of an operation."""
+    functools.update_wrapper(method, operation)
+    signature = inspect.signature(operation)
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    result = str(signature.return_annotation).removeprefix("Operation[").removesuffix("]")
+    method.__signature__ = signature.replace(
+        parameters=[this, *signature.parameters.values()], return_annotation=result
+    )

@@ -1,0 +1,1 @@
+"""Decoders of the block types of GGUF files."""

@@ -1,0 +1,97 @@
+"""`ModelDescription`: what config.json says of a model, interpreted once and typed.
+
+Planning makes one for each checkpoint, and the worker one for the model that it loads. Nothing else
+needs to read the raw mapping, whose keys differ between families, and between checkpoints with and
+without images or sound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
+from quire.models.config_reader import ConfigReader
+from quire.models.quantised import (
+    BlockFormats,
+    Expanded,
+    Shipped,
+    shipped_format,
+    with_shipped_formats,
+)
+from quire.models.registry import ModelRegistry, resolve
+from quire.models.text_part import has_other_parts, text_part
+from quire.models.transformers.mark import is_transformers
+
+if TYPE_CHECKING:
+    from quire.models.transformers.outline import Outline
+    from quire.program import Program
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """Each property is computed at its first use. All raise CheckpointError for a missing or
+    impossible key, and UnsupportedModelError for an architecture or feature that is not
+    implemented."""
+
+    hf_config: HfConfig
+    """config.json as read."""
+
+    @cached_property
+    def text(self) -> HfConfig:
+        """The configuration of the text model: a section of its own in some checkpoints."""
+        return text_part(self.hf_config)
+
+    @cached_property
+    def has_other_parts(self) -> bool:
+        """Whether the checkpoint has more than a text model; the other parts are not used."""
+        return has_other_parts(self.hf_config)
+
+    @property
+    def is_transformers(self) -> bool:
+        """Whether transformers computes the model, and no family."""
+        return is_transformers(self.hf_config)
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        """The family of the checkpoint's architecture."""
+        return resolve(ModelRegistry, self.text, self.has_other_parts)
+
+    @cached_property
+    def shipped(self) -> Shipped | BlockFormats | Expanded | None:
+        """How a quantised checkpoint holds its matrices; None: it is not quantised."""
+        return shipped_format(self.hf_config)
+
+    @cached_property
+    def program(self) -> Program:
+        """The model as a program, before any pass; a matrix that the checkpoint holds quantised has
+        its format."""
+        if self.is_transformers:
+            return self._outline.program
+        program = self.family.build(ConfigReader(self.text))
+        if self.shipped is None or isinstance(self.shipped, Expanded):
+            return program
+        return with_shipped_formats(program, self.shipped)
+
+    @cached_property
+    def facts(self) -> ModelFacts:
+        """The model's sizes; no program is built for them."""
+        if self.is_transformers:
+            return self._outline.facts
+        return self.family.facts(ConfigReader(self.text))
+
+    @cached_property
+    def names(self) -> NameMap:
+        """How the checkpoint's tensor names map to the names in `Param.parts`. Those of a model
+        that transformers computes stay as they are: it maps them itself."""
+        if self.is_transformers:
+            return NameMap("", (), ())
+        names = self.family.names(ConfigReader(self.text))
+        return replace(names, has_other_parts=self.has_other_parts)
+
+    @cached_property
+    def _outline(self) -> Outline:
+        from quire.models.transformers.outline import outline  # imports torch
+
+        return outline(self.hf_config)
