@@ -204,7 +204,15 @@ def test_no_pickle_and_no_eval() -> None:
 def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
     """`min_p` stands for each: what gives it from elsewhere (a checkpoint, the command line, the
     page) and what refuses it by name are beside that."""
-    elsewhere = ("config", "gguf", "cli", "bench", "server/ui", "server/requests/beams", "backends")
+    elsewhere = (
+        "config",
+        "gguf",
+        "cli",
+        "bench",
+        "server/ui",
+        "server/generation/beams",
+        "backends",
+    )
     native = Path(__file__).parents[1] / "native"
     found = {
         str(path.relative_to(top))
@@ -218,6 +226,6 @@ def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
         "params.py",
         "sampling/columns.py",
         "sampling/reference.py",
-        "server/schema/common.py",
+        "server/generation/request_fields.py",
         "src/sampling/sampler.cpp",
     }

@@ -11,14 +11,14 @@ from quire.cli.app import COMMANDS, Command
 from quire.cli.commands import bench
 from quire.cli.commands.bench import sweep
 from quire.params import NOT_YET
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.responses.input import checks
+from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, SWITCHES
-from quire.server.requests import refusals
-from quire.server.requests.responses import checks
-from quire.server.routes.absent import ABSENT_ROUTES
-from quire.server.schema.chat import ChatRequest
-from quire.server.schema.common import GenerationFields
-from quire.server.schema.completion import CompletionRequest
-from quire.server.schema.responses.request import ResponsesRequest
+from quire.server.generation import refusals
+from quire.server.generation.request_fields import GenerationFields
 
 _KINDS = {
     "both": GenerationFields,

@@ -40,12 +40,13 @@ class InProcessServer:
         request_log = request_log_choice(engine_args, args.enable_log_outputs, args.max_log_len)
         config = build_engine_config(engine_args)
         self.engine = AsyncLLM(config, engine_mode="thread", request_log=request_log)
-        self._context = ServerContext(args, config.model.served_model_name)
-        self._context.engine = self.engine
+        context = ServerContext(args)
+        self._model = context.add_model(config.model.served_model_name)
+        self._model.engine = self.engine
         if self.engine.tokenizer is not None:
             templates = ChatTemplates.of_model(config.model, self.engine.tokenizer.roles)
-            self._context.chat = AsyncChatRenderer(templates)
-        self._app = build_app(self._context, ())
+            self._model.chat = AsyncChatRenderer(templates)
+        self._app = build_app(context, ())
 
     async def post(self, path: str, body: object) -> Answer:
         """One POST of JSON to the application, and its whole JSON reply."""
@@ -86,6 +87,6 @@ class InProcessServer:
 
     def close(self) -> None:
         """Ends the engine."""
-        if self._context.chat is not None:
-            self._context.chat.close()
+        if self._model.chat is not None:
+            self._model.chat.close()
         self.engine.shutdown()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.input_processor import EngineInput
+from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord, Sink
 from quire.outputs import RequestOutput

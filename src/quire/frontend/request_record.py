@@ -9,7 +9,7 @@ from typing import Protocol
 
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
-from quire.frontend.input_processor import EngineInput
+from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.kv_hand_off import answer
 from quire.frontend.positions import Positions
 from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats

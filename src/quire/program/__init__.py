@@ -39,7 +39,6 @@ from quire.program.ops import (
     Xielu,
 )
 from quire.program.place import LOGITS, OpPlace, place_of
-from quire.program.printer import format_program
 from quire.program.program import Program
 from quire.program.some_tokens import some_tokens
 from quire.program.values import (
@@ -58,6 +57,6 @@ __all__ = [
     "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
     "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale",
     "SigmoidGate", "SoftCap", "TakeRows", "Tensor", "Value", "WeightFormat", "Weigh", "Xielu",
-    "check_layout", "format_program", "keep_all", "kv_layout", "last_reads", "place_of",
+    "check_layout", "keep_all", "kv_layout", "last_reads", "place_of",
     "some_tokens",
 ]  # fmt: skip

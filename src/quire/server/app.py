@@ -6,9 +6,11 @@ guard against web pages (where no key is needed), API key, size of the body.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,12 +20,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.series import MetricSet
 from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
+from quire.server.apis.invocations.sessions import Sessions
+from quire.server.apis.page import routes as page
+from quire.server.apis.page.live import LiveView
+from quire.server.apis.responses.store.store import ResponseStore
+from quire.server.bodies.json_http import is_json
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
 from quire.server.http import ignored_fields
@@ -31,21 +39,15 @@ from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.body import BodyMiddleware
 from quire.server.http.error_forms import for_route
 from quire.server.http.local_guard import LocalGuardMiddleware
+from quire.server.http.presence import while_present
 from quire.server.http.problems import Problem, problem_of
 from quire.server.http.request_id import RequestIdMiddleware
-from quire.server.http.user_middleware import user_middleware
-from quire.server.live import LiveView
 from quire.server.openapi import docs_page, openapi_document
-from quire.server.requests.presence import while_present
-from quire.server.routes import page
-from quire.server.routes.absent import ABSENT_ROUTES
-from quire.server.routes.bodies import is_json
 from quire.units import KiB
 
 logger = get_logger(__name__)
-
 _WATCHED_BYTES = 256 * KiB
-"""Bytes of a body. Work for a larger one may take so long that its client disconnects."""
+"""Bytes of a body. A larger one may take so long that its client disconnects meanwhile."""
 
 
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
@@ -61,14 +63,20 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
         middleware=_middleware(context, keys, http_metrics),
         exception_handlers={HTTPException: _on_http_exception, Exception: _on_exception},
     )
-    app.router.redirect_slashes = False  # a redirect would go where the Host header says
+    app.router.redirect_slashes = False  # a redirect would trust the Host header
     app.state.context = context
     app.state.live = LiveView(context)
+    app.state.sessions = Sessions.from_environment()
+    app.state.response_store = ResponseStore(
+        context.args.response_store_bytes,
+        context.args.max_stored_responses,
+        context.args.response_store_time,
+    )
     app.state.sleep_metrics = SleepMetrics()
     sets = [http_metrics.metric_set, app.state.sleep_metrics.metric_set]
     app.state.exposition = _exposition_maker(context, sets)
     if not context.args.disable_fastapi_docs:
-        # Made when they are asked for: that takes a twentieth of a second.
+        # Created on the first request: it takes 50 ms.
         app.state.openapi = cache(partial(openapi_document, endpoints, bool(keys)))
         app.state.docs = cache(lambda: docs_page(app.state.openapi()))
     return app
@@ -149,7 +157,7 @@ def _middleware(
 
 
 def _with_error_replies(handler: Callable[..., Any], *, logs_stack: bool) -> Callable[..., Any]:
-    """Wraps a handler: errors become error replies; a disconnect of the client is no error.
+    """Wraps a handler: errors become error replies; a client's disconnect is not an error.
     `logs_stack`: every error is logged with its stack."""
 
     async def endpoint(request: Request) -> Any:
@@ -169,7 +177,7 @@ def _with_error_replies(handler: Callable[..., Any], *, logs_stack: bool) -> Cal
 
 
 def _absent(path: str, reason: str) -> Callable[..., Any]:
-    """A handler that says why there is no such path."""
+    """A handler whose 404 explains why the path does not exist."""
 
     async def endpoint(request: Request) -> Response:
         return _answer(request, Problem(404, f"{path} does not exist in this server: {reason}."))
@@ -201,7 +209,64 @@ def _exposition_maker(
 ) -> Callable[[], Exposition]:
     @lru_cache(maxsize=1)
     def exposition() -> Exposition:
-        engine = context.loaded_engine()
+        engine = context.model.loaded_engine()
         return Exposition([engine.metrics.series.metric_set, *sets])
 
     return exposition
+
+
+def user_middleware(path: str) -> Middleware:
+    """A class of ASGI middleware, or a coroutine function of request and next handler.
+
+    Raises ConfigError for a path that leads to neither.
+    """
+    module_name, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"middleware={quoted(path)} cannot be imported: {error}; write package.module.Name"
+        ) from None
+    if inspect.isclass(found):
+        return Middleware(cast(Any, found))
+    if inspect.iscoroutinefunction(found):
+        from starlette.middleware.base import BaseHTTPMiddleware
+
+        return Middleware(BaseHTTPMiddleware, dispatch=found)
+    raise ConfigError(
+        f"middleware={quoted(path)} is neither a class nor a coroutine function of request and "
+        "next handler"
+    )
+
+
+_REASONS: dict[str, tuple[str, ...]] = {
+    "there are no pooling models": (
+        "/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score",
+        "/generative_scoring", "/rerank", "/v1/rerank", "/v2/rerank",
+    ),
+    "only text goes in": (
+        "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
+    ),
+    "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
+        "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
+        "/v1/systemone",
+    ),
+    "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+    "/inference/v1/generate gives the text of a reply too, with output_mode `text`": (
+        "/v1/completions/derender", "/v1/chat/completions/derender",
+    ),
+    "this version computes in one process, on the CPU": (
+        "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance/apply",
+        "/fault_tolerance/status",
+    ),
+    "new weights come from files: /collective_rpc with the method reload_weights": (
+        "/init_weight_transfer_engine", "/shutdown_weight_transfer_engine", "/start_weight_update",
+        "/start_draft_weight_update", "/update_weights", "/finish_weight_update",
+        "/update_weight_version", "/weight_checker", "/weight_info",
+    ),
+    "the documentation is at /docs": ("/redoc",),
+}  # fmt: skip
+ABSENT_ROUTES: dict[str, str] = {
+    path: reason for reason, paths in _REASONS.items() for path in paths
+}
+"""By path; `{name}` stands for one segment."""

@@ -83,8 +83,8 @@ class ServerArgs:
     enable_tokenizer_info_endpoint: bool = False
     """Serve the tokenizer's configuration, chat template included, at /tokenizer_info."""
     enable_dev_routes: bool = False
-    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), to whoever may
-    call. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
+    """Serve the routes that control the engine (/sleep, /pause, /server_info ...), to all callers
+    who may call. Also switched on by the environment variable VLLM_SERVER_DEV_MODE=1."""
     enable_per_request_metrics: bool = False
     """Put timings into every reply (otherwise only where the request says
     `include_metrics: true`)."""
@@ -116,7 +116,7 @@ class ServerArgs:
     """The reasoning_effort of requests to `/v1/messages` with thinking disabled. `auto`: `none`, or
     `low` where the chat template refuses `none` or takes it for another effort."""
     exclude_tools_when_tool_choice_none: bool = False
-    """Show no tools to the model where `tool_choice` is `none`."""
+    """Show no tools to the model if a request forbids their use."""
     enable_force_include_usage: bool = False
     """Put the usage into every event of every stream, whether or not the request asks for it."""
     return_tokens_as_token_ids: bool = False

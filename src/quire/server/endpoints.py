@@ -8,28 +8,29 @@ from typing import Any, Literal
 
 from quire import env
 from quire.config.kv_cache import KVEventsConfig
+from quire.server.apis import kv_store
+from quire.server.apis.chat import routes as chat_routes
+from quire.server.apis.chat import schema as chat
+from quire.server.apis.completions import routes as completion_routes
+from quire.server.apis.completions import schema as completion
+from quire.server.apis.engine import routes as engine
+from quire.server.apis.engine import schema as control
+from quire.server.apis.engine import server_info
+from quire.server.apis.invocations import routes as sagemaker
+from quire.server.apis.messages import reply as anthropic_reply
+from quire.server.apis.messages import routes as messages
+from quire.server.apis.messages import schema as anthropic
+from quire.server.apis.page import routes as page
+from quire.server.apis.responses import create, stored
+from quire.server.apis.responses.schema import events, reply
+from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.service import routes as service
+from quire.server.apis.service import schema
+from quire.server.apis.text import routes as text
+from quire.server.apis.text import schema as text_schema
+from quire.server.apis.tokens import routes as token_routes
+from quire.server.apis.tokens import schema as token_schema
 from quire.server.args import ServerArgs
-from quire.server.routes import (
-    engine,
-    generate,
-    kv_store,
-    messages,
-    page,
-    server_info,
-    service,
-    text,
-)
-from quire.server.routes.responses import create, stored
-from quire.server.routes.tokens import routes as token_routes
-from quire.server.schema import chat, completion
-from quire.server.schema import engine as control
-from quire.server.schema import kv_store as kv_schema
-from quire.server.schema import messages as anthropic
-from quire.server.schema import messages_reply as anthropic_reply
-from quire.server.schema import service as schema
-from quire.server.schema import tokens as token_schema
-from quire.server.schema.responses import events, reply
-from quire.server.schema.responses.request import ResponsesRequest
 
 Handler = Callable[..., Awaitable[Any]]
 Switch = Literal["dev", "kv_store", "profiler", "tokenizer_info"]
@@ -40,7 +41,7 @@ SWITCHES: dict[Switch, str] = {
     "profiler": "--profiler-config, which names a directory for the traces",
     "tokenizer_info": "--enable-tokenizer-info-endpoint",
 }
-"""What switches on the endpoints that do not always exist."""
+"""Options that switch optional endpoints on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Endpoint:
     stream: Any = None
     """Type of the events, where the request can ask for a stream."""
     has_named_events: bool = False
-    """Events have names, and end without a mark; otherwise the last one is `[DONE]`."""
+    """Events have names and no end mark; otherwise the last event is `[DONE]`."""
     query: Any = None
     """Type of the query's parameters; None: there are none."""
     errors: tuple[int, ...] = ()
@@ -68,9 +69,9 @@ class Endpoint:
     can_be_unwell: bool = False
     """503 has the same body as 200."""
     form: Literal["openai", "messages"] = "openai"
-    """Of errors."""
+    """Form of the error replies."""
     switch: Switch | None = None
-    """What must be on; None: the endpoint always exists."""
+    """The switch that must be on; None: the endpoint always exists."""
 
 
 def endpoints_of(
@@ -101,16 +102,16 @@ _PROBES: tuple[tuple[Literal["GET", "POST"], str, Handler], ...] = (
 )
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
-        "POST", "/v1/completions", generate.completions, "generation",
+        "POST", "/v1/completions", completion_routes.completions, "generation",
         completion.CompletionRequest, completion.CompletionResponse,
         stream=completion.CompletionChunk, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
-        "POST", "/v1/chat/completions", generate.chat_completions, "generation",
+        "POST", "/v1/chat/completions", chat_routes.chat_completions, "generation",
         chat.ChatRequest, chat.ChatResponse, stream=chat.ChatChunk, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
-        "POST", "/v1/chat/completions/batch", generate.chat_completions_batch, "generation",
+        "POST", "/v1/chat/completions/batch", chat_routes.chat_completions_batch, "generation",
         chat.BatchChatRequest, chat.ChatResponse, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
@@ -125,7 +126,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         form="messages",
     ),
     Endpoint(
-        "POST", "/invocations", generate.invocations, "generation",
+        "POST", "/invocations", sagemaker.invocations, "generation",
         (chat.ChatRequest, completion.CompletionRequest),
         (chat.ChatResponse, completion.CompletionResponse),
         stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
@@ -150,7 +151,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST", "/v1/responses/render", create.render_response, "responses",
-        ResponsesRequest, schema.RenderedPrompt, errors=_BAD_BODY,
+        ResponsesRequest, text_schema.RenderedPrompt, errors=_BAD_BODY,
     ),
     Endpoint(
         "GET", "/v1/responses/{response_id}", stored.get_response, "responses",
@@ -171,19 +172,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST", "/v1/completions/render", text.render_completion, "prompts",
-        completion.CompletionRequest, list[schema.RenderedPrompt], errors=_BAD_BODY,
+        completion.CompletionRequest, list[text_schema.RenderedPrompt], errors=_BAD_BODY,
     ),
     Endpoint(
         "POST", "/v1/chat/completions/render", text.render_chat, "prompts",
-        chat.ChatRequest, schema.RenderedPrompt, errors=_BAD_BODY,
+        chat.ChatRequest, text_schema.RenderedPrompt, errors=_BAD_BODY,
     ),
     Endpoint(
         "POST", "/tokenize", text.tokenize, "prompts",
-        schema.TokenizeRequest, schema.TokenizeResponse, errors=_BAD_BODY,
+        text_schema.TokenizeRequest, text_schema.TokenizeResponse, errors=_BAD_BODY,
     ),
     Endpoint(
         "POST", "/detokenize", text.detokenize, "prompts",
-        schema.DetokenizeRequest, schema.DetokenizeResponse, errors=_BAD_BODY,
+        text_schema.DetokenizeRequest, text_schema.DetokenizeResponse, errors=_BAD_BODY,
     ),
     Endpoint(
         "GET", "/tokenizer_info", text.tokenizer_info, "prompts",
@@ -213,11 +214,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         switch="kv_store",
     ),
     Endpoint(
-        "POST", "/kv/clear", kv_store.clear, "kv store", response=kv_schema.KVCleared,
+        "POST", "/kv/clear", kv_store.clear, "kv store", response=kv_store.KVCleared,
         errors=(400,), switch="kv_store",
     ),
     Endpoint(
-        "POST", "/kv/pin", kv_store.pin, "kv store", kv_schema.KVPinRequest, kv_schema.KVPinned,
+        "POST", "/kv/pin", kv_store.pin, "kv store", kv_store.KVPinRequest, kv_store.KVPinned,
         errors=_BAD_BODY, switch="kv_store",
     ),
     Endpoint(

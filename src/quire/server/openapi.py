@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.http.error_forms import OVERLOADED
-from quire.server.schema.common import ErrorResponse
-from quire.server.schema.messages_reply import MessagesErrorResponse
+from quire.server.http.error_forms import OVERLOADED, MessagesErrorResponse
+from quire.server.http.problems import ErrorResponse
 from quire.version import __version__
 
 if TYPE_CHECKING:

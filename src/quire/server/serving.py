@@ -34,7 +34,7 @@ from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
-from quire.server.reply_format import check_formats, reply_format_of
+from quire.server.served_model import ServedModel, check_formats
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds
 
@@ -94,12 +94,12 @@ def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
         FormatChoice.of(args.tool_call_parser, name)
 
 
-def _check_plugins(context: ServerContext, engine: AsyncLLM) -> None:
-    args = context.args
+def _check_plugins(model: ServedModel, engine: AsyncLLM) -> None:
+    args = model.args
     if args.tool_parser_plugin or args.reasoning_parser_plugin:
         from quire.server.plugins.formats import check_plugins
 
-        name = context.config.structured_outputs.reasoning_parser
+        name = model.config.structured_outputs.reasoning_parser
         check_plugins(args.tool_call_parser, name, engine.get_tokenizer())
 
 
@@ -145,8 +145,8 @@ class _Server:
         self._begin = begin
         has_profiler = config.observability.profiler is not None
         has_kv_store = config.kv_store is not None
-        names = config.model.served_model_name
-        self._context = ServerContext(args, names, has_profiler, has_kv_store)
+        self._context = ServerContext(args, has_profiler, has_kv_store)
+        self._model = self._context.add_model(config.model.served_model_name)
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event
@@ -173,17 +173,17 @@ class _Server:
     async def _live(self) -> _Outcome:
         with phase(logger, "model"):
             engine = await self._load()
-        self._context.engine = engine
-        _check_plugins(self._context, engine)
+        self._model.engine = engine
+        _check_plugins(self._model, engine)
         expect_crowds()
         logger.info(
             "Serving %s at %s, ready after %.2f s",
-            ", ".join(self._context.names),
+            ", ".join(self._model.names),
             self._listener.url,
             time.perf_counter() - self._begin,
         )
-        if self._context.chat is not None:
-            self._context.chat.start()
+        if self._model.chat is not None:
+            self._model.chat.start()
             self._context.keep(self._find_reply_format())
         if await self._until_signal_or_death(engine):
             await asyncio.sleep(_DEATH_NOTICE_S)
@@ -194,7 +194,7 @@ class _Server:
     async def _find_reply_format(self) -> None:
         """So that the first chat need not wait for it. Fails in silence: that chat tries again."""
         with suppress(QuireError):
-            await reply_format_of(self._context)
+            await self._model.reply_format()
         gc.collect()
         gc.freeze()  # what was imported for it
 
@@ -211,7 +211,7 @@ class _Server:
         )
         if engine.tokenizer is not None:
             seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
-            self._context.chat = AsyncChatRenderer(
+            self._model.chat = AsyncChatRenderer(
                 ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
                 RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds),
             )
@@ -251,20 +251,20 @@ class _Server:
 
     async def _stop(self, serving: asyncio.Task[None]) -> None:
         self._context.is_stopping = True
-        if self._context.chat is not None:
-            self._context.chat.close()
+        if self._model.chat is not None:
+            self._model.chat.close()
         end = time.monotonic() + _FLUSH_S
         while self._context.num_generating and time.monotonic() < end:
             await asyncio.sleep(0.01)  # replies that are complete are being written
         self._http.should_exit = True
         await serving
         self._context.pool.close()
-        if self._context.engine is not None:
-            await asyncio.to_thread(self._context.engine.shutdown)
+        if self._model.engine is not None:
+            await asyncio.to_thread(self._model.engine.shutdown)
 
     def _on_signal(self, number: int) -> None:
         self._num_signals += 1
-        if self._context.engine is None:
+        if self._model.engine is None:
             logger.info("Stopped while loading.")
             self._listener.close()
             _exit_now(130 if number == signal.SIGINT else 0)

@@ -1,6 +1,6 @@
-"""vLLM's options of `serve` that are none of `ServerArgs`, as `config/unsupported/` has arguments.
+"""vLLM's options of `serve` that `ServerArgs` does not have; see also `config/unsupported/`.
 
-Those of values without effect are accepted, others are refused with the reason.
+A neutral value is accepted, any other is refused with the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
-_ONE_PROCESS = "one process answers HTTP; start several servers behind a proxy"
+_ONE_PROCESS = "one process answers HTTP; start several servers and a proxy in front of them"
 
 UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
     entry.name: entry
@@ -57,9 +57,9 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
             "enable_flash_late_interaction", True, "nothing here is scored", is_refused=False
         ),
         Unsupported(
-            "cohere_is_reasoning_model", True, "there are no routes of Cohere", is_refused=False
+            "cohere_is_reasoning_model", True, "this server lacks Cohere routes", is_refused=False
         ),
-        Unsupported("cohere_format", "cmd4", "there are no routes of Cohere", is_refused=False),
+        Unsupported("cohere_format", "cmd4", "this server lacks Cohere routes", is_refused=False),
     )
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ INLINE_SIZE = 1024
 LARGE_SIZE = 1 << 18
 """Beyond this, work is large: it takes a tenth of a second or more, and much memory."""
 _TURNS_AT_ONCE = 8
-"""Who goes on with small work in one turn of the event loop."""
+"""Tasks that continue small work in one turn of the event loop."""
 _NUM_THREADS = 4
 """Threads for work that is neither small nor large."""
 _KEPT_SIZE = 1 << 14
@@ -101,8 +101,8 @@ class WorkPool:
                 self._release_memory_soon()
 
     async def turn(self) -> None:
-        """Between two pieces of small work: returns after others have had their turn, sooner or
-        later, so that not everyone who has much such work goes on in the same turn."""
+        """Lets other tasks run between two pieces of small work. Returns sooner or
+        later, so that tasks with much such work do not all continue in the same turn."""
         await asyncio.sleep(0)
         is_due = asyncio.Event()
         self._turns.add(is_due.set)

@@ -65,7 +65,7 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.entrypoints.openai.chat_completion.protocol": {
         "quire.server.plugins.requests": "BatchChatCompletionRequest ChatCompletionRequest",
-        "quire.server.schema.chat": "ChatCompletionToolsParam=Tool FunctionDefinition",
+        "quire.server.apis.chat.tools": "ChatCompletionToolsParam=Tool FunctionDefinition",
     },
     "vllm.entrypoints.openai.completion.protocol": {
         "quire.server.plugins.requests": "CompletionRequest"

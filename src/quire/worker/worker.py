@@ -25,7 +25,8 @@ from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
 from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
-from quire.program import Program, format_program
+from quire.program import Program
+from quire.program.printer import format_program
 from quire.protocol import SchedulePlan, StepResult
 from quire.system.free_memory import release_free_memory
 from quire.units import ceil_div

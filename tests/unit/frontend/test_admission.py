@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.config import SchedulerConfig
-from quire.frontend.input_processor import EngineInput
+from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import RequestRecord

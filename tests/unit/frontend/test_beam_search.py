@@ -14,7 +14,7 @@ from quire.errors import EngineGenerateError, RequestError
 from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import request_output_of, sequences_of
 from quire.frontend.beams.search import BeamSearch
-from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.inputs import TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.errors import RequestError
-from quire.frontend.input_processor import InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.params import SamplingParams
 from quire.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 from quire.config.engine_args import AsyncEngineArgs
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError
-from quire.frontend.input_processor import InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.observers.request_log import (
     RequestLog,
     RequestLogChoice,

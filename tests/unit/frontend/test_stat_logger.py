@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from quire.config.records import EngineConfig
-from quire.frontend.input_processor import InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.observers.observer import StepTokens
 from quire.frontend.observers.stat_logger import LoggingStatLogger
 from quire.frontend.output_processor import OutputProcessor

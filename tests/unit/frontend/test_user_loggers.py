@@ -10,7 +10,7 @@ import pytest
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError
-from quire.frontend.input_processor import InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.observers import user_loggers
 from quire.frontend.observers.user_loggers import UserLoggers
 from quire.frontend.observers.user_stats import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.models import build_program
-from quire.program import format_program
+from quire.program.printer import format_program
 
 CONFIG = {
     "architectures": ["MistralForCausalLM"], "vocab_size": 50, "hidden_size": 32,

@@ -18,6 +18,11 @@ class Harness:
         self.context = context
         self.app = app
 
+    @property
+    def model(self) -> Any:
+        """The served model."""
+        return self.context.model
+
     def run(self, scenario: Callable[[httpx.AsyncClient], Awaitable[Any]], **options: Any) -> Any:
         async def main() -> Any:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
@@ -65,15 +70,16 @@ def make_harness(tiny_model: Path) -> Iterator[MakeHarness]:
         scheduler, core = options.pop("scheduler", {}), options.pop("core", FakeCore)
         options.setdefault("allowed_hosts", ("quire",))
         has = {name: options.pop(name, False) for name in ("has_profiler", "has_kv_store")}
-        context = ServerContext(ServerArgs(**options), ("tiny", "alias"), **has)
+        context = ServerContext(ServerArgs(**options), **has)
+        model = context.add_model(("tiny", "alias"))
         if is_loaded:
             engine = fake_engine(tiny_model, core, **scheduler)
             engines.append(engine)
-            context.engine = engine
+            model.engine = engine
             assert engine.tokenizer is not None
             templates = ChatTemplates(read_templates(tiny_model), engine.tokenizer.roles)
-            context.chat = AsyncChatRenderer(templates)
-            renderers.append(context.chat)
+            model.chat = AsyncChatRenderer(templates)
+            renderers.append(model.chat)
         return Harness(context, build_app(context, keys))
 
     yield make
@@ -99,7 +105,7 @@ def make_scripted(make_harness: MakeHarness) -> MakeScripted:
 
         harness = make_harness(core=scripted(text), **options)
         reasoning = ReasoningTags("<think>", "</think>")
-        harness.context.reply_format = ReplyFormat(reasoning, HermesCalls())
+        harness.model.found_format = ReplyFormat(reasoning, HermesCalls())
         return harness
 
     return make

@@ -41,7 +41,7 @@ def engines(tiny_model: Path) -> Iterator[tuple[LLM, Any]]:
 def real(engines: tuple[LLM, Any], make_harness: MakeHarness) -> tuple[LLM, Harness]:
     llm, online = engines
     harness = make_harness()
-    harness.context.engine = online
+    harness.model.engine = online
     return llm, harness
 
 
@@ -125,7 +125,7 @@ def test_the_end_of_a_sequence(real: tuple[LLM, Harness], monkeypatch: pytest.Mo
     """A token that the search likes stands for the end: it is in no text, and in the ids only if it
     was asked for."""
     llm, harness = real
-    processor = harness.context.engine.input_processor
+    processor = harness.model.engine.input_processor
     [first, *_] = found_by(llm, str(TEXT["prompt"]), 4)
     end = first.tokens[-3]
     monkeypatch.setattr(processor, "eos_token_id", end)
@@ -274,7 +274,7 @@ def test_a_deadline_ends_a_search(harness: Harness) -> None:
 
 def nothing_is_left(harness: Harness) -> None:
     assert harness.context.num_generating == 0
-    assert harness.context.engine.get_num_unfinished_requests() == 0
+    assert harness.model.engine.get_num_unfinished_requests() == 0
 
 
 def test_a_client_that_leaves_takes_its_search_along(harness: Harness) -> None:
@@ -301,7 +301,7 @@ def test_a_client_that_leaves_takes_its_search_along(harness: Harness) -> None:
             "headers": [(b"content-type", b"application/json"), (b"host", b"quire")],
         }  # fmt: skip
         task = asyncio.get_running_loop().create_task(harness.app(scope, receive, send))
-        while not harness.context.engine.get_num_unfinished_requests() > 1:
+        while not harness.model.engine.get_num_unfinished_requests() > 1:
             await asyncio.sleep(0.001)
         gone.set()
         await task
@@ -316,7 +316,7 @@ def test_an_abort_gives_what_there_is(harness: Harness) -> None:
     async def scenario(client: Any) -> None:
         body = {**TEXT, "max_tokens": 400, "n": 4, "ignore_eos": True}
         task = asyncio.get_running_loop().create_task(client.post("/v1/completions", json=body))
-        engine = harness.context.engine
+        engine = harness.model.engine
         while not engine.get_num_unfinished_requests() > 1:
             await asyncio.sleep(0.001)
         await engine.abort_all()

@@ -214,11 +214,11 @@ def test_an_engine_without_a_core_is_not_ready_and_not_dead(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stalled = health_of(StepObservation(turn_age_s=9.0, still_s=8.0), step_timeout_s=60.0)
-    monkeypatch.setattr(harness.context.engine, "health", lambda: stalled)
+    monkeypatch.setattr(harness.model.engine, "health", lambda: stalled)
     ready = harness.request("GET", "/ready")
     assert ready.status_code == 503
     assert ready.json() == {"status": "stalled", "reason": "no step has advanced for 8.0 s"}
     assert harness.request("GET", "/health").status_code == 200
     busy = health_of(StepObservation(turn_age_s=9.0, still_s=0.2), step_timeout_s=60.0)
-    monkeypatch.setattr(harness.context.engine, "health", lambda: busy)
+    monkeypatch.setattr(harness.model.engine, "health", lambda: busy)
     assert harness.request("GET", "/ready").status_code == 200

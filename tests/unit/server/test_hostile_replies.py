@@ -44,7 +44,7 @@ def test_hostile_replies(
 ) -> None:
     monkeypatch.setattr("fake_core.STEP_S", 0.0)
     harness = make_harness(core=HostileCore)
-    harness.context.reply_format = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
+    harness.model.found_format = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
 
     async def scenario(client: httpx.AsyncClient) -> None:
         for number in range(COUNT):

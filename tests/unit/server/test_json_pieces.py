@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quire.server.replies.json_pieces import ITEMS_AT_ONCE, JsonPieces, joined
+from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonPieces, joined
 
 
 class Reply(msgspec.Struct):

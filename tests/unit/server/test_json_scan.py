@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.errors import RequestError
-from quire.server.requests import json_scan
-from quire.server.requests.json_scan import count_byte, scan_object
+from quire.server.bodies import json_scan
+from quire.server.bodies.json_scan import count_byte, scan_object
 
 texts = st.text(st.sampled_from('ab\\"[]{},: é\n'), max_size=8)
 values = st.recursive(

@@ -59,7 +59,7 @@ def test_usage_and_clear(server: Harness) -> None:
 
 def test_the_metrics_are_those_of_now(server: Harness) -> None:
     """An idle engine's store goes on writing, and is cleared: no step tells of it."""
-    engine = server.context.engine
+    engine = server.model.engine
     assert engine is not None
     series = engine.metrics.series
     series.kv_store = KVStoreSeries(series.metric_set)

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.requests import large_body
-from quire.server.requests.body_decoder import BodyDecoder
-from quire.server.requests.large_body import BodyLimits, decode_large
-from quire.server.schema.chat import ChatRequest
-from quire.server.schema.completion import CompletionRequest
-from quire.server.schema.service import DetokenizeRequest, TokenizeRequest
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.text.schema import DetokenizeRequest, TokenizeRequest
+from quire.server.bodies import large as large_body
+from quire.server.bodies.decoder import BodyDecoder
+from quire.server.bodies.large import BodyLimits, decode_large
 
 LIMITS = BodyLimits(max_json_values=1000, max_field_bytes=5000, max_prompts=8, max_model_len=100)
 MESSAGE = {"role": "user", "content": 'say "hi", {you}: [now]'}

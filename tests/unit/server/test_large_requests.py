@@ -16,7 +16,7 @@ import httpx
 import pytest
 from loop_lag import LoopLag
 
-from quire.server.requests import sampling
+from quire.server.generation import sampling
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 from .conftest import Harness, MakeHarness
@@ -111,7 +111,7 @@ LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
      {"_decode_large", "_completion_prompts", "_inputs"}),
     ("/v1/completions/render", {"prompt": [WORDS * 16] * 60}, {"_rendered_list"}),
     ("/v1/chat/completions", {"messages": [{"role": "u", "content": WORDS}] * 400},
-     {"_check_template_fields", "_prompt_ids"}),
+     {"_check_template_fields", "prompt_ids"}),
     ("/v1/completions", {"prompt": "a" * 20, "n": 60, "max_tokens": 10, "logprobs": 5,
                          "temperature": 1.0}, {"whole"}),
 ]  # fmt: skip
@@ -258,7 +258,7 @@ def test_large_requests_wait_for_each_other_and_nobody_for_them(
 def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
     """The tokenizing of a prompt that nobody waits for any longer does not go on."""
     pool = harness.context.pool
-    tokenizer = harness.context.tokenizer()
+    tokenizer = harness.model.tokenizer()
     slow = tokenizer.encode_pieces
     num_pieces = 0
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.server.requests.body_decoder import body_decoder
-from quire.server.requests.lax_scalars import as_bool, as_float, as_int
-from quire.server.schema.chat import ChatRequest
-from quire.server.schema.completion import CompletionRequest
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.bodies.decoder import body_decoder
+from quire.server.bodies.lax import as_bool, as_float, as_int
 
 from .conftest import Harness
 

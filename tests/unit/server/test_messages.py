@@ -109,7 +109,7 @@ def test_reasoning_effort_switches_thinking(
     from quire.chat.templates import ChatTemplates
 
     monkeypatch.setattr(
-        harness.context.chat, "templates", ChatTemplates({"default": "<{{ enable_thinking }}>"}, {})
+        harness.model.chat, "templates", ChatTemplates({"default": "<{{ enable_thinking }}>"}, {})
     )
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, **fields}
     assert harness.post(f"{CHAT}/render", body).json()["prompt"] == f"<{thinking}>"

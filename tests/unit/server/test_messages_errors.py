@@ -162,7 +162,7 @@ def test_what_the_vendor_adds_is_accepted(make_scripted: MakeScripted) -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
     reply = harness.post(PATH, {**body, "max_tokens": 2000, "thinking": thinking})
     assert reply.headers["X-Quire-Ignored-Fields"] == "thinking.display"
-    harness.context.reply_format = ReplyFormat(None, HermesCalls())  # that does not reason
+    harness.model.found_format = ReplyFormat(None, HermesCalls())  # that does not reason
     reply = harness.post(PATH, {**body, "max_tokens": 2000, "thinking": thinking})
     assert reply.headers["X-Quire-Ignored-Fields"] == "thinking.budget_tokens, thinking.display"
     reply = harness.post(PATH, {**body, "context_management": {"edits": []}, "speed": "fast"})

@@ -14,8 +14,8 @@ from starlette.types import Message
 
 from quire.errors import CapacityError
 from quire.protocol import EngineCoreOutputs
+from quire.server.apis.messages.writer import MESSAGES_FORM
 from quire.server.http.event_stream import EventStream
-from quire.server.replies.messages.events import MESSAGES_FORM
 
 from .conftest import MakeHarness, MakeScripted
 from .messages_client import BODY, PATH, TOOLS, create, events_of, same, streamed
@@ -224,7 +224,7 @@ def test_pings_need_no_option(make_harness: MakeHarness, monkeypatch: pytest.Mon
             time.sleep(0.3)
             return super().step()
 
-    monkeypatch.setattr("quire.server.routes.messages._PING_S", 0.05)
+    monkeypatch.setattr("quire.server.apis.messages.routes._PING_S", 0.05)
     reply = make_harness(core=SlowCore).post(PATH, {**BODY, "max_tokens": 1, "stream": True})
     assert events_of(reply)[0] == {"type": "ping"}
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.requests.chats.tool_use import tool_use
-from quire.server.requests.messages.chat_request import chat_prompt_fields, chat_request
-from quire.server.requests.messages.tools import held_as_asked
-from quire.server.schema.chat import ChatRequest
-from quire.server.schema.messages import MessagesRequest
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.messages.chat_request import chat_prompt_fields, chat_request
+from quire.server.apis.messages.schema import MessagesRequest
+from quire.server.apis.messages.tools import held_as_asked
 
 from .conftest import MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS

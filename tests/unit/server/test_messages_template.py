@@ -35,7 +35,7 @@ def with_template(harness: Harness) -> Iterator[Any]:
 
     def use(template: str) -> Harness:
         made.append(AsyncChatRenderer(ChatTemplates({"default": template}, {})))
-        harness.context.chat = made[-1]
+        harness.model.chat = made[-1]
         return harness
 
     yield use
@@ -64,14 +64,14 @@ def test_they_stay_where_they_are_or_come_first(
 ) -> None:
     harness = with_template(template)
     assert count(harness, TURNS) == len(text)
-    assert harness.context.takes_late_system == {False: template == TAKES}
+    assert harness.model.takes_late_system == {False: template == TAKES}
     assert count(harness, TURNS) == len(text)
 
 
 def test_nothing_is_tried_without_them(with_template: Any) -> None:
     harness = with_template(REFUSES)
     assert count(harness, TURNS[:1]) == len("s:first;u:question;")
-    assert harness.context.takes_late_system == {}
+    assert harness.model.takes_late_system == {}
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_nothing_is_tried_without_them(with_template: Any) -> None:
 def test_the_effort_of_thinking_that_is_disabled(with_template: Any, end: str, effort: str) -> None:
     harness = with_template(TAKES + end)
     count(harness, TURNS[:1])
-    assert harness.context.disabled_thinking_effort is None
+    assert harness.model.disabled_thinking_effort is None
     count(harness, TURNS[:1], thinking={"type": "disabled"})
-    assert harness.context.disabled_thinking_effort == effort
+    assert harness.model.disabled_thinking_effort == effort
 
 
 def test_an_effort_that_the_options_name(make_harness: MakeHarness) -> None:
     harness = make_harness(anthropic_disabled_thinking_effort="medium")
-    harness.context.chat = AsyncChatRenderer(
+    harness.model.chat = AsyncChatRenderer(
         ChatTemplates({"default": TAKES + "{{ reasoning_effort }}"}, {})
     )
     text = "s:first;u:question;medium"
     assert count(harness, TURNS[:1], thinking={"type": "disabled"}) == len(text)
-    harness.context.chat.close()
+    harness.model.chat.close()

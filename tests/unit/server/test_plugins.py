@@ -156,7 +156,7 @@ def serving(make_scripted: Any, plugin: Path, text: str, tools: str, reasoning: 
     load_plugins(str(plugin), "", tools, reasoning)
     harness: Harness = make_scripted(text, tool_parser_plugin=str(plugin), tool_call_parser=tools)
     tags = REASONING_FORMATS[reasoning] if reasoning else None
-    harness.context.reply_format = ReplyFormat(tags, TOOL_FORMATS[tools]())
+    harness.model.found_format = ReplyFormat(tags, TOOL_FORMATS[tools]())
     return harness
 
 

@@ -12,7 +12,7 @@ from quire.errors import CapacityError, ConfigError, RequestError
 from quire.parsers.detection import finder
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import TOOL_FORMATS
-from quire.server.reply_format import check_formats, reply_format_of
+from quire.server.served_model import check_formats
 
 from .conftest import MakeHarness
 
@@ -20,33 +20,33 @@ from .conftest import MakeHarness
 def test_callers_at_once_share_one_search(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = make_harness(tool_call_parser="hermes").context
-    render, num_rendered = context.chat.render, [0]
+    model = make_harness(tool_call_parser="hermes").model
+    render, num_rendered = model.chat.render, [0]
 
     async def counted(chat: Any) -> str:
         num_rendered[0] += 1
         return str(await render(chat))
 
     async def scenario() -> list[ReplyFormat]:
-        found = await asyncio.gather(*(reply_format_of(context) for _ in range(5)))
+        found = await asyncio.gather(*(model.reply_format() for _ in range(5)))
         count = num_rendered[0]
-        found.append(await reply_format_of(context))
+        found.append(await model.reply_format())
         assert num_rendered[0] == count
         return found
 
-    monkeypatch.setattr(context.chat, "render", counted)
+    monkeypatch.setattr(model.chat, "render", counted)
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
     first, *others = asyncio.run(scenario())
     assert all(one is first for one in others)
     assert isinstance(first.tools, TOOL_FORMATS["hermes"])
-    assert str(context.formats.found.tools) == "hermes (as asked for)"
+    assert str(model.formats.found.tools) == "hermes (as asked for)"
     assert 0 < num_rendered[0] < 20
 
 
 def test_the_search_keeps_no_event_loop_busy(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, advance = make_harness().context, finder._advance
+    model, advance = make_harness().model, finder._advance
     threads: set[threading.Thread] = set()
 
     def noted(*args: Any) -> Any:
@@ -55,7 +55,7 @@ def test_the_search_keeps_no_event_loop_busy(
 
     monkeypatch.setattr(finder, "_advance", noted)
     monkeypatch.setattr(finder, "_kept", {})
-    asyncio.run(reply_format_of(context))
+    asyncio.run(model.reply_format())
     assert threads
     assert threading.main_thread() not in threads
 
@@ -63,8 +63,8 @@ def test_the_search_keeps_no_event_loop_busy(
 def test_a_search_that_finds_no_room_is_tried_again(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = make_harness().context
-    render, is_full = context.chat.render, [True]
+    model = make_harness().model
+    render, is_full = model.chat.render, [True]
 
     async def full(chat: Any) -> str:
         if is_full[0]:
@@ -73,11 +73,11 @@ def test_a_search_that_finds_no_room_is_tried_again(
 
     async def scenario() -> None:
         with pytest.raises(CapacityError):
-            await reply_format_of(context)
+            await model.reply_format()
         is_full[0] = False
-        await reply_format_of(context)
+        await model.reply_format()
 
-    monkeypatch.setattr(context.chat, "render", full)
+    monkeypatch.setattr(model.chat, "render", full)
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
     asyncio.run(scenario())
 
@@ -85,7 +85,7 @@ def test_a_search_that_finds_no_room_is_tried_again(
 def test_a_template_that_takes_too_long_is_asked_no_more(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = make_harness().context
+    model = make_harness().model
     num_rendered = [0]
 
     async def stopped(chat: Any) -> str:
@@ -93,17 +93,17 @@ def test_a_template_that_takes_too_long_is_asked_no_more(
         num_rendered[0] += 1
         raise RequestError("the chat template 'default' was stopped: it takes more than 5 s")
 
-    monkeypatch.setattr(context.chat, "render", stopped)
+    monkeypatch.setattr(model.chat, "render", stopped)
     monkeypatch.setattr("quire.parsers.detection.finder._kept", {})
-    asyncio.run(reply_format_of(context))
+    asyncio.run(model.reply_format())
     assert num_rendered[0] == 1
 
 
 def test_a_server_does_not_start_without_the_description_that_it_was_told_to_read(
     make_harness: MakeHarness,
 ) -> None:
-    context = make_harness().context
-    check_formats(context.args, context.config)
-    context = make_harness(tool_call_parser="hf").context
+    model = make_harness().model
+    check_formats(model.args, model.config)
+    model = make_harness(tool_call_parser="hf").model
     with pytest.raises(ConfigError, match="needs a response_template in the checkpoint's"):
-        check_formats(context.args, context.config)
+        check_formats(model.args, model.config)

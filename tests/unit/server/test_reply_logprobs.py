@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from quire.outputs import CompletionOutput, FlatLogprobs
-from quire.server.replies.json_pieces import JsonPieces
-from quire.server.replies.logprobs import CompletionLists, LogprobsWriter, prompt_logprobs
+from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.generation.replies.logprobs import (
+    CompletionLists,
+    LogprobsWriter,
+    prompt_logprobs,
+)
 from quire.tokenizer import Tokenizer
 
 from .conftest import Harness

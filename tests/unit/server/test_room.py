@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.frontend.tokenization import Truncation
+from quire.frontend.inputs.tokenization import Truncation
 from quire.tokenizer.tokenizer import SpecialFrame
 
 from .conftest import Harness
@@ -114,9 +114,9 @@ def test_null_is_the_default_of_completions(harness: Harness) -> None:
 def test_a_servers_limit_holds_for_every_reply(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, asked: int | None, count: int
 ) -> None:
-    model = dataclasses.replace(harness.context.config.model, max_output_tokens=3)
-    config = dataclasses.replace(harness.context.config, model=model)
-    monkeypatch.setattr(harness.context.engine, "config", config)
+    model = dataclasses.replace(harness.model.config.model, max_output_tokens=3)
+    config = dataclasses.replace(harness.model.config, model=model)
+    monkeypatch.setattr(harness.model.engine, "config", config)
     for path, body in ((TEXT, {"prompt": "A"}), (CHAT, {"messages": MESSAGES})):
         reply = harness.post(path, {**body, "max_tokens": asked}).json()
         assert reply["usage"]["completion_tokens"] == count

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.errors import ConfigError
-from quire.server.http.sessions import Sessions
+from quire.server.apis.invocations.sessions import Sessions
 
 from .conftest import Harness, MakeHarness
 
@@ -91,7 +91,7 @@ def test_a_session_ends_by_itself(server: Harness, monkeypatch: pytest.MonkeyPat
 
 
 def test_there_are_not_more_than_so_many(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.server.http.sessions._MOST", 2)
+    monkeypatch.setattr("quire.server.apis.invocations.sessions._MOST", 2)
     begin(server)
     begin(server)
     reply = server.post("/invocations", {"requestType": "NEW_SESSION"})

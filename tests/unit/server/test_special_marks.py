@@ -27,7 +27,7 @@ class Core(FakeCore):
 @pytest.mark.parametrize("skips", [True, False])
 def test_reply(make_harness: MakeHarness, skips: bool) -> None:
     harness = make_harness(core=Core)
-    harness.context.reply_format = ReplyFormat(ReasoningTags("<|im_start|>", "</think>"))
+    harness.model.found_format = ReplyFormat(ReasoningTags("<|im_start|>", "</think>"))
     body = {**BODY, "skip_special_tokens": skips}
     reply = harness.post("/v1/chat/completions", body).json()
     message = reply["choices"][0]["message"]

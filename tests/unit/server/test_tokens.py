@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from quire.params import SamplingParams
-from quire.server.schema.tokens import TokenSampling
+from quire.server.apis.tokens.schema import TokenSampling
 
 from .conftest import Harness, MakeHarness
 from .test_completions import events_of, ids, text_of
@@ -75,7 +75,7 @@ def test_logprobs_of_the_prompt(harness: Harness) -> None:
 
 
 def test_without_max_tokens_the_context_is_filled(harness: Harness) -> None:
-    longest = harness.context.config.model.max_model_len
+    longest = harness.model.config.model.max_model_len
     for sampling in ({}, {"max_tokens": None}):
         (choice,) = ask(harness, {**sampling, "ignore_eos": True}).json()["choices"]
         assert len(choice["token_ids"]) == longest - 1 > 16

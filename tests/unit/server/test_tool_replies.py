@@ -87,7 +87,7 @@ def test_a_reply_with_reasoning_content_and_two_calls(make_scripted: Any) -> Non
 
 def test_ids_in_the_form_that_the_model_reads(make_scripted: Any) -> None:
     harness = make_scripted('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]Xy3456789[ARGS]{}')
-    harness.context.reply_format = ReplyFormat(None, MistralCalls())
+    harness.model.found_format = ReplyFormat(None, MistralCalls())
     message = ask(harness)["message"]
     assert called(message) == [("f", '{"a": 1}'), ("g", "{}")]
     made, written = (call["id"] for call in message["tool_calls"])
@@ -165,7 +165,7 @@ class MistralLike(HermesCalls):
 
 def test_marks_that_are_special_tokens_are_found_and_others_left_out(make_scripted: Any) -> None:
     harness = make_scripted('<|endoftext|>So<|im_start|>{"name": "f", "arguments": {}}')
-    harness.context.reply_format = ReplyFormat(None, MistralLike())
+    harness.model.found_format = ReplyFormat(None, MistralLike())
     before = [
         {"role": "assistant", "content": "", "tool_calls": [
             {"id": "f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -186,7 +186,7 @@ def test_a_template_without_tools_is_told_of_them_in_words(make_scripted: Any) -
     class NothingFound:
         found = FoundFormat(ReplyFormat())
 
-    harness.context.reply_format, harness.context.formats = ReplyFormat(), NothingFound()
+    harness.model.found_format, harness.model.formats = ReplyFormat(), NothingFound()
     body = {**BODY, "truncate_prompt_tokens": 100}  # of its tokens, which are bytes
     assert called(ask(harness, **body)["message"]) == [("f", "{}")]
     prompt = harness.post(f"{CHAT}/render", body).json()["prompt"]

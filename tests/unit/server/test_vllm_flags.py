@@ -15,10 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.errors import ConfigError
 from quire.server import ServerArgs
+from quire.server.app import user_middleware
 from quire.server.connection.tls import tls_options
 from quire.server.http.event_stream import EventStream
 from quire.server.http.request_id import logger as access_log
-from quire.server.http.user_middleware import user_middleware
 
 from .conftest import MakeHarness
 from .test_completions import events_of
@@ -109,8 +109,8 @@ def test_paths_that_are_not_logged(
 
 
 def test_variables_of_the_chat_template(make_harness: MakeHarness) -> None:
-    from quire.server.requests.prompts import _chat_input
-    from quire.server.schema.chat import ChatRequest
+    from quire.server.apis.chat.prompts import _chat_input
+    from quire.server.apis.chat.schema import ChatRequest
 
     harness = make_harness(
         default_chat_template_kwargs={"enable_thinking": False, "a": 1},

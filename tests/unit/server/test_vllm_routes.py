@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quire.server import ServerArgs
+from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, endpoints_of
-from quire.server.routes.absent import ABSENT_ROUTES
 
 from .conftest import Harness, MakeHarness
 
@@ -123,8 +123,8 @@ def test_the_tokenizer_tells_of_itself_when_asked_to(make_harness: MakeHarness) 
     assert off.status_code == 404
     assert "--enable-tokenizer-info-endpoint" in off.json()["error"]["message"]
     harness = make_harness(enable_tokenizer_info_endpoint=True)
-    assert harness.context.engine is not None
-    tokenizer = harness.context.engine.tokenizer
+    assert harness.model.engine is not None
+    tokenizer = harness.model.engine.tokenizer
     tokenizer.config |= {
         "eos_token": {"content": "</s>", "lstrip": False}, "vocab_file": "/a/b",
         "added_tokens_decoder": {"0": {"content": "<s>"}}, "model_max_length": 10**30,

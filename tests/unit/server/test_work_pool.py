@@ -9,7 +9,7 @@ import time
 import pytest
 
 from quire.errors import CapacityError
-from quire.server.free_memory import IdleMemory, release_free_memory
+from quire.server.connection.http_server import IdleMemory, release_free_memory
 from quire.server.work_pool import (
     _TURNS_AT_ONCE,
     INLINE_SIZE,
@@ -108,9 +108,9 @@ def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch
 
 def test_memory_is_released_once_after_the_server_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     now, released = [100.0], []
-    monkeypatch.setattr("quire.server.free_memory.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("quire.server.connection.http_server.time.monotonic", lambda: now[0])
     monkeypatch.setattr(
-        "quire.server.free_memory.release_free_memory", lambda: released.append(now[0])
+        "quire.server.connection.http_server.release_free_memory", lambda: released.append(now[0])
     )
     memory = IdleMemory()
     for at, num_events, is_idle in [

@@ -16,10 +16,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from quire.cli.batch_files import local_input, local_output
-from quire.cli.in_process import InProcessServer
 from quire.cli.metrics_server import serve_metrics
 from quire.config.command_line.engine_options import (
     add_engine_options,
@@ -36,6 +35,9 @@ from quire.files import replacing
 from quire.server.args import ServerArgs
 from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 from quire.units import MiB
+
+if TYPE_CHECKING:
+    from quire.cli.in_process import InProcessServer
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 _MAX_LINE_BYTES = 16 * MiB
@@ -79,6 +81,8 @@ def configure(parser: Parser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Answers every line. Returns 1 if there is a line to which no reply can be matched."""
+    from quire.cli.in_process import InProcessServer
+
     if not args.input_file or not args.output_file:
         raise ConfigError("give both files: quire run-batch -i IN.jsonl -o OUT.jsonl")
     check_flags(vars(args))

@@ -15,7 +15,7 @@ from quire.params import RequestOutputKind, SamplingParams
 from quire.reasoning.marks import ReasoningMarks
 
 if TYPE_CHECKING:
-    from quire.frontend.input_processor import InputProcessor
+    from quire.frontend.inputs.input_processor import InputProcessor
 
 
 def begin_search(

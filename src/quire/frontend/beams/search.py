@@ -23,7 +23,7 @@ from quire.system import clock
 
 if TYPE_CHECKING:
     from quire.frontend.beams.stop_strings import BeamText, StopStrings
-    from quire.frontend.input_processor import EngineInput
+    from quire.frontend.inputs.input_processor import EngineInput
 
 
 class Candidate(NamedTuple):

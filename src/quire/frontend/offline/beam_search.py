@@ -10,7 +10,7 @@ from quire.frontend.arguments import located
 from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import sequences_of
 from quire.frontend.beams.search import BeamSearch
-from quire.frontend.input_processor import EngineInput
+from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.frontend.arguments import located
+from quire.frontend.inputs.prompt_parser import PromptParser
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.llm_arguments import ChatOptions, as_conversations
-from quire.frontend.prompt_parser import PromptParser
-from quire.frontend.tokenization import Tokenization
 from quire.inputs import TokensPrompt
 from quire.system.deferred_signals import deliver_signals
 

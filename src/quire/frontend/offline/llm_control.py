@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire.config.records import ModelConfig
 from quire.frontend.control import Operation
-from quire.frontend.input_processor import InputProcessor
+from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.offline.engine_control import BlockingControl
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import SamplingParams

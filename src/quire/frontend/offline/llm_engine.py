@@ -17,7 +17,8 @@ from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor import Executor
 from quire.frontend.arguments import refuse_arguments, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
-from quire.frontend.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
@@ -27,7 +28,6 @@ from quire.frontend.offline.idle_time import IdleTime
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import Sink
-from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
 from quire.outputs import RequestOutput

@@ -26,7 +26,8 @@ from quire.frontend.arguments import (
     request_id_list,
 )
 from quire.frontend.hf.user_tokenizer import UserTokenizer
-from quire.frontend.input_processor import EngineInput, InputProcessor, check_request_id
+from quire.frontend.inputs.input_processor import EngineInput, InputProcessor, check_request_id
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.request_log import RequestLog, RequestLogChoice
@@ -37,7 +38,6 @@ from quire.frontend.online.input_session import InputSession
 from quire.frontend.online.online_requests import OnlineRequests
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
-from quire.frontend.tokenization import Tokenization
 from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType, StreamingInput
 from quire.outputs import RequestOutput

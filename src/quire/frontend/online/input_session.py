@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 
 from quire.errors import QuireError, RequestError, quoted
+from quire.frontend.inputs.prompt_parser import ParsedPrompt
 from quire.frontend.online.request_stream import RequestStream
-from quire.frontend.prompt_parser import ParsedPrompt
 from quire.inputs import PromptType, StreamingInput, TokensPrompt
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput, SampleLogprobs
 from quire.params import RequestOutputKind, SamplingParams

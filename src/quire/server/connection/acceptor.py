@@ -49,11 +49,11 @@ _CHECK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A client with a slot that is no connection yet."""
+    """A client that has a slot but no connection yet."""
 
     slot: ConnectionSlot
     begin: Callable[[], None]
-    """Makes it a connection, in its turn."""
+    """Creates the connection, in its turn."""
 
 
 class Acceptor:
@@ -74,13 +74,13 @@ class Acceptor:
         """Clients that have sent nothing yet, by file descriptor, and when to close each; the
         oldest one is first."""
         self._due_slot: dict[int, None] = {}
-        """Those that have begun a TLS handshake and have no slot."""
+        """Clients that have begun a TLS handshake and have no slot."""
         self._waiting: dict[int, _Waiting] = {}
-        """Those that have a slot."""
+        """Clients that have a slot."""
         self._refusals = Refusals(shared)
         self._most_without_slot = most_without_connection(shared.args)
         self._arrivals = select.epoll()
-        """Says which of these clients have bytes, once each."""
+        """Reports the clients that have sent bytes, once each."""
         self._loop.add_reader(self._arrivals.fileno(), self._look_at_arrivals)
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -153,7 +153,7 @@ class Acceptor:
         elif self._is_probe(first):
             self._open_early(client)
         else:
-            client.detach()  # it waits on
+            client.detach()  # it keeps waiting
             if first is not None and descriptor not in self._waiting:
                 self._serve_or_refuse(descriptor)
 
@@ -167,7 +167,7 @@ class Acceptor:
             self._open(client, slot)
 
     def _close(self, client: socket.socket) -> None:
-        """Closes a client that is no connection yet."""
+        """Closes a client that has no connection yet."""
         waiting = self._take(client.fileno())
         client.close()
         if waiting is not None:
@@ -231,7 +231,7 @@ class Acceptor:
             self._check_later()
 
     def _take(self, descriptor: int) -> _Waiting | None:
-        """A client waits no more. None: it has no slot."""
+        """Removes a client from the waiting ones. Returns None if it has no slot."""
         self._arrivals.unregister(descriptor)
         self._silent.pop(descriptor, None)
         self._due_slot.pop(descriptor, None)

@@ -73,7 +73,7 @@ class Exchange:
         self._has_given_end = False
         self._is_continue_due = head.expects_continue
         self.is_disconnected = False
-        """Whether nobody waits for the reply."""
+        """Whether the client has disconnected or gets no reply."""
         self._problem: Problem | None = None
         self.writer = ReplyWriter(head.method, head.version)
         self._connection: Connection

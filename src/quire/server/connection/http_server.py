@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from quire.server.connection.limits.connection_slots import ConnectionSlots
 from quire.server.connection.limits.work_scheduler import WorkScheduler
 from quire.server.connection.shared_state import SharedState
 from quire.server.connection.tls import CertificateRefresh, tls_options
-from quire.server.free_memory import IdleMemory
+from quire.system.free_memory import release_free_memory
 from quire.system.turn_queue import TurnQueue
 from quire.units import KiB
 
@@ -92,3 +93,25 @@ def _adopt_uvicorn_logs() -> None:
     uvicorn_logger.handlers = quire_logger.handlers
     uvicorn_logger.propagate = not quire_logger.handlers
     uvicorn_logger.setLevel(logging.ERROR)
+
+
+_INTERVAL_S = 5.0
+
+
+class IdleMemory:
+    """Releases the memory of connections and small requests while the server is idle."""
+
+    def __init__(self) -> None:
+        self._num_events = 0
+        self._released_at = time.monotonic()
+
+    def check(self, num_events: int, is_idle: bool) -> None:
+        """Releases memory if the server is idle and was not since the last release.
+
+        `num_events`: requests and connections since the start.
+        """
+        now = time.monotonic()
+        is_due = num_events != self._num_events and now - self._released_at >= _INTERVAL_S
+        if is_idle and is_due:
+            self._num_events, self._released_at = num_events, now
+            release_free_memory()

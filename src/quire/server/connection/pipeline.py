@@ -27,7 +27,7 @@ class Pipeline:
         self._slot = slot
         self._exchanges: list[Exchange] = []
         self.refusal: Problem | None = None
-        """The last reply, to bytes that are no valid request."""
+        """The last reply, to bytes that are not a valid request."""
 
     @property
     def first(self) -> Exchange | None:

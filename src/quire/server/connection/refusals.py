@@ -1,4 +1,4 @@
-"""Answers an error to clients for whom there is no connection, and closes them.
+"""Answers clients that get no connection with an error, and closes them.
 
 The acceptor hands over sockets without TLS: of clients that have begun a request while all
 connections are in use (503), or that have sent nothing for too long (408). Such a client costs

@@ -1,4 +1,4 @@
-"""What all connections of a server share."""
+"""State that all connections of a server share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SharedState:
     slots: ConnectionSlots
     work_scheduler: WorkScheduler
     connects: TurnQueue
-    """Makes connections of sockets, some in each turn of the event loop."""
+    """Creates connections from sockets, a few in each turn of the event loop."""
     starts: TurnQueue
     """Calls the application, a few times in each turn of the event loop. Requests for health and
     readiness do not wait here."""

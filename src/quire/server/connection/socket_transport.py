@@ -25,7 +25,7 @@ class SocketTransport(asyncio.Transport):
         client: socket.socket,
         protocol: asyncio.BufferedProtocol,
     ) -> None:
-        """`client` does not block. Raises OSError if it is connected no more."""
+        """`client` does not block. Raises OSError if it is not connected any more."""
         super().__init__(
             {
                 "socket": client,
@@ -38,14 +38,14 @@ class SocketTransport(asyncio.Transport):
         self._protocol = protocol
         self._unsent = bytearray()
         self._is_paused = False
-        """Whether the protocol was told to write no more."""
+        """Whether the protocol was asked to stop writing."""
         self._is_reading = False
         self._has_written_eof = False
         self._is_closing = False
         self._is_lost = False
 
     def open(self) -> None:
-        """Tells the protocol of the connection, and of bytes that are there already."""
+        """Passes the connection to the protocol, and the bytes that have arrived already."""
         self._protocol.connection_made(self)
         self.resume_reading()
         self._receive()
@@ -112,7 +112,7 @@ class SocketTransport(asyncio.Transport):
         return len(self._unsent)
 
     def can_write_eof(self) -> bool:
-        """It can: there is no TLS."""
+        """True: plain sockets support half-close."""
         return True
 
     def write_eof(self) -> None:

@@ -15,7 +15,7 @@ logger = get_logger(__name__)
 
 
 class CertificateRefresh:
-    """Takes certificates in again when their files have changed; connections that are open keep
+    """Reloads certificates when their files have changed; open connections keep
     theirs. Owned by the event loop."""
 
     def __init__(self, args: ServerArgs, context: ssl.SSLContext) -> None:
@@ -24,8 +24,8 @@ class CertificateRefresh:
         self._seen = self._state()
 
     def check(self) -> None:
-        """Looks at the files. Those that do not fit together, as while they are being replaced, are
-        told of in the log and change nothing."""
+        """Looks at the files. Files that do not match, for example while they are being replaced,
+        are reported in the log and change nothing."""
         state = self._state()
         if state == self._seen:
             return

@@ -6,8 +6,8 @@ both, one that is valid is enough.
 The check compares the raw path of the request, before any decoding or routing. Only paths on a
 short list need no key.
 
-Where there are several keys, each has K/V of its own: whoever could find blocks of another tenant
-would learn from the time of a reply what the other has asked.
+With several keys, each has its own K/V: a caller who could hit cached blocks of another tenant
+would learn the other's prompts from the time of a reply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
 """Paths that only say whether the server works."""
 
 TENANT_SALT = "quire_tenant_salt"
-"""Of a request's state: the salt of its tenant's K/V; None: there is one tenant."""
+"""Key in a request's state: the salt of its tenant's K/V; None: there is only one tenant."""
 _SALT_OF = b"quire K/V of one API key"
 _OWNER = "quire.owner"
 _ENVIRONMENT = ("QUIRE_API_KEY", "VLLM_API_KEY")
@@ -124,13 +124,13 @@ class AuthMiddleware:
 
 
 def owner_of(scope: Scope) -> bytes:
-    """Who owns what a request leaves in the server: one value for each API key, empty without."""
+    """The owner of a request's stored data: one value per API key; empty without keys."""
     owner: bytes = scope.get(_OWNER, b"")
     return owner
 
 
 def tenant_salt(key: str) -> str:
-    """What no other key gives, and from which the key cannot be found: 64 hex digits."""
+    """A salt that is unique to the key and does not reveal it: 64 hex digits."""
     return hmac.new(key.encode(), _SALT_OF, hashlib.sha256).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """The form of error replies by route: that of the API to which the route belongs.
 
 All routes answer with `problems.Problem`, but those of Anthropic's Messages API, whose clients read
-another form, other types and other statuses. Whoever sends a problem calls `for_route`.
+another form, other types and other statuses. Code that sends a problem calls `for_route`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,31 @@ import msgspec
 from starlette.types import Scope
 
 from quire.server.http.problems import MAX_MESSAGE_CHARS, Problem
-from quire.server.schema.messages_reply import MessagesError, MessagesErrorResponse
+
+
+class MessagesError(msgspec.Struct, kw_only=True):
+    """What went wrong."""
+
+    type: str
+    message: str
+    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """What clients need in order to ask in another way."""
+
+
+class MessagesErrorResponse(msgspec.Struct, kw_only=True, tag="error"):
+    """The body of every reply that is not a success, and the last event of a stream that failed."""
+
+    error: MessagesError
+
 
 MESSAGES_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _DETAILS: dict[str | None, dict[str, Any]] = {
     "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
 }
-"""By the field that was refused: from these Anthropic's clients know that they can go on without
+"""Details by the refused field: they make Anthropic's clients try again without
 it."""
 OVERLOADED = 529
-"""Stands for 503, whether there is too much to do or the server is about to begin or to end."""
-
+"""Replaces 503 in Anthropic's form."""
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -52,7 +66,7 @@ class MessagesProblem(Problem):
 
 
 def messages_problem(problem: Problem) -> MessagesProblem:
-    """The problem as the Messages API tells it."""
+    """The problem in the form of the Messages API."""
     status = OVERLOADED if problem.status == 503 else problem.status
     return MessagesProblem(status, problem.message, problem.param, headers=problem.headers)
 

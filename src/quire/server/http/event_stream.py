@@ -24,14 +24,14 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class StreamForm:
-    """What a stream has besides its parts."""
+    """The bytes that a stream sends besides its parts."""
 
     end: bytes
-    """After the last part."""
+    """Sent after the last part."""
     keep_alive: bytes
-    """While nothing comes."""
+    """Sent while there are no parts."""
     error: Callable[[Problem], bytes]
-    """In place of the end, after the status line was sent."""
+    """Sent instead of the end, because the status line was sent already."""
 
 
 def event(payload: bytes) -> bytes:
@@ -45,7 +45,7 @@ def error_event(problem: Problem) -> bytes:
 
 
 OPENAI_FORM = StreamForm(end=DONE, keep_alive=b": keep-alive\n\n", error=error_event)
-"""A comment keeps the connection alive, which readers of events skip."""
+"""Readers of events skip the comment that keeps the connection alive."""
 PLAIN_FORM = replace(OPENAI_FORM, end=b"")
 
 

@@ -1,4 +1,4 @@
-"""Tells callers which fields of their requests have no effect: in a header of the reply, and for
+"""Reports which fields of a request have no effect: in a header of the reply, and for
 each name once in the log.
 
 Names come from callers: they are bounded in number and length, and hold no character that could
@@ -38,8 +38,8 @@ class IgnoredFields:
     def tell(self, request: Request, names: Iterable[str]) -> None:
         """Adds names to the header of the request's reply."""
         state = request.scope.setdefault("state", {})
-        told = state.setdefault(_STATE_KEY, _Told(self)).names
-        told += (_UNSAFE.sub("?", name[:_MAX_NAME_CHARS]) or "?" for name in names)
+        reported = state.setdefault(_STATE_KEY, _Reported(self)).names
+        reported += (_UNSAFE.sub("?", name[:_MAX_NAME_CHARS]) or "?" for name in names)
 
     def log(self, names: Iterable[str]) -> None:
         """Logs names of a request that was accepted, each once."""
@@ -55,7 +55,7 @@ class IgnoredFields:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     """The names of one request."""
 
     owner: IgnoredFields
@@ -65,12 +65,12 @@ class _Told:
 def header_of(scope: Scope, status: int) -> list[tuple[bytes, bytes]]:
     """The header of a request's reply; none if no field was ignored. Logs the names, unless the
     request is refused: then the refusal may be of such a field."""
-    told: _Told | None = scope["state"].get(_STATE_KEY)
-    if told is None or not told.names:
+    reported: _Reported | None = scope["state"].get(_STATE_KEY)
+    if reported is None or not reported.names:
         return []
     if status < HTTPStatus.BAD_REQUEST:
-        told.owner.log(told.names)
-    names = told.names[:_MAX_NAMES]
-    if len(told.names) > _MAX_NAMES:
-        names.append(f"and-{len(told.names) - _MAX_NAMES}-more")
+        reported.owner.log(reported.names)
+    names = reported.names[:_MAX_NAMES]
+    if len(reported.names) > _MAX_NAMES:
+        names.append(f"and-{len(reported.names) - _MAX_NAMES}-more")
     return [(HEADER.lower().encode(), ", ".join(names).encode())]

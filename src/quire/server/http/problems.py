@@ -21,10 +21,26 @@ from quire.errors import (
     RequestError,
 )
 from quire.log import get_logger
-from quire.server.schema.common import ErrorInfo, ErrorResponse
+
+
+class ErrorInfo(msgspec.Struct, kw_only=True):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    """The field at fault."""
+    code: int
+    """The HTTP status."""
+
+
+class ErrorResponse(msgspec.Struct, kw_only=True):
+    """The body of every reply that is not a success."""
+
+    error: ErrorInfo
+
 
 logger = get_logger(__name__)
-
 _TYPES = {
     400: "BadRequestError",
     401: "Unauthorized",
@@ -40,7 +56,7 @@ _TYPES = {
 }
 MAX_MESSAGE_CHARS = 2000
 _MAX_PATH_CHARS = 600
-"""The end of a decoder's message: the location of the mistake in the body."""
+"""Length of the end of a decoder's message, which locates the mistake in the body."""
 _PATH = re.compile(r" - at `\$\.?([^`]{0,200})`$")
 _MISSING_FIELD = re.compile(r"missing required field `([^`]{1,100})`")
 
@@ -90,7 +106,7 @@ def unavailable(message: str, retry_after_s: float = 1.0) -> Problem:
 
 
 def all_in_use() -> Problem:
-    """503 to a client for whom there is no connection."""
+    """503 for a client that gets no connection."""
     return unavailable("All connections of this server are in use.")
 
 

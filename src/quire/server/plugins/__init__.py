@@ -1,1 +1,1 @@
-"""Parsers of replies that are written for vLLM's classes: these classes, and what runs them."""
+"""Runs reply parsers that are written for vLLM's classes, and provides these classes."""

@@ -20,7 +20,7 @@ def delta_of(
     events: Iterable[Event],
     new_id: Callable[[str, int], str] = lambda name, index: make_tool_call_id(),  # noqa: ARG005
 ) -> DeltaMessage | None:
-    """All of these as one; None if they say nothing.
+    """One delta for all events; None if they are empty.
 
     `new_id` makes the id of a call for which the model wrote none, from its name and index.
     """
@@ -54,7 +54,7 @@ def delta_of(
 
 
 class CallEvents:
-    """The events of what a parser tells of calls, whose numbers need not begin at 0."""
+    """Converts a parser's calls to events. The parser's indices need not begin at 0."""
 
     def __init__(self) -> None:
         self._indices: dict[int, int] = {}
@@ -67,7 +67,7 @@ class CallEvents:
         return len(self._indices)
 
     def of_whole(self, found: ExtractedToolCallInformation) -> list[Event]:
-        """Of a whole reply."""
+        """The events of a whole reply."""
         events: list[Event] = [Content(found.content)] if found.content else []
         for call in found.tool_calls if found.tools_called else ():
             index = self._indices[self.num_calls] = self.num_calls
@@ -81,7 +81,7 @@ class CallEvents:
         return events
 
     def of_delta(self, delta: DeltaMessage | None) -> list[Event]:
-        """Of more of a reply. A call begins with its name; what comes before it is left out."""
+        """The events of a delta. A call begins with its name; earlier parts are dropped."""
         if delta is None:
             return []
         events: list[Event] = [Content(delta.content)] if delta.content else []
@@ -99,7 +99,7 @@ class CallEvents:
         return events
 
     def end(self, rest: str, *, is_cut: bool) -> list[Event]:
-        """The reply is over; `rest`: more of the arguments of the last call. If the reply was cut,
+        """Ends the reply. `rest`: more arguments of the last call. If the reply was cut,
         that call is complete only where its arguments are."""
         if self._has_ended or not self._indices:
             return []

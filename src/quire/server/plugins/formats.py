@@ -1,7 +1,7 @@
-"""Parsers of plug-ins as formats of replies: registered under the name that the operator chose.
+"""Parsers of plug-ins as reply formats: registered under the name that the operator chose.
 
 So everything that asks for a format by its name finds them. Only what a server does with a reply,
-`ReplyPlan.parser`, knows that they are no formats of Quire's.
+`ReplyPlan.parser`, knows that they are not formats of Quire.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PluginCalls(ToolFormat):
     has_grammar = False
 
     def read_calls(self, reply: Reply) -> Parse[bool]:  # noqa: ARG002
-        """None: the plug-in has read the text."""
+        """Reads nothing: the plug-in has read the text."""
         yield from ()
         return False
 

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.parsers.format import ReplyFormat
-    from quire.server.context import ServerContext
+    from quire.server.apis.chat.schema import ChatRequest
+    from quire.server.apis.chat.tools import ToolUse
     from quire.server.plugins.reader import PluginReader
     from quire.server.plugins.reasoning_parser import ReasoningParser
     from quire.server.plugins.tool_parser import ToolParser
-    from quire.server.requests.chats.reply_plan import ReplyPlan
-    from quire.server.requests.chats.tool_use import ToolUse
-    from quire.server.schema.chat import ChatRequest
+    from quire.server.served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPlugins:
-    """Those of one request."""
+    """The parsers of one request."""
 
     format: ReplyFormat
-    """What the server itself knows of the reply: marks of reasoning, calls that it demands."""
+    """The reply format for what no plug-in parses."""
     calls: type[ToolParser] | None
     reasoning: type[ReasoningParser] | None
     tokenizer: Any
     request: Any
-    """As vLLM's `ChatCompletionRequest`."""
+    """The request as vLLM's `ChatCompletionRequest`."""
     keeps_special_tokens: bool
 
     @property
@@ -35,28 +34,35 @@ class RequestPlugins:
         """Whether one of them reads the reasoning."""
         return self.reasoning is not None
 
-    def reader(self, plan: ReplyPlan, prompt_token_ids: Sequence[int]) -> PluginReader:
-        """For one choice. Each has parsers of its own, which keep what they have read."""
+    def reader(
+        self,
+        format: ReplyFormat,
+        schemas: Mapping[str, Mapping[str, Any]] | None,
+        prompt_token_ids: Sequence[int],
+        *,
+        is_reasoning: bool,
+    ) -> PluginReader:
+        """A reader for one choice, with parsers of its own, because they have state."""
         from quire.server.plugins.reader import PluginReader
 
         made = None if self.reasoning is None else self.reasoning(self.tokenizer)
         calls = None if self.calls is None else _made(self.calls, self.tokenizer, self.request)
         return PluginReader(
-            plan.format,
-            plan.schemas,
+            format,
+            schemas,
             reasoning=made,
             calls=calls,
             request=self.request,
             prompt_token_ids=prompt_token_ids,
-            is_reasoning=plan.is_reasoning,
+            is_reasoning=is_reasoning,
         )
 
 
 def plugins_of(
-    context: ServerContext, format: ReplyFormat, request: ChatRequest, tools: ToolUse
+    model: ServedModel, format: ReplyFormat, request: ChatRequest, tools: ToolUse
 ) -> RequestPlugins | None:
     """None where no plug-in reads any of it. `format`: as it was found for the model."""
-    args = context.args
+    args = model.args
     if not args.tool_parser_plugin and not args.reasoning_parser_plugin:
         return None
     from quire.parsers.tool_formats.json.generic import GenericCalls
@@ -77,14 +83,14 @@ def plugins_of(
             if format.tools is calls
             else RequestPlugins(format, None, None, None, None, keeps_special_tokens=False)
         )
-    tokenizer = context.loaded_engine().get_tokenizer()
-    told = ChatCompletionRequest.of(request)
+    tokenizer = model.loaded_engine().get_tokenizer()
+    adjusted = ChatCompletionRequest.of(request)
     if parser is not None:
-        told = _made(parser, tokenizer, told).adjust_request(told) or told
+        adjusted = _made(parser, tokenizer, adjusted).adjust_request(adjusted) or adjusted
     if reasoning is not None:
-        told = reasoning(tokenizer).adjust_request(told) or told
-    keeps = told.skip_special_tokens is False
-    return RequestPlugins(format, parser, reasoning, tokenizer, told, keeps)
+        adjusted = reasoning(tokenizer).adjust_request(adjusted) or adjusted
+    keeps = adjusted.skip_special_tokens is False
+    return RequestPlugins(format, parser, reasoning, tokenizer, adjusted, keeps)
 
 
 def _made(parser: type[ToolParser], tokenizer: Any, request: Any) -> ToolParser:

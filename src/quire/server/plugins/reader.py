@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """More of a reply."""
+    """A part of a reply."""
 
     text: str
     token_ids: Sequence[int]
@@ -35,7 +35,7 @@ class Piece:
 
 
 class _Text:
-    """What a parser has had: streaming parsers are told it each time."""
+    """The text that a parser has had, which is passed to streaming parsers each time."""
 
     def __init__(self) -> None:
         self.text = ""

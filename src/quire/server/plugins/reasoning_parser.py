@@ -1,6 +1,6 @@
 """`ReasoningParser`: a parser of reasoning, as vLLM's base class is; and those that are known.
 
-The class of a format of Quire's reads with that format.
+The class of one of Quire's formats parses with that format.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class ReasoningParser:
 
     @property
     def reasoning_start_str(self) -> str | None:
-        """What the reasoning begins with; None: the server knows nothing of it."""
+        """The mark that begins reasoning; None if it is unknown."""
         return None
 
     @property
     def reasoning_end_str(self) -> str | None:
-        """What the reasoning ends with."""
+        """The mark that ends reasoning."""
         return None
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        """Whether these tokens, of a prompt or a reply, end behind the reasoning."""
+        """Whether the reasoning has ended within these tokens of a prompt or a reply."""
         raise NotImplementedError(f"{type(self).__name__} has no is_reasoning_end")
 
     def is_reasoning_end_streaming(
@@ -64,7 +64,7 @@ class ReasoningParser:
         return self.is_reasoning_end(input_ids)
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """The tokens behind the reasoning."""
+        """The tokens after the reasoning."""
         raise NotImplementedError(f"{type(self).__name__} has no extract_content_ids")
 
     def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:  # noqa: ARG002
@@ -84,19 +84,19 @@ class ReasoningParser:
         current_token_ids: Sequence[int],
         delta_token_ids: Sequence[int],
     ) -> DeltaMessage | None:
-        """What more of a text means; None: nothing yet."""
+        """The delta of the next text; None: nothing to send yet."""
         raise NotImplementedError(f"{type(self).__name__} has no extract_reasoning_streaming")
 
     def adjust_request(self, request: Any) -> Any:
-        """As that of `ToolParser`."""
+        """The same as `ToolParser.adjust_request`."""
         return request
 
     def adjust_initial_state_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
-        """Told once, before a reply that comes in parts."""
+        """Called once before a streamed reply."""
 
 
 class FormatReasoningParser(ReasoningParser):
-    """Reads with a format of Quire's."""
+    """Parses with one of Quire's formats."""
 
     tags: ReasoningTags
     calls: ToolFormat | None = None
@@ -127,12 +127,12 @@ class FormatReasoningParser(ReasoningParser):
 
     @property
     def start_token_id(self) -> int | None:
-        """The begin's, if it is a token."""
+        """Token id of the begin mark, if it is a token."""
         return self.vocab.get(self.tags.begin)
 
     @property
     def end_token_id(self) -> int | None:
-        """The end's, if it is a token."""
+        """Token id of the end mark, if it is a token."""
         return self.vocab.get(self.tags.end)
 
     think_start_token_id = start_token_id
@@ -140,12 +140,12 @@ class FormatReasoningParser(ReasoningParser):
     """Other names of these, which some families have."""
 
     def adjust_request(self, request: Any) -> Any:
-        """With the special tokens, which are the marks of many models."""
+        """Keeps special tokens, which are the marks of many models."""
         request.skip_special_tokens = False
         return request
 
     def is_reasoning_end(self, input_ids: Sequence[int]) -> bool:
-        """By their text."""
+        """Decides by the text of the tokens."""
         if self._beginning is Beginning.OFF or self.rules.is_always_over:
             return True
         text = self._text(input_ids)
@@ -168,7 +168,7 @@ class FormatReasoningParser(ReasoningParser):
         return self._beginning is Beginning.BY_BEGIN and not is_open and not has_begin
 
     def extract_content_ids(self, input_ids: list[int]) -> list[int]:
-        """The tokens behind the one that completes the first end."""
+        """The tokens after the one that completes the first end mark."""
         ids = list(input_ids)
         if self._beginning is Beginning.OFF or (
             self._beginning is Beginning.BY_BEGIN and not self._has_mark(self._text(ids))
@@ -236,7 +236,7 @@ class FormatReasoningParser(ReasoningParser):
         return bool(ends) and not any(one in before for one in self.tags.begins)
 
     def _text(self, token_ids: Sequence[int | str]) -> str:
-        """Of tokens, which may also be given as texts."""
+        """The text of tokens, which may also be given as texts."""
         texts = [one for one in token_ids if isinstance(one, str)]
         return "".join(texts) if texts else str(self.model_tokenizer.decode(token_ids))
 

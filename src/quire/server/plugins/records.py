@@ -1,4 +1,4 @@
-"""What parsers of replies give: vLLM's `DeltaMessage`, `ToolCall` and their parts.
+"""The results of reply parsers: vLLM's `DeltaMessage`, `ToolCall` and their parts.
 
 They have the methods that parsers use of pydantic's models. A part may also be given as a mapping.
 """
@@ -99,7 +99,7 @@ class ToolCall(Record):
 
 
 class ExtractedToolCallInformation(Record):
-    """The calls of a whole reply, and what it says beside them."""
+    """The calls of a whole reply, and its other content."""
 
     parts = {"tool_calls": ToolCall}
 
@@ -109,14 +109,14 @@ class ExtractedToolCallInformation(Record):
 
 
 class DeltaFunctionCall(Record):
-    """More of a call's function: first the name, then the arguments, piece by piece."""
+    """New parts of a function call: first the name, then the arguments, piece by piece."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class DeltaToolCall(Record):
-    """More of a call."""
+    """New parts of a call."""
 
     parts = {"function": DeltaFunctionCall}
 
@@ -127,7 +127,7 @@ class DeltaToolCall(Record):
 
 
 class DeltaMessage(Record):
-    """More of a message."""
+    """New parts of a message."""
 
     parts = {"tool_calls": DeltaToolCall}
 

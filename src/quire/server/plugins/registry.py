@@ -19,9 +19,9 @@ class ParserRegistry:
     """A subclass has the parsers of one kind."""
 
     base: ClassVar[type]
-    """What all of them are subclasses of."""
+    """Base class of all parsers."""
     kind: ClassVar[str]
-    """What messages call them."""
+    """Name of the kind in messages."""
     given: ClassVar[dict[str, type]]
     lazy_parsers: ClassVar[dict[str, tuple[str, str]]]
     """Name -> module and class."""
@@ -31,7 +31,7 @@ class ParserRegistry:
 
     @classmethod
     def own(cls, name: str) -> type | None:
-        """The class for a format of Quire's; None for a name that is none."""
+        """The class for one of Quire's formats; None for any other name."""
         raise NotImplementedError
 
     @classmethod

@@ -15,15 +15,15 @@ import msgspec
 from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.params import SamplingParams
+from quire.server.apis.chat import schema as chat
+from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.completions import schema as completion
+from quire.server.apis.responses.schema import request as responses
+from quire.server.bodies.decoder import body_decoder
+from quire.server.generation.beams.fields import beam_search_params, refuse_with_beams
+from quire.server.generation.refusals import refuse_unsupported
+from quire.server.generation.sampling import params_of
 from quire.server.http.problems import decode_problem
-from quire.server.requests.beams.fields import beam_search_params, refuse_with_beams
-from quire.server.requests.body_decoder import body_decoder
-from quire.server.requests.chats.tool_use import tool_use
-from quire.server.requests.prompts import thinking_variables
-from quire.server.requests.refusals import refuse_unsupported
-from quire.server.requests.sampling import params_of
-from quire.server.schema import chat, completion
-from quire.server.schema.responses import request as responses
 
 Own = TypeVar("Own", bound="_Body")
 
@@ -36,7 +36,7 @@ _DEFAULTS: dict[str, Any] = {
     "stop_token_ids": [],
     "top_logprobs": 0,
 }
-"""vLLM's, of fields that may also be null."""
+"""vLLM's defaults of fields that may be null."""
 _KINDS = ("json", "regex", "choice")
 
 
@@ -74,7 +74,7 @@ class _Body:
 
     @classmethod
     def of(cls: type[Own], body: Any) -> Own:
-        """Of a body that the server has read."""
+        """From a body that the server has decoded."""
         made = cls.__new__(cls)
         made._body = body
         made._given = frozenset(msgspec.structs.asdict(body))
@@ -131,12 +131,12 @@ class _Body:
         return self.model_dump(exclude_unset=True)
 
     def _check(self) -> None:
-        """What the types do not say."""
+        """Checks that the types do not express."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatParams:
-    """What a chat template is given beside the messages."""
+    """Inputs of a chat template besides the messages."""
 
     chat_template: str | None
     chat_template_content_format: str
@@ -144,15 +144,15 @@ class ChatParams:
 
 
 class _Chat(_Body):
-    """What bodies that a template makes a prompt of share."""
+    """Shared by bodies that a chat template renders."""
 
     def build_chat_params(
         self, default_template: str | None, default_template_content_format: str
     ) -> ChatParams:
-        """A template of the request's is told, though a server refuses it."""
+        """Includes the request's own template, which a server refuses."""
         own = self._body.chat_template_kwargs or {}
         effort = self._effort()
-        thinking = {} if effort is None else thinking_variables(effort)
+        thinking = {} if effort is None else chat.thinking_variables(effort)
         others = {**thinking, **own, "reasoning_effort": effort, **self._variables()}
         return ChatParams(
             getattr(self._body, "chat_template", None) or default_template,
@@ -168,7 +168,7 @@ class _Chat(_Body):
 
 
 class _Generation(_Body):
-    """What completions and chats share."""
+    """Shared by completions and chats."""
 
     def to_sampling_params(
         self, max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
@@ -216,7 +216,7 @@ class ChatCompletionRequest(_Generation, _Chat):
     @cached_property
     def messages(self) -> list[dict[str, Any]]:
         """The messages as JSON has them, with the fields that they have. `reasoning_content` is
-        told as `reasoning`, its later name."""
+        returned as `reasoning`, its later name."""
         return [_message(one) for one in self._body.messages]
 
     @property

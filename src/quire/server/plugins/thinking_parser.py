@@ -16,7 +16,7 @@ class BaseThinkingReasoningParser(ReasoningParser):
     end_token: str
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Raises ValueError without the two texts, RuntimeError if they are no tokens."""
+        """Raises ValueError without the two texts, RuntimeError if they are not tokens."""
         super().__init__(tokenizer, *args, **kwargs)
         if not tokenizer:
             raise ValueError(f"the model tokenizer must be passed to {type(self).__name__}")
@@ -65,8 +65,8 @@ class BaseThinkingReasoningParser(ReasoningParser):
         request: Any,  # noqa: ARG002
     ) -> tuple[str | None, str | None]:
         """The begin may be missing; without an end all is reasoning."""
-        before, begin, behind = model_output.partition(self.start_token)
-        reasoning, end, content = (behind if begin else before).partition(self.end_token)
+        before, begin, after = model_output.partition(self.start_token)
+        reasoning, end, content = (after if begin else before).partition(self.end_token)
         return reasoning, (content or None) if end else None
 
     def extract_reasoning_streaming(

@@ -1,6 +1,6 @@
 """`ToolParser`: a parser of calls of tools, as vLLM's base class is; and those that are known.
 
-The class of a format of Quire's reads with that format; `get_tool_parser("hermes")` gives one.
+The class of one of Quire's formats parses with that format: `get_tool_parser("hermes")`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ToolParser:
         self.current_tool_id = -1
         self.current_tool_name_sent = False
         self.streamed_args_for_tool: list[str] = []
-        """The arguments of each call as far as they were told."""
+        """The arguments of each call that were sent so far."""
 
     @cached_property
     def vocab(self) -> dict[str, int]:
@@ -60,10 +60,10 @@ class ToolParser:
         return request
 
     def get_structural_tag(self, request: Any, **options: Any) -> None:
-        """No form: what calls look like is up to the model."""
+        """Returns None: the model decides how calls look."""
 
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
-        """The calls of a whole reply, behind its reasoning."""
+        """The calls of a whole reply, after its reasoning."""
         raise NotImplementedError(f"{type(self).__name__} has no extract_tool_calls")
 
     def extract_tool_calls_streaming(
@@ -76,22 +76,22 @@ class ToolParser:
         delta_token_ids: Sequence[int],
         request: Any,
     ) -> DeltaMessage | None:
-        """What more of a text means; None: nothing yet."""
+        """The delta of the next text; None: nothing to send yet."""
         raise NotImplementedError(f"{type(self).__name__} has no extract_tool_calls_streaming")
 
     def get_remaining_unstreamed_args(self) -> str:
-        """What is known of the last call's arguments and was not told."""
+        """Arguments of the last call that were not sent yet."""
         if not self.prev_tool_call_arr:
             return ""
         last = len(self.prev_tool_call_arr) - 1
         found = self.prev_tool_call_arr[last].get("arguments", {})
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-        told = self.streamed_args_for_tool[last:][:1]
-        return text.removeprefix(told[0]) if told and text.startswith(told[0]) else ""
+        sent = self.streamed_args_for_tool[last:][:1]
+        return text.removeprefix(sent[0]) if sent and text.startswith(sent[0]) else ""
 
 
 class FormatToolParser(ToolParser):
-    """Reads with a format of Quire's."""
+    """Parses with one of Quire's formats."""
 
     format: ReplyFormat
     rules: WholeRules = WholeRules()

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.replies.responses.writer import ResponsesWriter
-from quire.server.stored_responses.of_server import response_store
+from quire.server.apis.responses.output.writer import ResponsesWriter
 
 from .asking import RESPONSES, body_of, events_in
 from .test_stored import until_ended
@@ -46,7 +45,7 @@ def test_it_has_failed_and_makes_room(
         again = (await client.post(RESPONSES, json=body_of())).json()
         assert again["status"] == "completed"
         assert (await client.get(f"{RESPONSES}/{made['id']}")).status_code == 404
-        assert len(response_store(harness.context)) == 1
+        assert len(harness.app.state.response_store) == 1
 
     harness.run(scenario)
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import httpx
 
-from quire.server.stored_responses.of_server import response_store
-
 from .asking import RESPONSES, body_of
 from .test_stored import until_ended
 
@@ -61,6 +59,6 @@ def test_keys_may_choose_the_same_id(make_scripted: Any) -> None:
         client.headers.update(MINE)
         assert (await until_ended(client, "same"))["status"] == "completed"
         assert (await client.delete(f"{RESPONSES}/same")).status_code == 200
-        assert len(response_store(harness.context)) == 1
+        assert len(harness.app.state.response_store) == 1
 
     harness.run(scenario)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from quire.errors import RequestError
-from quire.server.replies.responses.custom_input import custom_input
-from quire.server.requests.responses.conversion import chat_request
-from quire.server.requests.responses.kept_items import input_items
-from quire.server.requests.responses.tools import offered_tools, shown_tools
-from quire.server.schema.chat import ChatRequest
-from quire.server.schema.responses.request import ResponsesRequest
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.responses.input.conversion import chat_request
+from quire.server.apis.responses.input.kept_items import input_items
+from quire.server.apis.responses.output.open_items import custom_input
+from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses.tools import offered_tools, shown_tools
 
 from .asking import function
 
@@ -218,12 +218,12 @@ def test_tools_that_are_not_run_here_are_left_out() -> None:
     namespace = {"type": "namespace", "name": "ns", "tools": [function("g"), GRAMMAR]}
     only = {"type": "namespace", "name": "other", "tools": [{"type": "web_search"}]}
     request = asking(tools=[*LEFT_OUT, function("f"), namespace, only])
-    shown, names = shown_tools(request.tools, "auto")
+    shown, names = shown_tools(msgspec.structs.replace(request, tool_choice="auto"))
     assert list(offered_tools(shown or [])) == ["f", "ns__g"]
     kinds = ["web_search", "image_generation", "local_shell", "mcp", "new", "patch"]
     assert names == [f"tools.{kind}" for kind in [*kinds, "patch", "web_search"]]
-    assert shown_tools(asking(tools=LEFT_OUT).tools, None)[0] is None
-    assert shown_tools([], None) == (None, [])
+    assert shown_tools(asking(tools=LEFT_OUT))[0] is None
+    assert shown_tools(asking(tools=[])) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -236,10 +236,10 @@ def test_tools_that_are_not_run_here_are_left_out() -> None:
 def test_a_choice_of_a_tool_that_is_left_out_is_refused(choice: Any) -> None:
     request = asking(tools=[*LEFT_OUT, function("f")])
     with pytest.raises(RequestError, match="left out") as caught:
-        shown_tools(request.tools, choice)
+        shown_tools(msgspec.structs.replace(request, tool_choice=choice))
     assert caught.value.parameter == "tool_choice"
     with pytest.raises(RequestError, match="none can be required"):
-        shown_tools(asking(tools=LEFT_OUT).tools, "required")
+        shown_tools(asking(tools=LEFT_OUT, tool_choice="required"))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.stored_responses.entry import ResponseKey
-from quire.server.stored_responses.of_server import response_store
+from quire.server.apis.responses.store.entry import ResponseKey
 from server.conftest import Harness
 
 from .asking import RESPONSES, body_of, check_stream, events_in, refused, whole
@@ -180,7 +179,7 @@ def test_a_background_response_can_be_cancelled(make_scripted: Any) -> None:
 def test_the_store_has_bounds(make_scripted: Any) -> None:
     harness = make_scripted("Hello", response_store_bytes=17_000, max_stored_responses=5)
     ids = [whole(harness)["id"] for _ in range(8)]
-    store = response_store(harness.context)
+    store = harness.app.state.response_store
     assert [ResponseKey(b"", one) in store for one in ids] == [False] * 3 + [True] * 5
     fetched(harness, ids[3])  # used last
     metadata = {str(i): "b" * 500 for i in range(8)}
@@ -203,7 +202,7 @@ def test_stored_responses_expire(make_scripted: Any) -> None:
         response = (await client.post(RESPONSES, json=body_of())).json()
         await asyncio.sleep(0.1)
         assert (await client.get(f"{RESPONSES}/{response['id']}")).status_code == 404
-        assert len(response_store(harness.context)) == 0
+        assert len(harness.app.state.response_store) == 0
 
     harness.run(scenario)
 
@@ -228,7 +227,7 @@ def test_an_id_of_the_callers_is_taken_once(make_scripted: Any) -> None:
         return await asyncio.gather(*(client.post(RESPONSES, json=body) for _ in range(2)))
 
     harness.run(twice)
-    store = response_store(harness.context)
+    store = harness.app.state.response_store
     for response_id in ("mine", "both"):
         harness.request("DELETE", f"{RESPONSES}/{response_id}")
     assert (len(store), store.num_bytes) == (0, 0)
@@ -262,7 +261,7 @@ def test_what_runs_in_the_background_has_the_bounds_too(make_scripted: Any) -> N
         return (await client.get(f"{RESPONSES}/{response_id}")).status_code
 
     assert harness.run(scenario) == 404
-    store = response_store(harness.context)
+    store = harness.app.state.response_store
     assert (len(store), store.num_bytes) == (0, 0)
     assert not store._items
 
@@ -281,4 +280,4 @@ def test_a_stream_that_is_left_stores_nothing(make_scripted: Any) -> None:
         await asyncio.sleep(0.05)
 
     harness.run(scenario)
-    assert len(response_store(harness.context)) == 0
+    assert len(harness.app.state.response_store) == 0

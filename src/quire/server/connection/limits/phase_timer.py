@@ -1,4 +1,4 @@
-"""What a connection waits for, and the time limit of the wait."""
+"""The phases of a connection, and their time limits."""
 
 from __future__ import annotations
 

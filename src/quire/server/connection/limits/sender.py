@@ -10,7 +10,7 @@ from quire.units import KiB
 logger = get_logger(__name__)
 
 _MIN_TAKEN_BYTES = 48 * KiB
-"""What a transport sends between its `pause_writing` and `resume_writing`."""
+"""Bytes that a transport sends between `pause_writing` and `resume_writing`."""
 
 
 class Sender:

@@ -1,1 +1,1 @@
-"""What vLLM's classes of parsers take for granted of their families."""
+"""Rules that vLLM's parser classes apply to their model families."""

@@ -1,4 +1,4 @@
-"""How vLLM's classes of parsers take a reply to begin, as they are given no prompt.
+"""Where vLLM's parser classes assume that a reply begins, because they do not get the prompt.
 
 A server reads the prompt instead. The rules are those of the classes in `vllm/reasoning` and
 `vllm/parser` of vLLM 0.32; `variables` are those of the chat template.
@@ -19,22 +19,23 @@ class Beginning(Enum):
     """Where a reply begins."""
 
     AS_WRITTEN = "the reply's own marks tell; an end alone ends reasoning that the prompt opened"
-    BY_BEGIN = "there is no reasoning without a begin"
+    BY_BEGIN = "reasoning needs a begin mark"
     WITHIN = "within the reasoning"
-    OFF = "there is no reasoning: marks are text"
+    OFF = "reasoning is off: marks are text"
 
 
 @dataclass(frozen=True)
 class FamilyRules:
-    """Of one family. `is_implied`: its models always reason."""
+    """The rules of one family. `is_implied`: its models always reason."""
 
     beginning: Callable[[Variables, bool], Beginning]
     has_empty: bool = False
     """Whether a whole reply's reasoning that is empty is a text, not None."""
     is_over_without: bool = False
-    """Whether tokens without marks are behind the reasoning."""
+    """Whether tokens without marks come after the reasoning."""
     is_always_over: bool = False
-    """Whether all tokens are: the class only tells boundaries, and another reads the reply."""
+    """Whether all tokens do: the class only finds boundaries, and another class parses the
+    reply."""
 
 
 def _plain(variables: Variables, is_implied: bool) -> Beginning:

@@ -40,7 +40,8 @@ class CallsAsText(ToolFormat):
 
 
 def calls_as_text(name: str, tags: ReasoningTags) -> CallsAsText | None:
-    """Of the family whose reasoning has this name; None if calls do not end its reasoning."""
+    """The calls of the family with this reasoning format; None if calls do not end its
+    reasoning."""
     format = TOOL_FORMATS.get(_OF_FAMILIES.get(name, name))
     if format is None or not tags.ends_at_call:
         return None

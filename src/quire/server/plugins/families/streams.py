@@ -18,12 +18,12 @@ class Stream:
     def feed(
         self, make: Callable[[], ReplyParser], previous: str | None, current: str, delta: str
     ) -> tuple[list[Event], list[Event]]:
-        """What `delta` means behind `previous`, and what this object had not told of `previous`.
+        """Events for `delta` after `previous`, plus events of `previous` not yet emitted.
 
         Without a text before it, `delta` begins a reply. A text that was not given to this object
         is read first.
 
-        Some callers say that there is no text before, whatever there was: then `current` counts.
+        Some callers always pass an empty `previous`: then `current` counts.
         """
         is_new = not previous and current == delta
         is_other = bool(previous) and previous != self._text and current == f"{previous}{delta}"

@@ -1,6 +1,6 @@
-"""What vLLM's classes of parsers say of a whole reply with calls, beside the calls.
+"""The content that vLLM's parser classes return for a whole reply with calls.
 
-A server tells all that the model wrote. These classes drop some of it: they are those of vLLM 0.32.
+The server returns all text of the model. The classes of vLLM 0.32 drop some of it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from quire.parsers.format import Schemas, ToolFormat
 
 @dataclass(frozen=True)
 class WholeRules:
-    """Of one family."""
+    """The rules of one family."""
 
     content: Literal["all", "before", "none"] = "all"
-    """Which text is content beside calls: all of it, without the white space around calls; as it
+    """Which text besides calls is content: all of it, without the white space around calls; as it
     is before the first call; none."""
     is_strict: bool = False
-    """Whether a call that is cut short, or whose arguments are no JSON, makes the whole reply
+    """Whether a call that is cut short, or whose arguments are not JSON, makes the whole reply
     content."""
     is_checked: bool = False
     """Whether a call of a tool that is not offered, or without an argument that is required, does

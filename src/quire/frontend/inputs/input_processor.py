@@ -1,0 +1,285 @@
+"""`InputProcessor`: the one place where a request is validated, behind every front end.
+
+Turns what a user gave (text or token ids, `SamplingParams`) into `EngineCoreRequest`s with
+nothing left to resolve. Messages are vLLM's. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from quire.config.records import EngineConfig
+from quire.errors import RequestError, quoted
+from quire.frontend.inputs.model_checks import (
+    check_bans,
+    check_budget,
+    check_params,
+    check_processor,
+    check_reasoning,
+)
+from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
+from quire.frontend.inputs.tokenization import Tokenization
+from quire.frontend.kv_hand_off import hand_off
+from quire.inputs import PromptType
+from quire.logits_processors.loading import load_processors
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+from quire.reasoning.marks import ReasoningTokens
+from quire.structured.params import StructuredOutputsParams
+from quire.structured.trials.trial import GrammarTrial
+from quire.system import clock
+from quire.tokenizer import Tokenizer
+
+_MAX_TIME_S = 1e11
+"""Some thousand years: a later time is no time."""
+_AS_IT_IS = Tokenization()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInput:
+    """A validated request: what the core runs, and what the front end needs for its answers."""
+
+    request_id: str
+    """The user's."""
+    prompt: str | None
+    """None if token ids were given."""
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    """As validated, for the whole request."""
+    core_requests: list[EngineCoreRequest]
+    """One for each of the `n` outputs, in their order; ids are unique in this process."""
+    arrival_time: float
+    trace_headers: Mapping[str, str] | None = None
+    """Of the caller's trace."""
+
+
+class InputProcessor:
+    """Validates and resolves requests. Immutable but for two counters, which threads may share."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer | None,
+        on_first_grammar: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_first_grammar` is called as the first grammar is tried, by any thread."""
+        self.model_config = config.model
+        self._reasoning = config.reasoning
+        self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
+        self.tokenizer = tokenizer
+        self._prompts = PromptParser(config.model, tokenizer)
+        self._grammars = GrammarTrial(
+            config.structured_outputs,
+            config.model.vocab_size,
+            lambda: {} if tokenizer is None else tokenizer.added_texts,
+            on_first_grammar,
+        )
+        self._logits_processors = load_processors(config.model.logits_processors)
+        self._numbers = itertools.count()
+        self._seeds = itertools.count()
+        eos = None if tokenizer is None else tokenizer.eos_token_id
+        self.eos_token_id = eos
+        self._generation_config = {"eos_token_id": list(config.model.eos_token_ids)}
+
+    def process(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        *,
+        arrival_time: float | None = None,
+        priority: int = 0,
+        tokenization: Tokenization = _AS_IT_IS,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_text: str | None = None,
+    ) -> EngineInput:
+        """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind.
+        `prompt_text` is the text of a prompt of token ids, for outputs.
+
+        What it lets pass can be served: nothing later fails because of what a caller gave.
+        """
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
+        check_request_id(request_id)
+        _check_time(arrival_time)
+        _check_headers(trace_headers)
+        params.verify()
+        check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
+        self._check_priority(priority)
+        parsed = self._prompts.parse(prompt, tokenization)
+        resolved = self._resolve(params, len(parsed.token_ids))
+        for processor in self._logits_processors:
+            check_processor(processor, resolved)
+        arrival_time = clock.now() if arrival_time is None else arrival_time
+        handed = hand_off(resolved)
+        base = EngineCoreRequest(
+            request_id=f"{request_id}-{next(self._numbers):x}",
+            prompt_token_ids=parsed.token_ids,
+            sampling_params=resolved,
+            arrival_time=arrival_time,
+            stop_token_ids=self._stop_token_ids(resolved),
+            banned_token_ids=self._banned_token_ids(resolved),
+            eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
+            reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
+            cache_salt=parsed.cache_salt,
+            priority=priority,
+            hands_off=handed.hands_off,
+            awaited_kv=handed.awaited_kv,
+        )
+        return EngineInput(
+            request_id=request_id,
+            prompt=prompt_text if parsed.text is None else parsed.text,
+            prompt_token_ids=parsed.token_ids,
+            params=resolved,
+            core_requests=self._children(base),
+            arrival_time=arrival_time,
+            trace_headers=trace_headers,
+        )
+
+    def check_grammar(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
+        """A grammar with the engine's settings. Raises GrammarError for one that does not work."""
+        return self._grammars.checked(spec)
+
+    def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
+        """The token ids of a prompt, validated. Raises RequestError."""
+        return self._prompts.parse(prompt, tokenization)
+
+    def _check_priority(self, priority: int) -> None:
+        is_int = isinstance(priority, int) and not isinstance(priority, bool)
+        if not is_int or not -(2**63) <= priority < 2**63:
+            raise RequestError(
+                f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
+                parameter="priority",
+                value=priority,
+            )
+
+    def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
+        """A copy with `max_tokens` a number, the model's own end tokens added, and bad words as
+        tokens."""
+        resolved = params.clone()
+        if resolved.max_tokens is None:
+            resolved.max_tokens = self.model_config.max_model_len - num_prompt_tokens
+            if resolved.min_tokens > resolved.max_tokens:
+                raise RequestError(
+                    "min_tokens must be less than or equal to "
+                    f"max_tokens={resolved.max_tokens}, got {resolved.min_tokens}.",
+                    parameter="min_tokens",
+                    value=resolved.min_tokens,
+                )
+        resolved.update_from_generation_config(self._generation_config, self.eos_token_id)
+        resolved.update_from_trace(self.model_config.max_model_len - num_prompt_tokens)
+        if self.tokenizer is not None:
+            resolved.update_from_tokenizer(self.tokenizer)
+        if resolved.structured_outputs is not None:
+            resolved.structured_outputs = self._grammars.checked(resolved.structured_outputs)
+        check_bans(resolved, self._banned_token_ids(resolved), self.model_config)
+        return resolved
+
+    def _reasoning_tokens(
+        self, params: SamplingParams, prompt: Sequence[int]
+    ) -> ReasoningTokens | None:
+        """None: nothing depends on the reasoning, or nothing is known of it."""
+        marks = params.reasoning or self._reasoning
+        is_whole = marks is not None and marks.is_in_grammar
+        has_grammar = params.structured_outputs is not None and not is_whole
+        if params.thinking_token_budget is not None:
+            check_budget(params, marks, has_tokenizer=self.tokenizer is not None)
+            if has_grammar and self._holds_in_reasoning:
+                raise RequestError(
+                    "thinking_token_budget needs an end of the reasoning, which structured_outputs "
+                    "with enable_in_reasoning may forbid; leave one of them out.",
+                    parameter="thinking_token_budget",
+                    value=params.thinking_token_budget,
+                )
+        elif not has_grammar or self._holds_in_reasoning:
+            return None
+        if marks is None or self.tokenizer is None:
+            return None
+        if self._reasoning is not None and self._reasoning.end == marks.end:
+            marks = msgspec.structs.replace(marks, forced_end=self._reasoning.forced_end)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False)
+        tokens = ReasoningTokens.of(marks, prompt, encode)
+        check_reasoning(marks, tokens, self.model_config)
+        return tokens
+
+    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+        ids = list(params.stop_token_ids or [])
+        if self.eos_token_id is not None and not params.ignore_eos:
+            ids.append(self.eos_token_id)
+        return list(dict.fromkeys(ids))
+
+    def _banned_token_ids(self, params: SamplingParams) -> list[int]:
+        """Those that `min_tokens` forbids for a time; EOS ids too that `ignore_eos` lets pass."""
+        if not params.min_tokens:
+            return []
+        own = [] if self.eos_token_id is None else [self.eos_token_id]
+        all_eos = [*own, *self.model_config.eos_token_ids]
+        return list(dict.fromkeys([*self._stop_token_ids(params), *all_eos]))
+
+    def _children(self, base: EngineCoreRequest) -> list[EngineCoreRequest]:
+        """One request per output. Their seeds count up from the user's, or are drawn for each. Only
+        the first returns log-probabilities of the prompt."""
+        params = base.sampling_params
+        children = []
+        for index in range(params.n):
+            own = copy.copy(params)
+            own.n = 1
+            seed = self._draw_seed() if params.seed is None else params.seed + index
+            own.seed = seed % 2**64
+            if index and params.prompt_logprobs is not None:
+                # A prefix hit would let this one finish before the first has computed the prompt's.
+                own.prompt_logprobs, own.skip_reading_prefix_cache = None, True
+            request_id = base.request_id if params.n == 1 else f"{base.request_id}.{index}"
+            children.append(
+                msgspec.structs.replace(base, request_id=request_id, sampling_params=own)
+            )
+        return children
+
+    def _draw_seed(self) -> int:
+        """The next of a sequence that the engine's seed decides."""
+        state = struct.pack("<qQ", self.model_config.seed, next(self._seeds))
+        return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")
+
+
+def check_request_id(request_id: object) -> None:
+    """Raises TypeError for anything but a string, RequestError for one that is no valid text."""
+    if not isinstance(request_id, str):
+        raise TypeError(f"request_id must be a string, got {type(request_id)}")
+    try:
+        request_id.encode("utf-8")
+    except UnicodeEncodeError:
+        message = f"request_id must be valid Unicode, got {quoted(request_id)}"
+        raise RequestError(message, parameter="request_id", value=request_id) from None
+
+
+def _check_time(arrival_time: object) -> None:
+    if arrival_time is None:
+        return
+    is_number = isinstance(arrival_time, (int, float)) and not isinstance(arrival_time, bool)
+    if not is_number or not 0 <= arrival_time < _MAX_TIME_S:  # type: ignore[operator]
+        raise RequestError(
+            f"arrival_time must be seconds since the epoch, got {quoted(arrival_time)}; leave it "
+            "out for now",
+            parameter="arrival_time",
+            value=arrival_time,
+        )
+
+
+def _check_headers(trace_headers: object) -> None:
+    if trace_headers is None:
+        return
+    if not isinstance(trace_headers, Mapping) or not all(
+        isinstance(text, str) for pair in trace_headers.items() for text in pair
+    ):
+        raise RequestError(
+            f"trace_headers must be a mapping of texts, got {quoted(trace_headers)}",
+            parameter="trace_headers",
+        )

@@ -1,0 +1,151 @@
+"""`PromptParser`: from a prompt in any of its forms to token ids that the model can take.
+
+Called by `InputProcessor` for every request. Messages are vLLM's. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.config.records import ModelConfig
+from quire.errors import PromptError, quoted
+from quire.frontend.inputs.tokenization import Tokenization
+from quire.frontend.inputs.too_long import prompt_fills_context, prompt_too_long
+from quire.tokenizer import Tokenizer
+
+_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_NEUTRAL_KEYS = frozenset({
+    "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
+    "prompt_embeds", "token_type_ids",
+})  # fmt: skip
+"""What vLLM's prompts may hold besides; here only without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPrompt:
+    """What is left of a prompt's form: `text` is None if token ids were given."""
+
+    text: str | None
+    token_ids: list[int]
+    cache_salt: str | None
+
+
+class PromptParser:
+    """Checks and tokenizes prompts for one model. Immutable."""
+
+    def __init__(self, model_config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._model_config = model_config
+        self._tokenizer = tokenizer
+
+    def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
+        """Token ids that the model can take. Raises PromptError."""
+        parsed = self._parse(prompt, tokenization)
+        self._check_tokens(parsed.token_ids)
+        return parsed
+
+    def _parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
+        if isinstance(prompt, str):
+            return ParsedPrompt(prompt, self._encode(prompt, tokenization), None)
+        if isinstance(prompt, Mapping):
+            return self._parse_dict(prompt, tokenization)
+        return ParsedPrompt(None, _cut(_as_token_ids(prompt), tokenization), None)
+
+    def _parse_dict(self, prompt: Mapping[str, Any], tokenization: Tokenization) -> ParsedPrompt:
+        unknown = sorted(
+            key if isinstance(key, str) and key.isidentifier() else quoted(key)
+            for key, value in prompt.items()
+            if key not in _PROMPT_KEYS and not (key in _NEUTRAL_KEYS and not value)
+        )
+        if unknown:
+            names = ", ".join(unknown[:10])
+            raise PromptError(
+                f"a prompt cannot hold {names}; it may hold prompt or "
+                "prompt_token_ids, and cache_salt",
+                parameter=unknown[0],
+            )
+        salt = prompt.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and salt and _is_unicode(salt)):
+            raise PromptError(
+                "Parameter 'cache_salt' must be a non-empty string if provided.",
+                parameter="cache_salt",
+                value=salt,
+            )
+        text = prompt.get("prompt")
+        if text is not None and not isinstance(text, str):
+            raise PromptError(
+                f"prompt must be a text, got {quoted(text)} ({type(text).__name__})",
+                parameter="prompt",
+            )
+        ids = prompt.get("prompt_token_ids")
+        if ids is not None:
+            return ParsedPrompt(text, _cut(_as_token_ids(ids), tokenization), salt)
+        if text is None:
+            raise PromptError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
+        return ParsedPrompt(text, self._encode(text, tokenization), salt)
+
+    def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
+        if self._tokenizer is None:
+            raise PromptError(
+                "You cannot pass text prompts when `skip_tokenizer_init=True`; pass token ids",
+                parameter="prompt",
+            )
+        if not _is_unicode(text):
+            raise PromptError("the prompt is not valid Unicode", parameter="prompt")
+        wants_special, truncation = tokenization.add_special_tokens, tokenization.truncation
+        ids = self._tokenizer.encode(text, add_special_tokens=wants_special)
+        if truncation is None:
+            return ids
+        return truncation.kept(ids, self._tokenizer.special_frame if wants_special else None)
+
+    def _check_tokens(self, token_ids: list[int]) -> None:
+        count, limit = len(token_ids), self._model_config.max_model_len
+        if not count:
+            raise PromptError("The decoder prompt cannot be empty", parameter="prompt")
+        if count > limit:
+            raise prompt_too_long(count, limit)
+        if count == limit:
+            raise prompt_fills_context(limit)
+        vocab_size = self._model_config.vocab_size
+        wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+        if not 0 <= wrong < vocab_size:
+            raise PromptError(
+                f"Token id {quoted(wrong)} is out of vocabulary: ids are from 0 to "
+                f"{vocab_size - 1}",
+                parameter="prompt_token_ids",
+                value=wrong,
+            )
+
+
+def _cut(token_ids: list[int], tokenization: Tokenization) -> list[int]:
+    truncation = tokenization.truncation
+    return token_ids if truncation is None else truncation.kept(token_ids)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it is without lone surrogates, which no UTF-8 text has."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _as_token_ids(value: Any) -> list[int]:
+    if hasattr(value, "tolist"):  # an array
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
+        raise PromptError(
+            "a prompt must be a text, a list of token ids, or a dict with prompt or "
+            f"prompt_token_ids, got {quoted(value)} ({type(value).__name__})",
+            parameter="prompt",
+        )
+    for token_id in value:
+        if type(token_id) is not int:
+            raise PromptError(
+                f"token ids must be integers, got {quoted(token_id)}",
+                parameter="prompt_token_ids",
+                value=token_id,
+            )
+    return list(value)

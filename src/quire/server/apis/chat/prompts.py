@@ -1,0 +1,134 @@
+"""Converts a request's prompt or messages to the token ids for the engine.
+
+Generation, `/tokenize` and the render endpoints use it, so that all give the same ids. Long texts
+are rendered and tokenized in the server's `WorkPool`, off the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.chat.job import ChatInput
+from quire.errors import RequestError
+from quire.frontend.inputs.tokenization import Truncation
+from quire.parsers.tool_formats.json.generic import with_tools_in_words
+from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
+from quire.server.apis.chat.schema import ChatMessage, ChatRequest, thinking_variables
+from quire.server.apis.chat.tools import ToolUse
+from quire.server.apis.text.schema import TokenizeRequest
+from quire.server.generation.limits import count_chars
+from quire.server.generation.prompts import PreparedPrompt, prompt_ids
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import INLINE_SIZE
+
+if TYPE_CHECKING:
+    pass
+
+
+async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUse) -> ChatPrompt:
+    """The prompt of a chat, with the plan of its reply. Raises RequestError."""
+    prompt = await chat_prompt(model, request)
+    plan = await ReplyPlan.of(model, request, tools, prompt.text or "")
+    return ChatPrompt(prompt.token_ids, prompt.text, prompt.cache_salt, plan)
+
+
+async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest) -> PreparedPrompt:
+    """Renders the messages by the model's chat template. Raises RequestError."""
+    if isinstance(request, ChatRequest) and (ids := _handed_ids(request)) is not None:
+        text = model.tokenizer().decode(ids, skip_special_tokens=False)
+        return PreparedPrompt(ids, text, request.cache_salt)
+    messages = request.messages or []
+    if len(messages) > model.args.max_messages:
+        raise RequestError(
+            f"{len(messages)} messages are more than this server allows in one request "
+            f"(max_messages {model.args.max_messages}).",
+            parameter="messages",
+        )
+    if request.chat_template is not None:
+        raise RequestError(
+            "chat_template is refused: this server trusts no template from a request; "
+            "give it one with --chat-template",
+            parameter="chat_template",
+        )
+    size = sum(len(text) for message in messages for text in message.texts)
+    model.limits.check_text("messages", size)
+    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
+    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
+    await model.pool.run(size, _check_template_fields, model, request)
+    chat = _chat_input(model, request, messages)
+    text = await render_chat(model, chat, offers_tools=not _forbids_calls(request))
+    special = request.add_special_tokens is True
+    salt = truncation = None
+    if isinstance(request, ChatRequest):
+        salt = request.cache_salt
+        truncation = Truncation.of(
+            request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
+        )
+    token_ids = await model.pool.run(len(text), prompt_ids, model, text, special, truncation)
+    return PreparedPrompt(token_ids, text, salt)
+
+
+def _handed_ids(request: ChatRequest) -> list[int] | None:
+    """The prompt that another engine has made of the messages, if the request has it."""
+    ids = (request.kv_transfer_params or {}).get("prompt_token_ids")
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or not ids or not all(type(one) is int for one in ids):
+        raise RequestError(
+            "kv_transfer_params.prompt_token_ids must be a list of token ids",
+            parameter="kv_transfer_params",
+        )
+    return ids
+
+
+_TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
+"""What the template is given, in the order in which it counts against the limit."""
+
+
+def _check_template_fields(model: ServedModel, request: ChatRequest | TokenizeRequest) -> None:
+    """Raises RequestError if the template's inputs are longer than the limit of a prompt."""
+    limits, size = model.limits, 0
+    for name in _TEMPLATE_FIELDS:
+        size += count_chars(getattr(request, name), limits.max_tokenize_bytes)
+        limits.check_text(name, size)
+
+
+def _chat_input(
+    model: ServedModel, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
+) -> ChatInput:
+    own, variables = request.chat_template_kwargs or {}, model.args.default_chat_template_kwargs
+    if (effort := request.reasoning_effort) is not None:
+        own = {**thinking_variables(effort), **own, "reasoning_effort": effort}
+    args = model.args
+    hides_tools = args.exclude_tools_when_tool_choice_none and _forbids_calls(request)
+    content_format = args.chat_template_content_format
+    return ChatInput(
+        messages,
+        tools=None if hides_tools else request.tools or None,
+        documents=request.documents,
+        add_generation_prompt=request.add_generation_prompt is not False,
+        continue_final_message=request.continue_final_message is True,
+        chat_template_kwargs={**variables, **own},
+        content_format=None if content_format == "auto" else content_format,
+    )
+
+
+def _forbids_calls(request: ChatRequest | TokenizeRequest) -> bool:
+    return isinstance(request, ChatRequest) and request.forbids_calls
+
+
+async def render_chat(model: ServedModel, chat: ChatInput, *, offers_tools: bool) -> str:
+    """The prompt. `offers_tools`: the reply may call the chat's tools. Raises RequestError."""
+    renderer = model.chat_renderer()
+    if not chat.tools or not offers_tools or not await model.describes_tools_in_words():
+        return await renderer.render(chat)
+    messages, tools = msgspec.to_builtins([chat.messages, chat.tools])
+    described = replace(chat, messages=with_tools_in_words(messages, tools), tools=None)
+    try:
+        return await renderer.render(described)
+    except RequestError:  # some templates refuse a system message
+        words = with_tools_in_words(messages, tools, has_system=False)
+        return await renderer.render(replace(described, messages=words))

@@ -1,0 +1,214 @@
+"""`ReplyPlan`: how the reply to a chat is constrained and read, by the model, the request and the
+prompt; and `ChatPrompt`, which carries the plan to the writer of the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from quire.errors import GrammarError
+from quire.params import SamplingParams
+from quire.parsers.call_rules import CallRules
+from quire.parsers.constraint import named_as_tools, reply_constraint
+from quire.parsers.events import Event
+from quire.parsers.format import ReplyFormat
+from quire.parsers.parser import ReplyParser
+from quire.parsers.tool_formats.json.generic import GenericCalls
+from quire.reasoning.marks import ReasoningMarks
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.chat.tools import ToolUse
+from quire.server.generation.prompts import PreparedPrompt
+from quire.server.plugins.of_request import plugins_of
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import INLINE_SIZE
+from quire.structured.params import StructuredOutputsParams
+
+Check = Callable[[StructuredOutputsParams], object]
+
+
+class ReplyReader(Protocol):
+    """Parses one reply: a `ReplyParser`, or a `PluginReader`, which runs the parsers of
+    plug-ins."""
+
+    @property
+    def reasoning_spans(self) -> Sequence[tuple[int, int]]:
+        """Begin and end of each span of reasoning in the text so far."""
+
+    def read(
+        self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
+    ) -> list[Event]:
+        """The events of the next text. `is_cut`: the model did not end the reply itself."""
+
+
+class Plugins(Protocol):
+    """The parsers of plug-ins that read a reply."""
+
+    def reader(
+        self,
+        format: ReplyFormat,
+        schemas: Mapping[str, Mapping[str, Any]] | None,
+        prompt_token_ids: Sequence[int],
+        *,
+        is_reasoning: bool,
+    ) -> ReplyReader:
+        """A parser for one choice."""
+
+    @property
+    def reads_reasoning(self) -> bool:
+        """Whether a plug-in parses the reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPlan:
+    """How the reply to one prompt is read."""
+
+    format: ReplyFormat = field(default_factory=ReplyFormat)
+    tools: ToolUse = field(default_factory=ToolUse)
+    is_reasoning: bool = False
+    """The prompt ends inside a reasoning block."""
+    may_reason: bool = True
+    """The reply may begin with reasoning: the prompt does not end after a reasoning block."""
+    kept_token_ids: Sequence[int] = ()
+    """Special tokens that stay in the text, because the format's parser reads them."""
+    num_calls_before: int = 0
+    """Calls of tools in the conversation so far."""
+    skips_special_tokens: bool = True
+    """All other special tokens are removed from the text."""
+    keeps_stop_strings: bool = False
+    """The text includes the stop string that ended it."""
+    reasoning_field: Literal["reasoning", "reasoning_content"] = "reasoning"
+    """Field of a message that holds the reasoning."""
+    shows_reasoning: bool = True
+    """Whether the reply includes the reasoning."""
+    plugins: Plugins | None = None
+    """Parsers that replace the format's own."""
+
+    @classmethod
+    async def of(
+        cls, model: ServedModel, request: ChatRequest, tools: ToolUse, prompt: str
+    ) -> ReplyPlan:
+        """The plan for a model, a request and its rendered `prompt`. Raises RequestError."""
+        found = await model.reply_format()
+        if tools.is_searched and await model.describes_tools_in_words():
+            found = replace(found, tools=GenericCalls())
+        if found.reasoning is not None and request.reasoning_format == "none":
+            found = replace(found, reasoning=replace(found.reasoning, is_content=True))
+        plugins = plugins_of(model, found, request, tools)
+        if plugins is not None:
+            found = plugins.format
+        tags, is_continued = found.reasoning, request.continue_final_message is True
+        keeps_special = plugins is not None and plugins.keeps_special_tokens
+        return cls(
+            format=found,
+            tools=tools,
+            is_reasoning=tags is not None and tags.is_open_in(prompt, is_continued=is_continued),
+            may_reason=tags is not None and not prompt.rstrip().endswith(tags.ends),
+            kept_token_ids=model.kept_tokens(found, has_tools=tools.is_searched),
+            num_calls_before=sum(len(message.tool_calls or ()) for message in request.messages),
+            skips_special_tokens=not keeps_special and request.skip_special_tokens is not False,
+            keeps_stop_strings=request.include_stop_str_in_output is True,
+            reasoning_field=(
+                "reasoning_content" if request.reasoning_format == "deepseek" else "reasoning"
+            ),
+            shows_reasoning=request.include_reasoning is not False,
+            plugins=plugins,
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """The reply is plain text: it has neither reasoning nor tool calls."""
+        is_told = self.plugins is not None and self.plugins.reads_reasoning
+        return self.format.reasoning is None and not self.tools.is_searched and not is_told
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """Schemas of the tools that may be called; None: the reply is not searched for calls."""
+        return self.tools.schemas if self.tools.is_searched else None
+
+    def parser(self, prompt_token_ids: Sequence[int] = ()) -> ReplyReader:
+        """A parser for one choice."""
+        if self.plugins is not None:
+            return self.plugins.reader(
+                self.format, self.schemas, prompt_token_ids, is_reasoning=self.is_reasoning
+            )
+        return ReplyParser(self.format, self.schemas, is_reasoning=self.is_reasoning)
+
+    async def constrain(self, model: ServedModel, params: SamplingParams) -> list[str]:
+        """Adds to `params` what the reply has to look like: calls of the offered tools, and after
+        the reasoning the form that `params` ask for. Also marks the reasoning there.
+
+        Returns the names of the fields that have no effect: schemas of tools that cannot be
+        compiled and are optional. Raises RequestError, which names the tool or the field at fault.
+        """
+        params.keep_tokens(self.kept_token_ids)
+        params.skip_special_tokens = self.skips_special_tokens
+        content, tags = params.structured_outputs, self.format.reasoning
+        holds_at_once = tags is None or model.config.structured_outputs.enable_in_reasoning
+        is_given = not self.tools.is_searched and (content is None or holds_at_once)
+        if tags is not None:
+            params.mark_reasoning(
+                ReasoningMarks(tags.begin, tags.end, self.is_reasoning, is_in_grammar=not is_given)
+            )
+        if is_given:
+            return []
+        left_out: list[str] = []
+        check = model.loaded_engine().input_processor.check_grammar
+        params.structured_outputs = await model.pool.run(
+            INLINE_SIZE + 1, self._constraint, check, content, left_out
+        )
+        return left_out
+
+    def _constraint(
+        self, check: Check, content: StructuredOutputsParams | None, left_out: list[str]
+    ) -> StructuredOutputsParams | None:
+        """The grammar of the reply. If the tools' schemas can be compiled one by one but not
+        together, optional ones are left out."""
+        rules = self.tools.rules
+        try:
+            return self._constraint_by(rules, check, content, left_out)
+        except GrammarError as error:
+            if not rules.are_optional:
+                raise
+            try:
+                relaxed = replace(rules, level="function")
+                constraint = self._constraint_by(relaxed, check, content, [])
+            except GrammarError:
+                raise error from None  # something else is at fault
+        left_out[:] = [tool.place for tool in rules.allowed if tool.parameters and not tool.strict]
+        return constraint
+
+    def _constraint_by(
+        self,
+        rules: CallRules,
+        check: Check,
+        content: StructuredOutputsParams | None,
+        left_out: list[str],
+    ) -> StructuredOutputsParams | None:
+        with named_as_tools(rules, check, content):
+            constraint = reply_constraint(
+                self.format,
+                rules,
+                check,
+                is_reasoning=self.is_reasoning,
+                may_reason=self.may_reason,
+                content=content,
+                left_out=left_out,
+            )
+            if constraint is not None:
+                check(constraint)
+        return constraint
+
+
+PLAIN = ReplyPlan()
+"""The reply is plain text: it has neither reasoning nor tool calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt(PreparedPrompt):
+    """The prompt of a chat."""
+
+    reply: ReplyPlan = PLAIN
+
+    async def constrain_reply(self, model: ServedModel, params: SamplingParams) -> list[str]:
+        return await self.reply.constrain(model, params)

@@ -1,0 +1,237 @@
+"""`/v1/chat/completions`: the request, the reply, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quire.server.apis.chat.tools import ToolFields
+from quire.server.generation.reply_fields import (
+    ChatLogprobs,
+    ChunkFields,
+    FinishReasonText,
+    ReplyPromptLogprobs,
+    WholeReplyFields,
+)
+from quire.server.generation.request_fields import Count, Int64, TokenId
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal` and `thinking`
+    work."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+    closed: bool | None = None
+    """Whether the thinking is complete; it has no effect."""
+
+    @property
+    def words(self) -> str:
+        """The part's text; empty if it has none."""
+        if self.type in ("refusal", "thinking"):
+            return getattr(self, self.type) or ""
+        return self.text or ""
+
+
+class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message of a conversation, handed to the model's chat template."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: str | list[str | ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    """An older name of `reasoning`."""
+    tools: list[dict[str, Any]] | None = None
+    """The tools of a developer's message, for templates that read them."""
+    task: str | None = None
+    """A marker for templates that read it."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its content, part by part."""
+        if isinstance(self.content, str):
+            return [self.content]
+        return [part if isinstance(part, str) else part.words for part in self.content or ()]
+
+
+class ChatFields(ToolFields, kw_only=True):
+    """All fields of a chat request except its conversation or conversations."""
+
+    is_chat: ClassVar[bool] = True
+
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = False
+    """Add the model's start token, which most templates write themselves."""
+    documents: list[dict[str, str]] | None = None
+    """Shown to the chat template."""
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+    reasoning_effort: ReasoningEffort | None = None
+    """Shown to the chat template."""
+    media_io_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    max_completion_tokens: Int64 | None = None
+    """Most tokens to generate; by default all that the context has room for."""
+    logprobs: bool | None = False
+    top_logprobs: Int64 | None = None
+    echo: bool | None = False
+    """Begin the reply with the last message, if it has the reply's role."""
+    return_prompt_text: bool | None = None
+    reasoning_format: Literal["auto", "none", "deepseek"] | None = None
+    """Where a reply has its reasoning, by llama-server's names. `deepseek`: in
+    `reasoning_content`; `none`: in the content, between its tags; otherwise in `reasoning`."""
+    include_reasoning: bool | None = True
+    """Whether the reply includes the reasoning."""
+    modalities: list[str] | None = None
+    audio: Any = None
+    web_search_options: Any = None
+    prediction: Any = None
+    """Accepted: a hint that makes replies faster elsewhere."""
+    service_tier: str | None = None
+    """Accepted; there is one tier."""
+    verbosity: str | None = None
+    """Accepted; it has no effect."""
+    store: bool | None = None
+    """Accepted; nothing is stored."""
+    metadata: dict[str, Any] | None = None
+    """Accepted for the caller's own records; it has no effect."""
+    safety_identifier: str | None = None
+    """Accepted for the caller's own records; it has no effect."""
+    prompt_cache_key: str | None = None
+    """Accepted: prompts with the same beginning share the cache without a key."""
+    prompt_cache_retention: str | None = None
+    """Accepted: the cache keeps as much as fits."""
+
+
+Conversation = Annotated[list[ChatMessage], Meta(min_length=1)]
+
+
+class ChatRequest(ChatFields, kw_only=True):
+    """A conversation to be continued."""
+
+    messages: Conversation
+
+
+class BatchChatRequest(ChatFields, kw_only=True):
+    """Conversations to be continued, each by one choice of the reply."""
+
+    messages: Annotated[list[Conversation], Meta(min_length=1)]
+
+
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """A function that the model calls."""
+
+    name: str
+    arguments: str
+    """A JSON text, as the model wrote it: cut short if the reply was."""
+
+
+class ReplyToolCall(msgspec.Struct, kw_only=True):
+    """A call of a tool. The result is sent back with its id."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ReplyMessage(msgspec.Struct, kw_only=True):
+    """The model's message."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+    annotations: None = None
+    audio: None = None
+    function_call: CalledFunction | None = None
+    reasoning: str | msgspec.UnsetType | None = None
+    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET
+    """The same, where a request asks for it by this name."""
+    tool_calls: list[ReplyToolCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One reply of `n`."""
+
+    index: Count
+    message: ReplyMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReasonText | None
+    stop_reason: int | str | None = None
+    """The stop string or token that ended it; null for end-of-sequence and all other ends."""
+    token_ids: list[TokenId] | None = None
+
+
+class ChatResponse(WholeReplyFields, kw_only=True):
+    """A whole reply."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+    service_tier: None = None
+    prompt_logprobs: ReplyPromptLogprobs | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    prompt_text: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    """For the server that decodes the prompt."""
+
+
+class DeltaFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """New parts of a function call: first the name, then the arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class DeltaToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """New parts of a call. Its id and name come first, and once."""
+
+    index: Count
+    id: str | None = None
+    type: str | None = None
+    function: DeltaFunction
+
+
+class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """New parts of the model's message."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[DeltaToolCall] | None = None
+    function_call: DeltaFunction | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """New parts of one reply."""
+
+    index: Count
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishReasonText | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[TokenId] | None = None
+
+
+class ChatChunk(ChunkFields, kw_only=True):
+    """One event of a streamed reply."""
+
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
+    prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
+    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def thinking_variables(effort: str) -> dict[str, Any]:
+    """What an effort means for templates that know `enable_thinking` instead."""
+    return {"enable_thinking": effort != "none"}

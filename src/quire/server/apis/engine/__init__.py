@@ -1,0 +1,1 @@
+"""The development routes that control the engine."""

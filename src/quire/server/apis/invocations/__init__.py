@@ -1,0 +1,1 @@
+"""Amazon SageMaker's route and sessions."""

@@ -1,0 +1,98 @@
+"""The routes of the KV store: its usage, pinning and clearing. They exist if the
+engine has a store, and need a key where the server has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import ConfigError, RequestError
+from quire.server.apis.chat.prompts import chat_prompt
+from quire.server.apis.engine.schema import NoQuery
+from quire.server.apis.text.schema import TokenizeRequest
+from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.bodies.query import read_query
+from quire.server.generation.prompts import PreparedPrompt, encode
+from quire.server.generation.request_fields import CacheSalt, Count
+from quire.server.http.auth import TENANT_SALT
+from quire.server.served_model import ServedModel
+
+
+class KVCleared(msgspec.Struct, kw_only=True):
+    """The store is empty."""
+
+    num_chunks: Count
+    """Chunks that were dropped."""
+
+
+class KVPinRequest(TokenizeRequest, kw_only=True, forbid_unknown_fields=True):
+    """A text or a conversation, such as a system prompt, whose K/V is never evicted."""
+
+    cache_salt: CacheSalt | None = None
+    """Salt of the requests that share this prefix."""
+    pin: bool = True
+    """False: the K/V may be evicted again."""
+
+
+class KVPinned(msgspec.Struct, kw_only=True):
+    """The result of pinning or unpinning a prompt."""
+
+    pin: bool
+    num_tokens: Count
+    """Tokens of the prompt."""
+    num_pinned_tokens: Count
+    """Tokens in stored chunks; only whole chunks are stored."""
+
+
+async def usage(http: Request) -> Response:
+    """What each tier holds, and what was loaded, stored, dropped and damaged."""
+    read_query(http, NoQuery)
+    return json_response(await _call(context_of(http).model, "kv_store_usage"))
+
+
+async def clear(http: Request) -> Response:
+    """Drops all K/V of this engine's tiers, of all models that share them. Where there are several
+    API keys, that of the caller's key and this model alone."""
+    read_query(http, NoQuery)
+    salt = getattr(http.state, TENANT_SALT, None)
+    num_chunks = await _call(context_of(http).model, "kv_store_clear", salt)
+    return json_response(KVCleared(num_chunks=num_chunks))
+
+
+async def pin(http: Request) -> Response:
+    """Keeps the K/V of a prompt, or lets it go again."""
+    request = await read_body(http, KVPinRequest)
+    model = context_of(http).target(request.model).model
+    prompt = await _prompt(model, request)
+    salt = prompt.of_tenant(getattr(http.state, TENANT_SALT, None)).cache_salt
+    token_ids = prompt.token_ids
+    num_pinned = await _call(model, "kv_store_pin", token_ids, salt, request.pin)
+    return json_response(
+        KVPinned(pin=request.pin, num_tokens=len(token_ids), num_pinned_tokens=num_pinned)
+    )
+
+
+async def _call(model: ServedModel, command: str, *args: Any) -> Any:
+    """Runs one of the engine's commands. A request that the engine cannot carry out is the caller's
+    mistake, and answered 400."""
+    try:
+        return await model.live_engine().call(command, *args)
+    except ConfigError as error:
+        raise RequestError(str(error)) from None
+
+
+async def _prompt(model: ServedModel, request: KVPinRequest) -> PreparedPrompt:
+    """The tokens that a request with this prompt would have."""
+    if (request.prompt is None) == (request.messages is None):
+        raise RequestError("give either prompt or messages", parameter="prompt")
+    model.tokenizer()  # refuses where there is none
+    if request.prompt is None:
+        token_ids = (await chat_prompt(model, request)).token_ids
+    else:
+        text, special = request.prompt, request.add_special_tokens is not False
+        model.limits.check_text("prompt", len(text))
+        token_ids = await model.pool.run(len(text), encode, model, text, special)
+    return PreparedPrompt(token_ids, None, request.cache_salt)

@@ -1,0 +1,1 @@
+"""`/v1/messages`: Anthropic's Messages API, in terms of chats."""

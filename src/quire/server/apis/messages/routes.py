@@ -1,0 +1,95 @@
+"""`/v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API over the chats' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.server.apis.chat.prompts import chat_prompt, planned_prompt
+from quire.server.apis.chat.reply_plan import ChatPrompt
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.messages.chat_request import (
+    chat_prompt_fields,
+    chat_request,
+    fields_without_effect,
+    named_as_asked,
+    own_name,
+)
+from quire.server.apis.messages.reply import ContextManagement, TokenCount
+from quire.server.apis.messages.schema import CountTokensRequest, MessagesRequest, PromptFields
+from quire.server.apis.messages.template_probes import disabled_effort, merges_system
+from quire.server.apis.messages.tools import held_as_asked
+from quire.server.apis.messages.writer import MESSAGES_FORM, MessagesWriter
+from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.generation.limits import count_chars
+from quire.server.generation.replies.head import ReplyHead
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import INLINE_SIZE
+
+_PING_S = 15.0
+"""Seconds without an event after which a stream sends a ping, where the options do not say: prompts
+of agents are long, and their clients give up on a stream that is silent for minutes."""
+
+
+async def create_message(http: Request) -> Response | ASGIApp:
+    """Continues a conversation, in Anthropic's form."""
+    context = context_of(http)
+    asked = await read_body(http, MessagesRequest)
+    model = context.target(asked.model).model
+    max_model_len = model.config.model.max_model_len
+
+    def make_writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> MessagesWriter:
+        [prompt], tokenizer = prompts, model.loaded_engine().tokenizer
+        return MessagesWriter(head, prompt, tokenizer, asked.max_tokens, max_model_len)
+
+    holds_budget = await _holds_budget(model)
+    context.ignored_fields.tell(http, fields_without_effect(asked, holds_budget=holds_budget))
+    with named_as_asked():
+        convert = partial(chat_request, asked, max_model_len, holds_budget=holds_budget)
+        request = await _converted(model, asked, convert)
+        head = ReplyHead.of(context, http, request, "msg")
+        head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
+        generation, writer = await begin(http, request, head, _prompts, make_writer, own_name)
+    if asked.stream:
+        return stream_of(http, generation, writer, MESSAGES_FORM, _PING_S)
+    return await whole_of(http, generation, writer, reports_load=False)
+
+
+async def count_tokens(http: Request) -> Response:
+    """How many tokens the prompt of a conversation has, in Anthropic's form."""
+    asked = await read_body(http, CountTokensRequest)
+    model = context_of(http).target(asked.model).model
+    with named_as_asked():
+        fields = await _converted(model, asked, partial(chat_prompt_fields, asked))
+        request = ChatRequest(**fields)
+        tool_use(request)  # refuses tools that cannot be
+        count = len((await chat_prompt(model, request)).token_ids)
+    management = ContextManagement(original_input_tokens=count)
+    return json_response(TokenCount(input_tokens=count, context_management=management))
+
+
+async def _prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
+    tools = held_as_asked(tool_use(request, model.args.tool_strict_level))
+    return [await planned_prompt(model, request, tools)]
+
+
+async def _holds_budget(model: ServedModel) -> bool:
+    """Whether the server can tell where the model's reasoning ends."""
+    return model.config.reasoning is not None or (await model.reply_format()).reasoning is not None
+
+
+async def _converted(model: ServedModel, asked: PromptFields, convert: Any) -> Any:
+    """What `convert` makes of a request, on a thread if it is large."""
+    merges = await merges_system(model, asked)
+    effort = await disabled_effort(model, asked)
+    size = count_chars(asked, INLINE_SIZE)
+    return await model.pool.run(
+        size, partial(convert, merges_system=merges, disabled_effort=effort)
+    )

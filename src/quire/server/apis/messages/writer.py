@@ -1,0 +1,154 @@
+"""`/v1/messages`: replies and streams, out of a `Generation`'s outputs.
+
+A stream has the events `message_start`, those of each block, `message_delta` and `message_stop`.
+A whole reply is the sum of the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.outputs import CompletionOutput, RequestOutput
+from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.messages.blocks import BlockWriter, whole_blocks
+from quire.server.apis.messages.reply import (
+    EndDelta,
+    MessageDelta,
+    MessagesReply,
+    MessageStart,
+    MessagesTokensDetails,
+    MessageStop,
+    MessagesUsage,
+    Ping,
+    StopReason,
+    StreamEvent,
+)
+from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
+from quire.server.http.error_forms import messages_problem
+from quire.server.http.event_stream import StreamForm
+from quire.server.http.problems import HttpError, Problem
+from quire.server.work_pool import WorkPool
+from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.server.apis.chat.reply_plan import ChatPrompt
+    from quire.server.generation.run import Generation
+
+
+def encoded_event(event: StreamEvent) -> bytes:
+    """One event."""
+    name = event.__struct_config__.tag
+    return b"event: %b\ndata: %b\n\n" % (str(name).encode(), msgspec.json.encode(event))
+
+
+def _error_event(problem: Problem) -> bytes:
+    return b"event: error\ndata: %b\n\n" % messages_problem(problem).body()
+
+
+MESSAGES_FORM = StreamForm(end=b"", keep_alive=encoded_event(Ping()), error=_error_event)
+
+
+class MessagesWriter:
+    """Writes the reply to one request."""
+
+    def __init__(
+        self,
+        head: ReplyHead,
+        prompt: ChatPrompt,
+        tokenizer: Tokenizer | None,
+        max_tokens: int,
+        max_model_len: int,
+    ) -> None:
+        """`max_tokens`: the request's."""
+        self._head = head
+        self._reply = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
+        self._blocks = BlockWriter()
+        self._max_tokens = max_tokens
+        self._max_model_len = max_model_len
+        self._num_tokens = 0
+        """Tokens of the reply so far."""
+        self._has_begun = False
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """The work of writing a whole reply, in the pool's units."""
+        return size_of_whole(finals, 0)
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
+        [final] = finals
+        [one] = final.outputs
+        self._num_tokens = len(one.token_ids)
+        events = self._blocks.write(self._reply.events(one))
+        end = self._end(final, one)
+        events += self._blocks.end()
+        message = self._frame(final)
+        message.usage = self._last_usage(final)
+        message.content = whole_blocks(events)
+        message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
+        return [msgspec.json.encode(message)]
+
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
+        """The events of a streamed reply, those of one step together."""
+        async for data in written(generation, self, pool):
+            if data:
+                yield data
+
+    def size(self, update: Update) -> int:
+        """The work of writing an update, in the pool's units."""
+        return size_of(update.completion)
+
+    def events(self, updates: Sequence[Update]) -> bytes:
+        """The events for these updates."""
+        parts = [encoded_event(event) for update in updates for event in self._events(update)]
+        return b"".join(parts)
+
+    def _events(self, update: Update) -> Iterable[StreamEvent]:
+        output, one = update.output, update.completion
+        if not self._has_begun:
+            self._has_begun = True
+            yield MessageStart(message=self._frame(output))
+        self._num_tokens += len(one.token_ids)
+        yield from self._blocks.write(self._reply.events(one))
+        if one.finish_reason is not None:
+            end = self._end(output, one)
+            yield from self._blocks.end()
+            yield MessageDelta(delta=end, usage=self._last_usage(output))
+            yield MessageStop()
+
+    def _frame(self, output: RequestOutput) -> MessagesReply:
+        head, usage = self._head, self._usage(output)
+        return MessagesReply(id=head.id, model=head.model, content=[], usage=usage)
+
+    def _usage(self, output: RequestOutput) -> MessagesUsage:
+        cached = output.num_cached_tokens or 0
+        return MessagesUsage(
+            input_tokens=len(output.prompt_token_ids or ()) - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=self._num_tokens,
+        )
+
+    def _last_usage(self, output: RequestOutput) -> MessagesUsage:
+        usage = self._usage(output)
+        if (num_thinking := self._reply.reasoning_tokens(0)) is not None:
+            usage.output_tokens_details = MessagesTokensDetails(thinking_tokens=num_thinking)
+        return usage
+
+    def _end(self, output: RequestOutput, one: CompletionOutput) -> EndDelta:
+        """How the reply ended. Call it after its last events were written, and before the open
+        block is closed."""
+        reason: StopReason = "end_turn"
+        if one.finish_reason == "length":
+            num_tokens = len(output.prompt_token_ids or ()) + self._num_tokens
+            is_full = num_tokens >= self._max_model_len and self._num_tokens < self._max_tokens
+            reason = "model_context_window_exceeded" if is_full else "max_tokens"
+        elif one.finish_reason in ("abort", "error"):
+            raise HttpError(Problem(500, "The server aborted this request."))
+        elif self._reply.ends_with_calls(one):
+            reason = "tool_use"
+        elif isinstance(one.stop_reason, str):
+            return EndDelta(stop_reason="stop_sequence", stop_sequence=one.stop_reason)
+        return EndDelta(stop_reason=reason)

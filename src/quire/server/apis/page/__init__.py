@@ -1,0 +1,1 @@
+"""The web page, its live view, and the documentation."""

@@ -1,0 +1,143 @@
+"""`GET /quire/live`: a snapshot of the engine's state, for the page's live view.
+
+Called by the route of that name; reads `metrics` and gets the block states from the engine.
+
+Plain GET answers one JSON object. With `Accept: text/event-stream` the same object comes as
+server-sent events (`data: {...}\\n\\n`), twice a second, until the client disconnects. It needs
+the API key like other routes (use `fetch` with the header, not `EventSource`).
+
+    {
+      "state": "ready",            loading | ready | paused | draining | stalled | dead
+      "model": "demo",             the first served model name
+      "is_demo": true,             whether it is the bundled demo model
+      "sampling": {"model": {"temperature": 0.2},   the model's defaults, and those that a front
+                   "chat": {}},                     end for people adds (`chat_sampling_params`)
+      "uptime_s": 12.5,
+      "requests": {"running": 2, "waiting": 0, "max_num_seqs": 128,
+                   "finished": {"stop": 5, "length": 1, "abort": 0, "error": 0,
+                                "repetition": 0}},
+      "tokens": {"prompt": 900, "cached": 512, "generation": 450},      counters since start
+      "rates": {"prompt_tokens_per_s": 0.0, "generation_tokens_per_s": 41.5},
+                                   over the last two seconds or so
+      "latency": {"ttft_s": {"last": 0.03, "p50": 0.03, "p99": 0.05},   the last 256 requests;
+                  "itl_s": {"last": 0.01, "p50": 0.01, "p99": 0.02}},   null before the first
+      "prefix_cache": {"queried_tokens": 900, "hit_tokens": 512,
+                       "loaded_tokens": {"disk": 128}},    those of the KV store, by tier
+      "kv": {"block_size": 16, "num_blocks": 2048,
+             "free": 2000, "cached": 30, "used": 14, "shared": 4,       sum is num_blocks
+             "usage": 0.0088,                                           (used + shared) / all
+             "blocks_per_cell": 1,
+             "map": "f120u3s1c4f1920"},
+      "preemptions": 0
+    }
+
+`kv.map` is run-length coded in order of block id, a state letter and a count of cells:
+`f` free and empty; `c` cached: no request holds it, a prefix hit can use it;
+`u` held by one request; `s` shared by several. A pool of more than 4,096 blocks is shown in
+cells of `blocks_per_cell` blocks each (the last may stand for fewer), a cell showing the
+first of s, u, c, f that occurs in it. `kv` is null until the engine has answered once. While
+the model loads there are only `state`, `model`, `uptime_s` and `kv`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from quire.config.model_files import DEMO_MODEL_PATH, chat_sampling_params
+from quire.errors import EngineDeadError, EngineGenerateError
+from quire.server.context import ServerContext
+
+if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
+
+INTERVAL_S = 0.5
+"""Time between two events of a stream."""
+_MAP_AGE_S = 0.25
+"""Block states younger than this are shown again instead of being asked for."""
+_LARGE_POOL_MAP_AGE_S = 1.0
+_LARGE_POOL_BLOCKS = 16384
+_ANSWER_S = 1.0
+"""How long a busy engine may take to answer before the last known map is shown."""
+_RATE_WINDOW_S = 2.0
+
+
+class LiveView:
+    """Creates the snapshot; one call to the engine serves all clients."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._map: dict[str, Any] | None = None
+        self._map_time = -1e9
+        self._asking: asyncio.Task[None] | None = None
+        self._samples: deque[tuple[float, float, float]] = deque()
+        """(time, computed prompt tokens, generated tokens), a few seconds back."""
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The snapshot, as described in the module's docstring."""
+        context = self._context
+        engine = context.model.engine
+        state, _ = context.state()
+        snapshot: dict[str, Any] = {
+            "state": state,
+            "model": context.names[0],
+            "uptime_s": round(time.monotonic() - context.started_at, 3),
+            "kv": None,
+        }
+        if engine is None:
+            return snapshot
+        model = engine.config.model
+        snapshot["is_demo"] = model.path == DEMO_MODEL_PATH
+        snapshot["sampling"] = {
+            "model": dict(model.default_sampling_params),
+            "chat": chat_sampling_params(model.default_sampling_params),
+        }
+        latest = engine.metrics.latest
+        snapshot["requests"] = {
+            "running": latest.num_running,
+            "waiting": latest.num_waiting,
+            "max_num_seqs": engine.config.scheduler.max_num_seqs,
+            "finished": engine.metrics.finished_counts(),
+        }
+        snapshot["rates"] = self._rates(engine)
+        snapshot.update(engine.metrics.snapshot())
+        if state != "dead":
+            await self._refresh_map(engine)
+        snapshot["kv"] = self._map
+        return snapshot
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits for the next event."""
+        await asyncio.sleep(seconds)
+
+    def _rates(self, engine: AsyncLLM) -> dict[str, float]:
+        series, samples, now = engine.metrics.series, self._samples, time.monotonic()
+        computed = series.prompt_tokens.value - series.prompt_tokens_cached.value
+        samples.append((now, computed, series.generation_tokens.value))
+        while len(samples) > 2 and samples[1][0] <= now - _RATE_WINDOW_S:
+            samples.popleft()
+        seconds = now - samples[0][0]
+        if seconds < 0.05:
+            return {"prompt_tokens_per_s": 0.0, "generation_tokens_per_s": 0.0}
+        return {
+            "prompt_tokens_per_s": round((samples[-1][1] - samples[0][1]) / seconds, 2),
+            "generation_tokens_per_s": round((samples[-1][2] - samples[0][2]) / seconds, 2),
+        }
+
+    async def _refresh_map(self, engine: AsyncLLM) -> None:
+        is_large = engine.config.cache.num_blocks > _LARGE_POOL_BLOCKS
+        oldest = _LARGE_POOL_MAP_AGE_S if is_large else _MAP_AGE_S
+        if time.monotonic() - self._map_time < oldest:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = self._context.keep(self._ask(engine))
+        await asyncio.wait([self._asking], timeout=_ANSWER_S)
+
+    async def _ask(self, engine: AsyncLLM) -> None:
+        try:
+            self._map = await engine.call("block_map")
+            self._map_time = time.monotonic()
+        except (EngineDeadError, EngineGenerateError):
+            self._map = None

@@ -1,0 +1,1 @@
+"""From a request of `/v1/responses` to a chat."""

@@ -1,0 +1,114 @@
+"""`asked_of`: a request of `/v1/responses`, checked, and converted to a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from quire.errors import RequestError
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.responses.input.checks import check_fields, fields_without_effect
+from quire.server.apis.responses.input.conversion import chat_request
+from quire.server.apis.responses.input.kept_items import input_items, kept_item, restored
+from quire.server.apis.responses.input.messages import kind_of
+from quire.server.apis.responses.output.open_items import new_id
+from quire.server.apis.responses.schema.items import Item
+from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.responses.store.entry import ResponseKey, StoredItem, StoredResponse
+from quire.server.apis.responses.store.store import ResponseStore, response_store
+from quire.server.apis.responses.tools import Offered, offered_tools, shown_tools
+from quire.server.context import ServerContext
+from quire.server.http.auth import owner_of
+
+_UNITS_PER_ITEM = 8
+"""Units of the pool's sizes for an item that is converted."""
+_BYTES_PER_UNIT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was checked and converted."""
+
+    request: ResponsesRequest
+    chat: ChatRequest
+    offered: Offered
+    stored: StoredResponse
+    is_stored: bool
+
+
+async def asked_of(http: Request, context: ServerContext, request: ResponsesRequest) -> Asked:
+    """Raises RequestError, and HttpError 404 for a previous response that is not stored."""
+    check_fields(request)
+    store = response_store(http)
+    is_stored = store.is_on and request.store is not False
+    if request.background and not is_stored:
+        raise RequestError(_NEEDS_STORE[store.is_on], parameter="background")
+    request.tools, left_out = shown_tools(request)
+    ignored = [*fields_without_effect(request), *left_out]
+    if request.store and not store.is_on:
+        ignored.append("store")
+    context.ignored_fields.tell(http, ignored)
+    owner = owner_of(http.scope)
+    history = _history(store, owner, request)
+    given = [_resolved(store, owner, item) for item in input_items(request.input)]
+    size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
+    size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
+    chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
+    stored = StoredResponse(
+        request.request_id or new_id("resp"),
+        owner,
+        history,
+        kept,
+        is_background=request.background is True,
+        has_events=request.background is True and request.stream is True,
+    )
+    if is_stored:
+        store.check(stored)
+    return Asked(request, chat, offered, stored, is_stored)
+
+
+def _history(
+    store: ResponseStore, owner: bytes, request: ResponsesRequest
+) -> tuple[StoredItem, ...]:
+    """The items of the response that this one goes on from."""
+    if request.previous_response_id is None:
+        return ()
+    key = ResponseKey(owner, request.previous_response_id)
+    previous = store.get(key, "previous_response_id")
+    if previous.status not in ("completed", "incomplete"):
+        raise RequestError(
+            f"previous_response_id: that response is {previous.status}; only one that is complete "
+            "can be gone on from",
+            parameter="previous_response_id",
+        )
+    return previous.items
+
+
+def _resolved(store: ResponseStore, owner: bytes, item: Item) -> Item | StoredItem:
+    """The item itself, where the input refers to it."""
+    if kind_of(item) != "item_reference":
+        return item
+    return store.item(owner, item.id or "")
+
+
+def _converted(
+    request: ResponsesRequest,
+    history: Sequence[StoredItem],
+    given: Sequence[Item | StoredItem],
+) -> tuple[ChatRequest, list[StoredItem], Offered]:
+    """The chat, the input's items for the store, and the tools."""
+    offered = offered_tools(request.tools or [])
+    items = [restored([one])[0] if isinstance(one, StoredItem) else one for one in given]
+    chat = chat_request(request, restored(history), items, offered)
+    kept = [one if isinstance(one, StoredItem) else kept_item(one) for one in given]
+    return chat, kept, offered
+
+
+_NEEDS_STORE = {
+    True: "background can only be used when `store` is true: leave `store` out, or set it to true",
+    False: "background=true needs stored responses, which this server does not have: start it "
+    "with --response-store-bytes above 0",
+}
+"""By whether the server stores responses."""

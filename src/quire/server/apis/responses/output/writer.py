@@ -1,0 +1,200 @@
+"""`ResponsesWriter`: a response or its stream, out of a `Generation`'s outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from quire.outputs import CompletionOutput
+from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.responses.input.kept_items import as_input, stored_item
+from quire.server.apis.responses.output.output import ResponseOutput
+from quire.server.apis.responses.output.shape import ResponseShape, usage_of_response
+from quire.server.apis.responses.schema import events
+from quire.server.apis.responses.schema.events import StreamEvent
+from quire.server.apis.responses.schema.reply import Response, ResponseError, ResponseStatus
+from quire.server.apis.responses.store.entry import StoredItem
+from quire.server.apis.responses.tools import Offered
+from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.generation.replies.logprobs import LogprobsWriter
+from quire.server.generation.replies.portions import Update, size_of
+from quire.server.generation.replies.usage import UsageCounter, timings
+from quire.server.http.problems import problem_of
+from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.server.apis.chat.reply_plan import ChatPrompt
+
+_CHARS_PER_UNIT = 64
+"""Characters that are encoded as fast as one unit of the pool's sizes is done."""
+_LAST: dict[ResponseStatus, type[StreamEvent]] = {
+    "completed": events.ResponseCompleted,
+    "incomplete": events.ResponseIncomplete,
+    "failed": events.ResponseFailed,
+}
+
+
+class ResponsesWriter:
+    """Writes one response. Belongs to one thread at a time."""
+
+    def __init__(
+        self,
+        shape: ResponseShape,
+        prompt: ChatPrompt,
+        offered: Offered,
+        tokenizer: Tokenizer | None,
+        *,
+        has_events: bool,
+        has_metrics: bool,
+        tokens_as_ids: bool,
+    ) -> None:
+        """`has_events`: stream events are written, not only the whole response."""
+        self.shape = shape
+        self._has_events = has_events
+        self._has_metrics = has_metrics
+        self._parsed = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
+        self._pieces = JsonPieces()
+        self._output = ResponseOutput(offered, self._pieces)
+        num_top = shape.request.top_logprobs or 0
+        self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, tokens_as_ids)
+        self._counter = UsageCounter()
+        self._num_events = 0
+        self._finish_reason: str | None = None
+        self._ended_at: int | None = None
+        self._error: ResponseError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the reply came to its end, or failed."""
+        return self._finish_reason is not None or self._error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self._error is not None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether anything was generated."""
+        return bool(self._counter.completion_tokens)
+
+    @property
+    def status(self) -> ResponseStatus:
+        """The status of a response that has ended."""
+        if self._error is not None:
+            return "failed"
+        return "incomplete" if self._finish_reason == "length" else "completed"
+
+    def queued(self) -> list[bytes]:
+        """The response before it is begun, in pieces."""
+        return self._pieces.encode(self.shape.response("queued"))
+
+    def in_progress(self) -> list[bytes]:
+        """The response while it is made, in pieces."""
+        return self._pieces.encode(self.shape.response("in_progress"))
+
+    def size_of_begin(self) -> int:
+        """The work of writing everything before the output, in the pool's units."""
+        return 64 + 2 * self.shape.num_bytes // _CHARS_PER_UNIT
+
+    def begin(self) -> list[bytes]:
+        """The first events."""
+        response = self.shape.response("in_progress")
+        first: list[StreamEvent] = [events.ResponseCreated(response=response)]
+        if self.shape.request.background:
+            first = [
+                events.ResponseCreated(response=self.shape.response("queued")),
+                events.ResponseQueued(response=self.shape.response("queued")),
+            ]
+        return self._encoded([*first, events.ResponseInProgress(response=response)])
+
+    def size(self, update: Update) -> int:
+        """The work of writing an update, in the pool's units."""
+        one = update.completion
+        size = size_of(one) + len(one.text) // _CHARS_PER_UNIT
+        return size if one.finish_reason is None else size + self.size_of_end()
+
+    def events(self, updates: Sequence[Update]) -> list[bytes]:
+        """Adds updates and returns their stream events."""
+        sent = []
+        for update in updates:
+            one = update.completion
+            self._counter.see(0, update.output)
+            parsed = self._parsed.events(one)
+            reasoning_tokens = self._parsed.reasoning_tokens(one.index)
+            self._counter.add(one.index, len(one.token_ids), reasoning_tokens)
+            sent += self._encoded(self._output.take(parsed, self._logprobs.positions(one)))
+            if one.finish_reason is not None:
+                sent += self._finish(one)
+        return sent
+
+    def size_of_end(self) -> int:
+        """The work of writing the whole response, in the pool's units."""
+        return self.size_of_begin() + 4 * self._output.num_chars // _CHARS_PER_UNIT
+
+    def last(self) -> list[bytes]:
+        """The last events: those that end an open item, then the one with the whole response."""
+        sent = self._encoded(self._output.cut())
+        kind = _LAST[self.status]
+        return sent + self._encoded([kind(response=self._response())])  # type: ignore[call-arg]
+
+    def whole(self) -> list[bytes]:
+        """The response, in pieces."""
+        self._encoded(self._output.cut())
+        return self._pieces.encode(self._response())
+
+    def fail(self, error: BaseException) -> None:
+        """The reply ended with an error."""
+        problem = problem_of(error)
+        self._error = ResponseError(code="server_error", message=problem.message)
+
+    def bare_failure(self) -> list[bytes]:
+        """A failed response without output and the request's fields, which is small."""
+        return JsonPieces().encode(self.shape.bare("failed", self._error))
+
+    def bare_failure_event(self, number: int) -> list[bytes]:
+        """The same as the last stream event, with this sequence number."""
+        self._num_events = number
+        return self._encoded(
+            [events.ResponseFailed(response=self.shape.bare("failed", self._error))]
+        )
+
+    def stored_output(self) -> list[StoredItem]:
+        """The items of the reply, for later requests."""
+        return [stored_item(as_input(item)) for item in self._output.items()]
+
+    def cancelled(self) -> list[bytes]:
+        """The response with what there was when it was cancelled, in pieces."""
+        self._encoded(self._output.cut())
+        return self._pieces.encode(self._response("cancelled"))
+
+    def _finish(self, one: CompletionOutput) -> list[bytes]:
+        self._finish_reason = one.finish_reason
+        self._ended_at = int(time.time())
+        if one.finish_reason in ("abort", "error"):
+            message = "The reply was aborted." if one.finish_reason == "abort" else "It failed."
+            self._error = ResponseError(code="server_error", message=message)
+        is_cut = self._error is not None or one.finish_reason == "length"
+        return self._encoded(self._output.cut() if is_cut else self._output.finish())
+
+    def _response(self, status: ResponseStatus | None = None) -> Response:
+        usage = usage_of_response(self._counter.total())
+        response = self.shape.response(
+            status or self.status, self._output.items(), usage, self._error, self._ended_at
+        )
+        if self._has_metrics:
+            response.metrics = timings(self._counter.stats)
+        return response
+
+    def _encoded(self, made: Iterable[StreamEvent]) -> list[bytes]:
+        """Encodes events, if the client gets any."""
+        sent = []
+        for event in made:
+            if self._has_events:
+                event.sequence_number = self._num_events
+                self._num_events += 1
+                name = type(event).__struct_config__.tag
+                data = b"".join(self._pieces.encode(event))
+                sent.append(b"event: %b\ndata: %b\n\n" % (str(name).encode(), data))
+        return sent

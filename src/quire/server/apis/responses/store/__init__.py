@@ -1,0 +1,1 @@
+"""Responses that are kept in memory."""

@@ -1,0 +1,1 @@
+"""Models, version, load, health, metrics."""

@@ -1,0 +1,207 @@
+"""The tokenizer and the render endpoints, which show the input of the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import RequestError
+from quire.frontend.arguments import located
+from quire.params import SamplingParams
+from quire.server.apis.chat.prompts import chat_prompt
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.completions.routes import completion_prompts
+from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.text.schema import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    RenderedPrompt,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from quire.server.bodies.json_http import context_of, json_response, pieced_response, read_body
+from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonPieces
+from quire.server.generation.beams.fields import refuse_with_beams
+from quire.server.generation.constraints import named_as_asked
+from quire.server.generation.limits import params_in_room
+from quire.server.generation.prompts import PreparedPrompt, encode
+from quire.server.generation.refusals import refuse_unsupported
+from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.request_fields import GenerationFields
+from quire.server.generation.run import params_work
+from quire.server.generation.sampling import check_lists, lists_work, sampling_params
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import check_wanted
+
+_PATHS = ("vocab_file", "merges_file")
+"""Fields of a tokenizer's configuration that name files."""
+
+
+async def tokenize(http: Request) -> Response:
+    """The token ids of a text or a conversation."""
+    request = await read_body(http, TokenizeRequest)
+    model = context_of(http).target(request.model).model
+    model.tokenizer()  # refuses where there is none
+    if (request.prompt is None) == (request.messages is None):
+        raise RequestError("give either prompt or messages", parameter="prompt")
+    if request.prompt is not None:
+        text, special = request.prompt, request.add_special_tokens is not False
+        model.limits.check_text("prompt", len(text))
+        token_ids = await model.pool.run(len(text), encode, model, text, special, must_fit=False)
+    else:
+        token_ids = (await chat_prompt(model, request)).token_ids
+    return pieced_response(
+        await model.pool.run(len(token_ids), _tokenized, model, request, token_ids)
+    )
+
+
+def _tokenized(model: ServedModel, request: TokenizeRequest, token_ids: list[int]) -> list[bytes]:
+    pieces, token_strs = JsonPieces(), None
+    if request.return_token_strs:
+        id_to_token, strs = model.tokenizer().id_to_token, pieces.new_list()
+        for begin in range(0, len(token_ids), ITEMS_AT_ONCE):
+            ids = token_ids[begin : begin + ITEMS_AT_ONCE]
+            strs.add([id_to_token(token_id) or "" for token_id in ids])
+        token_strs = strs.encoded()
+    response = TokenizeResponse(
+        count=len(token_ids),
+        max_model_len=model.config.model.max_model_len,
+        tokens=pieces.new_list(token_ids).encoded(),
+        token_strs=token_strs,
+    )
+    return pieces.encode(response)
+
+
+async def detokenize(http: Request) -> Response:
+    """The text of some token ids."""
+    request = await read_body(http, DetokenizeRequest)
+    model = context_of(http).target(request.model).model
+    size = len(request.tokens)
+    return json_response(await model.pool.run(size, _detokenized, model, request.tokens))
+
+
+def _detokenized(model: ServedModel, token_ids: list[int]) -> DetokenizeResponse:
+    vocab_size, limit = model.config.model.vocab_size, model.config.model.max_model_len
+    tokenizer = model.tokenizer()
+    if len(token_ids) > limit:
+        raise RequestError(
+            f"{len(token_ids)} tokens are more than max_model_len {limit}; "
+            "send them in several requests",
+            parameter="tokens",
+        )
+    if token_ids and max(token_ids) >= vocab_size:
+        raise RequestError(
+            f"Token id {max(token_ids)} is out of vocabulary: ids are from 0 to {vocab_size - 1}",
+            parameter="tokens",
+        )
+    text = tokenizer.decode(token_ids, skip_special_tokens=False)
+    return DetokenizeResponse(prompt=text)
+
+
+async def tokenizer_info(http: Request) -> Response:
+    """The tokenizer's configuration, as tokenizer_config.json has it."""
+    model = context_of(http).model
+    config = model.tokenizer().config
+    info = {name: _plain(config[name]) for name in config if name not in _PATHS}
+    info.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    template = model.config.model.chat_template
+    if template is not None:  # the server's own takes the place of the checkpoint's
+        info["chat_template"] = template
+    return json_response(info)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the configuration, with special tokens as their texts."""
+    if isinstance(value, dict):
+        if isinstance(value.get("content"), str):
+            return value["content"]
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+async def render_completion(http: Request) -> Response:
+    """The prompts and parameters that a completion request would run with."""
+    request = await read_body(http, CompletionRequest)
+    head = ReplyHead.of(context_of(http), http, request, "cmpl")
+    model = head.target.model
+    refuse_unsupported(request)
+    _refuse_beams(request)
+    params = await model.pool.run(lists_work(request), sampling_params, model, request)
+    prompts = await completion_prompts(model, request)
+    check_lists(params, len(prompts))
+    size = sum(32 + len(prompt.token_ids) for prompt in prompts)
+    size += params_work(params, len(prompts))
+    return pieced_response(
+        await model.pool.run(size, _rendered_list, head, request, prompts, params)
+    )
+
+
+def _rendered_list(
+    head: ReplyHead,
+    request: CompletionRequest,
+    prompts: list[PreparedPrompt],
+    params: SamplingParams,
+) -> list[bytes]:
+    rendered = JsonPieces().new_list()
+    for index, prompt in enumerate(prompts):
+        with located("prompt", index, len(prompts)):
+            rendered.add([_rendered(head, request, prompt, params)])
+        check_wanted()
+    return list(rendered.pieces())
+
+
+async def render_chat(http: Request) -> Response:
+    """The prompt and parameters that a chat request would run with."""
+    return await rendered_chat(http, await read_body(http, ChatRequest))
+
+
+async def rendered_chat(http: Request, request: ChatRequest) -> Response:
+    """The prompt and parameters of a chat, as a reply. Raises RequestError."""
+    head = ReplyHead.of(context_of(http), http, request, "chatcmpl")
+    model = head.target.model
+    refuse_unsupported(request)
+    _refuse_beams(request)
+    params = await model.pool.run(lists_work(request), sampling_params, model, request)
+    prompt = await chat_prompt(model, request)
+    size = len(prompt.token_ids) + params_work(params)
+    rendered = await model.pool.run(size, _rendered, head, request, prompt, params)
+    return json_response(rendered)
+
+
+def _refuse_beams(request: GenerationFields) -> None:
+    if request.use_beam_search:
+        raise RequestError(
+            "Beam search is not supported by the render endpoint", parameter="use_beam_search"
+        )
+    refuse_with_beams(request)
+
+
+def _rendered(
+    head: ReplyHead,
+    request: GenerationFields,
+    prompt: PreparedPrompt,
+    params: SamplingParams,
+) -> RenderedPrompt:
+    """Applies the checks of a request that runs."""
+    model = head.target.model
+    max_model_len = model.config.model.max_model_len
+    params = params_in_room(params, len(prompt.token_ids), max_model_len)
+    processor = model.loaded_engine().input_processor
+    priority = request.priority or 0
+    with named_as_asked(request):
+        settled = processor.process(head.id, prompt.for_engine(), params, priority=priority)
+    values: dict[str, Any] = msgspec.to_builtins(settled.params)
+    plain = {name: value for name, value in values.items() if not name.startswith("_")}
+    return RenderedPrompt(
+        request_id=head.id,
+        model=head.model,
+        prompt=prompt.text,
+        token_ids=prompt.token_ids,
+        sampling_params=plain,
+        cache_salt=request.cache_salt,
+        priority=priority,
+        stream=request.stream is True,
+    )

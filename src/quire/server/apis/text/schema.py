@@ -1,0 +1,68 @@
+"""`/tokenize`, `/detokenize` and the render endpoints: requests and replies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from quire.server.apis.chat.schema import ChatMessage, ReasoningEffort
+from quire.server.apis.chat.tools import Tool
+from quire.server.generation.request_fields import Count, TokenId
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text, or a conversation, to be tokenized: exactly one of `prompt` and `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    add_special_tokens: bool | None = None
+    """By default true for a text and false for a conversation."""
+    tools: list[Tool] | None = None
+    documents: list[dict[str, str]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    return_token_strs: bool | None = False
+
+
+class TokenizeResponse(msgspec.Struct, kw_only=True):
+    """The tokens of a prompt."""
+
+    count: Count
+    max_model_len: Count
+    tokens: list[TokenId]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Token ids to be turned into text."""
+
+    token_ids_field: ClassVar[str] = "tokens"
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+class DetokenizeResponse(msgspec.Struct, kw_only=True):
+    """The text of some tokens, special ones included."""
+
+    prompt: str
+
+
+class RenderedPrompt(msgspec.Struct, kw_only=True):
+    """What the engine would be given for one prompt."""
+
+    request_id: str
+    model: str
+    prompt: str | None
+    """The exact text; null where token ids were given."""
+    token_ids: list[TokenId]
+    sampling_params: dict[str, Any]
+    cache_salt: str | None = None
+    priority: int = 0
+    stream: bool = False

@@ -1,0 +1,1 @@
+"""`/inference/v1/generate`: tokens in, tokens out."""

@@ -1,0 +1,155 @@
+"""`/inference/v1/generate`: tokens in, tokens out. The request, the reply, and the chunks of a
+streamed one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from quire.server.generation.reply_fields import FinishReasonText, ReplyPromptLogprobs, Usage
+from quire.server.generation.request_fields import (
+    CacheSalt,
+    Count,
+    Int64,
+    RequestIdText,
+    SamplerFields,
+    StreamOptions,
+    TokenId,
+)
+
+OutputMode = Literal["tokens", "text"]
+
+
+class TokenSampling(SamplerFields, kw_only=True, forbid_unknown_fields=True):
+    """The public fields of `SamplingParams`. One that is missing or null has its default there, not
+    the model's; without `max_tokens` the reply may fill the context."""
+
+    n: Int64 | None = None
+    watermarking: bool | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 | None = None
+    logprobs: Int64 | None = None
+    prompt_logprobs: Int64 | None = None
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: Int64 | None = None
+    logprob_token_ids: list[TokenId] | None = None
+    flat_logprobs: bool | None = None
+    detokenize: bool | None = None
+    """False: the text is not needed; refused with `stop` and for replies with text."""
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    output_kind: Int64 | None = None
+    """Accepted, as the next one: `stream` decides."""
+    skip_clone: bool | None = None
+    stream_interval: Int64 | None = None
+    structured_outputs: dict[str, Any] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    extra_args: dict[str, Any] | None = None
+    bad_words: list[str] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: Int64 | None = None
+    repetition_detection: dict[str, Any] | None = None
+    routed_experts_prompt_start: Int64 | None = None
+    trace_decode_token_ids: list[TokenId] | None = None
+
+
+class TokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Token ids to be continued. What the render endpoints answer is such a request."""
+
+    token_ids_field: ClassVar[str] = "token_ids"
+
+    token_ids: list[TokenId]
+    sampling_params: TokenSampling
+    model: str | None = None
+    request_id: RequestIdText | None = None
+    prompt: str | None = None
+    """Accepted, as the render endpoints write it: `token_ids` decide."""
+    output_mode: OutputMode = "tokens"
+    """`text`: the reply has the text too, and log-probabilities name tokens by their texts."""
+    return_token_ids: bool | None = None
+    """The reply has the prompt's token ids."""
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Int64 | None = 0
+    reasoning_ended: bool | None = None
+    """Accepted: the engine sees from the prompt whether it ends within the reasoning."""
+    reasoning_parser_kwargs: dict[str, Any] | None = None
+    token_offsets: Any = None
+    """Accepted; it has no effect without the text."""
+    features: Any = None
+    content_parts: list[dict[str, Any]] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+
+
+class TokenCandidate(msgspec.Struct, kw_only=True):
+    """A token at some place, with its log-probability."""
+
+    token_id: TokenId
+    logprob: float
+    rank: Count | None = None
+    """1 for the most likely token; null if it is not known."""
+
+
+class TokenPosition(TokenCandidate, kw_only=True):
+    """The token that was chosen at some place, and the best ones there."""
+
+    top_logprobs: list[TokenCandidate]
+
+
+class TokenLogprobs(msgspec.Struct, kw_only=True):
+    """Log-probabilities, token by token."""
+
+    content: list[TokenPosition]
+
+
+class TokensChoice(msgspec.Struct, kw_only=True):
+    """One continuation, or the new part of one in a stream."""
+
+    index: Count
+    finish_reason: FinishReasonText | None = None
+    stop_reason: int | str | None = None
+    """The stop string or token that ended it; null for end-of-sequence and all other ends."""
+    token_ids: list[TokenId]
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    """With `output_mode` `text`."""
+    logprobs: Any = None
+    """`TokenLogprobs`; with `output_mode` `text` those of a chat. Null if none were asked for."""
+
+
+class TokensReply(msgspec.Struct, kw_only=True):
+    """A whole reply."""
+
+    request_id: str
+    model: str
+    created: int
+    output_mode: OutputMode
+    choices: list[TokensChoice]
+    usage: Usage
+    prompt_logprobs: ReplyPromptLogprobs | None = None
+    prompt_token_ids: list[TokenId] | None = None
+
+
+class TokensChunk(msgspec.Struct, kw_only=True):
+    """One event of a streamed reply."""
+
+    request_id: str
+    output_mode: OutputMode
+    choices: list[TokensChoice]
+    usage: Usage | None = None
+    prompt_token_ids: list[TokenId] | msgspec.UnsetType = msgspec.UNSET
+    """In the first chunk, if they were asked for."""
+
+
+class AbortTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whose generation ends."""
+
+    request_ids: Annotated[list[str], Meta(max_length=4096)]
+    """The `request_id`s of replies."""

@@ -1,0 +1,1 @@
+"""JSON in and out: typed bodies, queries, and replies in pieces."""

@@ -1,0 +1,157 @@
+"""Reads typed JSON bodies, and answers with typed ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.errors import quoted
+from quire.server.bodies.decoder import Decoded, body_decoder
+from quire.server.bodies.json_pieces import joined
+from quire.server.context import ServerContext
+from quire.server.http.event_stream import PLAIN_FORM, EventStream
+from quire.server.http.problems import HttpError, Problem, decode_problem
+from quire.server.work_pool import INLINE_SIZE
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+_BYTES_PER_UNIT = 64
+"""Bytes of a body that are read as fast as one unit of the pool's sizes is done."""
+_PIECE_BYTES = 1 << 18
+"""Bytes of an answer that are written at once."""
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_encoder = msgspec.json.Encoder()
+
+
+def context_of(request: Request) -> ServerContext:
+    """The server's context."""
+    context: ServerContext = request.app.state.context
+    return context
+
+
+def is_json(request: Request) -> bool:
+    """Whether the body says that it is JSON, or says nothing."""
+    media = request.headers.get("content-type", "application/json")
+    media = media.partition(";")[0].strip().lower()
+    return media == "application/json" or media.endswith("+json")
+
+
+async def read_body(request: Request, kind: type[Body]) -> Body:
+    """The request's JSON body as `kind`; the reply will name the fields that `kind` does not have.
+
+    Raises HttpError: 415, or 400 naming the field; and RequestError for a large body that holds
+    too much.
+    """
+    context, data = context_of(request), await _json_text(request)
+    size = len(data) // _BYTES_PER_UNIT
+    try:
+        if size <= INLINE_SIZE:
+            decoded: Decoded[Body] = body_decoder(kind).decode(data)
+        else:
+            decoded = await context.pool.run(size, _decode_large, context, data, kind)
+    except _DECODE_ERRORS as error:
+        raise HttpError(decode_problem(error)) from None
+    if decoded.unknown:
+        context.ignored_fields.tell(request, decoded.unknown)
+    return decoded.body
+
+
+async def field_names(request: Request) -> set[str]:
+    """The fields of the request's JSON body that are not null. Raises as `read_body`."""
+    data = await _json_text(request)
+    size = len(data) // _BYTES_PER_UNIT
+    try:
+        if size <= INLINE_SIZE:
+            values = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            return {name for name, value in values.items() if bytes(value) != b"null"}
+        return await context_of(request).pool.run(size, _large_field_names, data)
+    except _DECODE_ERRORS as error:
+        raise HttpError(decode_problem(error)) from None
+
+
+async def _json_text(request: Request) -> bytes:
+    if not is_json(request):
+        raise HttpError(Problem(415, "Only the content type application/json is understood."))
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = (
+            f"The body has the Content-Encoding {quoted(encoding):.80}, but bodies must not be "
+            "compressed here: switch the compression of requests off in the client."
+        )
+        raise HttpError(Problem(415, message, headers={"Accept-Encoding": "identity"}))
+    return await request.body()
+
+
+def _large_field_names(data: bytes) -> set[str]:
+    from quire.server.bodies.json_scan import scan_object  # needs NumPy
+
+    fields = scan_object(data)
+    return {field.name for field in fields if data[field.begin : field.end].strip() != b"null"}
+
+
+def _decode_large(context: ServerContext, data: bytes, kind: type[Body]) -> Decoded[Body]:
+    from quire.server.bodies.large import BodyLimits, decode_large  # needs NumPy
+
+    args = context.args
+    limits = BodyLimits(
+        max_json_values=args.max_json_values,
+        max_field_bytes=args.max_field_bytes,
+        max_prompts=args.max_prompts,
+        max_model_len=context.max_model_len,
+    )
+    decoded: Decoded[Body] = decode_large(data, body_decoder(kind), limits)
+    return decoded
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(_encoder.encode(value), status, media_type="application/json")
+
+
+def named_event_stream(
+    context: ServerContext, events: AsyncIterator[bytes], close: Callable[[], None] | None = None
+) -> EventStream:
+    """A reply of events that have names; its end has none. `close`: frees their source."""
+    return EventStream(
+        events,
+        close or _nothing,
+        form=PLAIN_FORM,
+        keep_alive_s=context.args.sse_keep_alive_interval,
+    )
+
+
+def _nothing() -> None:
+    """The source of the events continues without a reader."""
+
+
+def pieced_response(pieces: Sequence[bytes]) -> Response:
+    """An answer of JSON text; a large one is written in pieces."""
+    if sum(map(len, pieces)) <= _PIECE_BYTES:
+        return Response(b"".join(pieces), media_type="application/json")
+    return PiecedResponse(pieces)
+
+
+class PiecedResponse(Response):
+    """JSON text, written piece by piece, each when the one before has left the buffer: one large
+    write copies all of it at once."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        for piece in joined(self._pieces, _PIECE_BYTES):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

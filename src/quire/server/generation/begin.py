@@ -1,0 +1,203 @@
+"""`begin`: checks a request of any API and hands it to the engine; `reply_of` answers it.
+
+An API adds two functions: one makes the prompts of a request, the other the writer of its reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.errors import RequestError
+from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+from quire.server.bodies.json_http import context_of, pieced_response
+from quire.server.generation.beams.fields import (
+    beam_sampling_params,
+    beam_search_params,
+    fields_without_beams,
+    refuse_with_beams,
+)
+from quire.server.generation.constraints import as_asked, named_as_asked
+from quire.server.generation.prompts import PreparedPrompt, Prompt
+from quire.server.generation.refusals import fields_without_effect, refuse_unsupported
+from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.writer import Asked
+from quire.server.generation.request_fields import GenerationFields
+from quire.server.generation.run import Deadline, Generation, deadline_of
+from quire.server.generation.sampling import check_lists, lists_work, sampling_params
+from quire.server.http.auth import TENANT_SALT
+from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
+from quire.server.http.presence import until_gone
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import WorkPool
+
+Writer = TypeVar("Writer")
+Prepare = Callable[[ServedModel, Asked], Awaitable[list[Prompt]]]
+MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], Writer]
+_PRIORITY_HEADER = "x-vllm-priority"
+_TRACE_HEADERS = ("traceparent", "tracestate")
+"""W3C Trace Context: the caller's span that a request belongs to."""
+
+
+class WholeWriter(Protocol):
+    """Writes a whole reply."""
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int: ...
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]: ...
+
+
+class StreamWriter(WholeWriter, Protocol):
+    """Writes a whole reply or a stream."""
+
+    def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]: ...
+
+
+async def begin(
+    http: Request,
+    request: Asked,
+    head: ReplyHead,
+    prepare: Prepare[Asked, Prompt],
+    make_writer: MakeWriter[Asked, Prompt, Writer],
+    own_name: Callable[[str], str] = str,
+) -> tuple[Generation, Writer]:
+    """Checks a request and hands it to the engine. `own_name` maps a field of a chat to its name in
+    this API. Raises RequestError, CapacityError, EngineDeadError, HttpError."""
+    context, model = context_of(http), head.target.model
+    engine, deadline = model.live_engine(), deadline_of(http, model.args.request_timeout)
+    _refuse_adapter(head.target.adapter)
+    refuse_unsupported(request)
+    refuse_with_beams(request)
+    ignored = fields_without_effect(request, model.config)
+    ignored += fields_without_beams(request)
+    if ignored:
+        context.ignored_fields.tell(http, ignored)
+    has_beams = request.use_beam_search is True
+    make_params = beam_sampling_params if has_beams else sampling_params
+    params = await model.pool.run(lists_work(request), make_params, model, request)
+    engine.requests.check_admission(1)
+    salt = getattr(http.state, TENANT_SALT, None)
+    prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
+    writer = make_writer(request, head, prompts)
+    with named_as_asked(request):
+        left_out = await prompts[0].constrain_reply(model, params)
+    context.ignored_fields.tell(http, map(own_name, left_out))
+    return await _start(http, head, request, prompts, params, deadline), writer
+
+
+def _refuse_adapter(adapter: str | None) -> None:
+    if adapter is not None:
+        message = f"the engine cannot apply the adapter {adapter} yet; name its base model"
+        raise RequestError(message, parameter="model")
+
+
+async def _start(
+    http: Request,
+    head: ReplyHead,
+    request: GenerationFields,
+    prompts: Sequence[PreparedPrompt],
+    params: SamplingParams,
+    deadline: Deadline,
+) -> Generation:
+    model = head.target.model
+    check_lists(params, len(prompts))
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    config = model.config.model
+    model.limits.check_reply(request, params, lengths, config.vocab_size)
+    start = Generation.start
+    if request.use_beam_search:
+        from quire.server.generation.beams.run import BeamGeneration  # rarely used
+
+        beams = beam_search_params(request, params, config.max_model_len)
+        start = partial(BeamGeneration.begin, beams=beams)
+    trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
+    with named_as_asked(request):
+        generation = await start(
+            model,
+            prompts,
+            params,
+            head.id,
+            priority=_priority(http, request),
+            deadline=deadline,
+            trace_headers=trace_headers,
+        )
+    generation.named = partial(as_asked, request)
+    return generation
+
+
+def _priority(http: Request, request: GenerationFields) -> int:
+    """The header's number, as in vLLM; otherwise the body's."""
+    with suppress(KeyError, ValueError):
+        return int(http.headers[_PRIORITY_HEADER])
+    return request.priority or 0
+
+
+async def generate(
+    http: Request,
+    request: Asked,
+    id_prefix: str,
+    prepare: Prepare[Asked, Prompt],
+    make_writer: MakeWriter[Asked, Prompt, StreamWriter],
+) -> Response | ASGIApp:
+    """Answers a request."""
+    head = ReplyHead.of(context_of(http), http, request, id_prefix)
+    generation, writer = await begin(http, request, head, prepare, make_writer)
+    return await reply_of(http, request.stream is True, generation, writer)
+
+
+async def reply_of(
+    http: Request, is_stream: bool, generation: Generation, writer: StreamWriter
+) -> Response | ASGIApp:
+    """The reply to a request that has begun, whole or as a stream."""
+    return (
+        stream_of(http, generation, writer)
+        if is_stream
+        else await whole_of(http, generation, writer)
+    )
+
+
+def stream_of(
+    http: Request,
+    generation: Generation,
+    writer: StreamWriter,
+    form: StreamForm = OPENAI_FORM,
+    keep_alive_s: float = 0,
+) -> EventStream:
+    """The reply as a stream. `keep_alive_s` counts unless an option says otherwise."""
+    context = context_of(http)
+    return EventStream(
+        writer.stream(generation, context.pool),
+        generation.close,
+        form=form,
+        keep_alive_s=context.args.sse_keep_alive_interval or keep_alive_s,
+    )
+
+
+async def whole_of(
+    http: Request, generation: Generation, writer: WholeWriter, *, reports_load: bool = True
+) -> Response:
+    """The whole reply, or an empty response if the client disconnected."""
+    finals = await until_gone(http, generation.close, generation.final_outputs())
+    if finals is None:
+        return Response()
+    pool, size = context_of(http).pool, writer.whole_size(finals)
+    pieces = await pool.run(size, writer.whole, finals)
+    return whole_reply(http, generation, pieces) if reports_load else pieced_response(pieces)
+
+
+def whole_reply(http: Request, generation: Generation, pieces: Sequence[bytes]) -> Response:
+    """A reply that does not stream. Its headers report the engine's load if the request asks."""
+    reply = pieced_response(pieces)
+    form = http.headers.get(LOAD_FORMAT_HEADER, "")
+    report = load_report(form, generation.model.loaded_engine().metrics.series)
+    if report is not None:
+        reply.headers[LOAD_HEADER] = report
+    return reply

@@ -1,0 +1,107 @@
+"""`PreparedPrompt`, and the token ids of a text.
+
+Generation, `/tokenize` and the render endpoints use it, so that all give the same ids. Long texts
+are tokenized in the server's `WorkPool`, off the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quire.errors import PromptError
+from quire.frontend.inputs.tokenization import Truncation
+from quire.frontend.inputs.too_long import prompt_too_long, text_too_long
+from quire.inputs import TokensPrompt
+from quire.params import SamplingParams
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import INLINE_SIZE, check_wanted
+
+if TYPE_CHECKING:
+    from quire.tokenizer import Tokenizer
+
+Prompt = TypeVar("Prompt", bound="PreparedPrompt")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """One prompt for the engine."""
+
+    token_ids: list[int]
+    text: str | None
+    """None if the caller sent token ids."""
+    cache_salt: str | None = None
+
+    def of_tenant(self: Prompt, salt: str | None) -> Prompt:
+        """With the tenant's salt before the request's own. None: there is one tenant."""
+        if salt is None:
+            return self
+        own = "" if self.cache_salt is None else f"/{self.cache_salt}"
+        return replace(self, cache_salt=salt + own)
+
+    async def constrain_reply(
+        self,
+        model: ServedModel,  # noqa: ARG002
+        params: SamplingParams,  # noqa: ARG002
+    ) -> list[str]:
+        """Adds to `params` what the reply to this prompt has to look like. Returns the names of the
+        request's fields that have no effect. Raises RequestError."""
+        return []
+
+    def for_engine(self) -> TokensPrompt:
+        """The argument of `generate`."""
+        prompt: dict[str, Any] = {"prompt_token_ids": self.token_ids}
+        if self.text is not None:
+            prompt["prompt"] = self.text
+        if self.cache_salt is not None:
+            prompt["cache_salt"] = self.cache_salt
+        return prompt  # type: ignore[return-value]
+
+
+def prompt_ids(
+    model: ServedModel, text: str, add_special_tokens: bool, truncation: Truncation | None
+) -> list[int]:
+    """The token ids that are kept of a prompt's text."""
+    if truncation is None:
+        return encode(model, text, add_special_tokens)
+    token_ids = encode(model, text, add_special_tokens, must_fit=False)
+    frame = model.tokenizer().special_frame if add_special_tokens else None
+    return truncation.kept(token_ids, frame)
+
+
+def encode(
+    model: ServedModel, text: str, add_special_tokens: bool, *, must_fit: bool = True
+) -> list[int]:
+    """Token ids of a text. Raises RequestError if it is not valid Unicode, is longer than the
+    server's limit, or (`must_fit`) cannot fit into the context; then tokenizing stops early.
+    """
+    tokenizer, limits = model.tokenizer(), model.limits
+    try:
+        num_bytes = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise PromptError("the prompt is not valid Unicode", parameter="prompt") from None
+    limits.check_text("prompt", num_bytes)
+    if len(text) <= INLINE_SIZE:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    limit, longest = limits.max_model_len, _longest_piece_bytes(tokenizer)
+    if must_fit and longest is not None and num_bytes > limit * longest:
+        raise text_too_long(num_bytes, limit * longest, limit)
+    from quire.tokenizer.tokenizer import PIECE_CHARS
+
+    ids: list[int] = []
+    for piece in tokenizer.encode_pieces(text, add_special_tokens=add_special_tokens):
+        ids += piece
+        if must_fit and len(ids) >= limit + PIECE_CHARS:
+            raise prompt_too_long(len(ids), limit, is_whole=False)
+        check_wanted()
+    return ids
+
+
+@lru_cache(maxsize=4)
+def _longest_piece_bytes(tokenizer: Tokenizer) -> int | None:
+    """Bytes of the longest token; None if the tokens' bytes are not known."""
+    pieces = tokenizer.pieces
+    if pieces is None:
+        return None
+    return max(len(pieces.piece_bytes(token_id)) for token_id in range(tokenizer.max_token_id + 1))

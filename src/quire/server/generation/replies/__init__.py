@@ -1,0 +1,1 @@
+"""What the replies of all APIs share: heads, log-probabilities, token counts, chunks."""

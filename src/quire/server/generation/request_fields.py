@@ -1,0 +1,163 @@
+"""Types that several endpoints share: usage, errors, stream options, and the request fields
+that completions and chat have in common. The OpenAPI document is generated from these types.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A JSON schema for the reply."""
+
+    name: str
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    """Accepted: the schema always holds."""
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How the reply is constrained: `text` not at all, `json_object`, `json_schema`, or
+    `structural_tag`."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    schema: dict[str, Any] | None = None
+    """A schema for `json_object`, as in llama-server."""
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+    format: dict[str, Any] | None = None
+    """A structural tag is either `structures` and `triggers`, or a `format`."""
+
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
+DEFAULT_MAX_TOKENS = 16
+"""Default `max_tokens` of completions, as in OpenAI's API."""
+PROMPT_KINDS = (
+    "prompt must be a string, a list of strings, a list of token ids or a list of such lists; "
+    "it holds different kinds"
+)
+"""Refuses a prompt that its type alone does not exclude."""
+RequestIdText = Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a stream carries besides text."""
+
+    include_usage: bool | msgspec.UnsetType | None = msgspec.UNSET
+    """A last chunk without choices that holds the usage."""
+    continuous_usage_stats: bool | msgspec.UnsetType | None = msgspec.UNSET
+    """The usage so far in every chunk."""
+    include_obfuscation: bool | msgspec.UnsetType | None = msgspec.UNSET
+    """Accepted: no chunk is padded here."""
+
+
+class SamplerFields(msgspec.Struct, kw_only=True):
+    """How a token is chosen: what completions, chats, responses and tokens-in requests take, by the
+    names that `SamplingParams` has. Null or missing: the model's default, or that of
+    `SamplingParams`."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int64 | None = None
+    min_p: float | None = None
+    seed: Int64 | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+
+class ConstraintFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):
+    """The fields of completions and chats that constrain the reply: three ways to say it."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    """One of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`, which the
+    reply follows, with vLLM's options."""
+    guided_json: dict[str, Any] | str | None = None
+    """Older names of the fields of `structured_outputs`."""
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structural_tag: str | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None
+    """A name of vLLM's, without effect: there is one."""
+
+
+class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=True):
+    """Request fields that completions and chat share.
+
+    Those that do not work yet are here too, so that they are refused by name, not ignored.
+    """
+
+    is_chat: ClassVar[bool] = False
+    """Whether it asks for the next message of a conversation, not for the rest of a prompt."""
+
+    model: str | None = None
+    echo: bool | None = False
+    logprobs: Any = None
+    """A number of tokens, or whether to return log-probabilities: subclasses say which."""
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Int64 | None = 1
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 | None = 0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = False
+    ignore_eos: bool | None = False
+    skip_special_tokens: bool | None = True
+    spaces_between_special_tokens: bool | None = True
+    stream_interval: Int64 | None = None
+    user: str | None = None
+    """An identifier for the caller's own records; it has no effect."""
+    priority: Int64 | None = 0
+    """Lower runs earlier, where the server schedules by priority."""
+    request_id: RequestIdText | None = None
+    cache_salt: CacheSalt | None = None
+    """Requests share cached prefixes only with those of the same salt."""
+    return_tokens_as_token_ids: bool | None = None
+    """Spell tokens in logprobs as `token_id:N`."""
+    return_token_ids: bool | None = None
+    include_metrics: bool | None = None
+    """Put timings into the reply."""
+    prompt_logprobs: Int64 | None = None
+    """How many of the best tokens' log-probabilities to return for each place of the prompt."""
+
+    allowed_token_ids: list[TokenId] | None = None
+    bad_words: list[str] | None = None
+    logprob_token_ids: list[TokenId] | None = None
+    use_beam_search: bool | None = False
+    length_penalty: float | None = 1.0
+    best_of: Int64 | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
+    """Most tokens of each prompt that are kept; -1: what leaves room for one more."""
+    truncation_side: Literal["left", "right"] | None = None
+    """The end of a prompt that is cut off: `left` keeps its last tokens. By default `left`, after
+    the model's start token."""
+    thinking_token_budget: Int64 | None = None
+    repetition_detection: dict[str, Any] | None = None
+    watermarking: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    session_id: str | None = None
+    """Accepted; it has no effect."""
+    routed_experts_prompt_start: Int64 | None = 0
+    return_token_offsets: bool | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
+    """Accepted: a text model has no such payload."""
+    return_mm_kwargs: bool | None = None
+    """An older name of `mm_payload`."""
+
+    logits_processors: Any = None
+    early_stopping: Any = None

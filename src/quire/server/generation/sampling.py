@@ -1,0 +1,227 @@
+"""Converts the fields of a request to `SamplingParams`, with the model's defaults.
+
+`SamplingParams` validates the values. This module handles the differences between the HTTP API and
+`SamplingParams`, and the server's limits for one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quire.config import ModelConfig
+from quire.errors import RequestError
+from quire.param_checks import checked_json
+from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
+from quire.server.args import ServerArgs
+from quire.server.generation.constraints import constraint
+from quire.server.generation.limits import check_max_tokens
+from quire.server.generation.request_fields import DEFAULT_MAX_TOKENS, GenerationFields
+from quire.server.served_model import ServedModel
+
+_FIELDS_THAT_DIFFER = {"logprobs", "max_tokens", "prompt_logprobs", "structured_outputs"}
+_SAME_NAME = (
+    {field.name for field in msgspec.structs.fields(GenerationFields)}
+    & {field.name for field in msgspec.structs.fields(SamplingParams)}
+) - _FIELDS_THAT_DIFFER
+"""Fields that mean the same in a request and in `SamplingParams`, which checks them."""
+_LISTS = (
+    "logit_bias", "bad_words", "allowed_token_ids", "logprob_token_ids", "stop_token_ids",
+)  # fmt: skip
+"""Fields that may have as many entries as the vocabulary has tokens."""
+_PASSES = 8
+_MAX_LIST_ENTRIES = 1 << 20
+"""Most entries of these fields, for all sequences of a request together."""
+
+
+def lists_work(given: object) -> int:
+    """The size of checking the lists of a request or of its parameters: they are gone through
+    several times."""
+    return _PASSES * sum(_list_sizes(given).values())
+
+
+def check_lists(params: SamplingParams, num_prompts: int) -> None:
+    """Raises RequestError if the lists, which each sequence of the engine goes through and keeps,
+    are too long for so many prompts."""
+    sizes, copies = _list_sizes(params), num_prompts * params.n
+    total = copies * sum(sizes.values())
+    if total > _MAX_LIST_ENTRIES:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise RequestError(
+            f"{name}: lists with {sum(sizes.values())} entries for {num_prompts} prompts x n "
+            f"{params.n} are {total} entries, more than this server takes in one request "
+            f"({_MAX_LIST_ENTRIES}). Send fewer prompts at once.",
+            parameter=name,
+            value=total,
+        )
+
+
+def _list_sizes(given: object) -> dict[str, int]:
+    return {name: len(getattr(given, name, None) or ()) for name in _LISTS}
+
+
+def sampling_params(model: ServedModel, request: GenerationFields) -> SamplingParams:
+    """The parameters that a request asks for, over the model's defaults.
+
+    Raises RequestError for what is invalid, not supported yet, or beyond the server's bounds.
+    """
+    check_bounds(request, model.args)
+    config = model.config.model
+    return params_of(request, config.default_sampling_params, _max_tokens(request, config))
+
+
+def params_of(
+    request: GenerationFields, defaults: Mapping[str, Any], max_tokens: int | None
+) -> SamplingParams:
+    """The parameters that a request asks for, over these defaults, with this limit of the reply.
+
+    Raises RequestError for what is invalid, or not supported yet.
+    """
+    values = {name: getattr(request, name) for name in _SAME_NAME}
+    values = {name: value for name, value in values.items() if value is not None}
+    stops = [*values.get("stop_token_ids", ()), *defaults.get("stop_token_ids", ())]
+    values = {**{k: v for k, v in defaults.items() if k != "max_tokens"}, **values}
+    if stops:
+        values["stop_token_ids"] = list(dict.fromkeys(stops))
+    values["max_tokens"] = max_tokens
+    values["logprobs"] = _num_logprobs(request)
+    num_samples = request.best_of or 1
+    if (values.get("n") or 1) < num_samples:
+        _check_samples(values, num_samples)
+        values["n"] = num_samples
+        if values["logprobs"] is None and not request.logprob_token_ids:
+            values["logprobs"] = 0  # samples are compared by them
+    values["prompt_logprobs"] = _num_prompt_logprobs(request)
+    has_logprobs = request.logprob_token_ids or values["logprobs"] is not None
+    if has_logprobs or values["prompt_logprobs"] is not None:
+        values["flat_logprobs"] = True
+    values["output_kind"] = (
+        RequestOutputKind.DELTA if request.stream else RequestOutputKind.FINAL_ONLY
+    )
+    values["structured_outputs"] = constraint(request)
+    values["extra_args"] = _extra_args(request)
+    values["skip_clone"] = True
+    return SamplingParams.from_optional(**values)
+
+
+def _extra_args(request: GenerationFields) -> dict[str, Any] | None:
+    """As in vLLM, `kv_transfer_params` are among them."""
+    extra = checked_json(request.vllm_xargs, "vllm_xargs")
+    transfer = checked_json(request.kv_transfer_params, "kv_transfer_params")
+    return extra if transfer is None else {**(extra or {}), "kv_transfer_params": transfer}
+
+
+def check_bounds(request: GenerationFields, args: ServerArgs) -> None:
+    """Raises RequestError if the request is beyond the server's limits for one request."""
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    _at_most("n", request.n or 1, args.max_n, "max_n")
+    _at_most("best_of", request.best_of or 1, args.max_n, "max_n")
+    _at_most("stop", len(stops), args.max_stop_strings, "max_stop_strings", "strings")
+    longest = max((len(text) for text in stops), default=0)
+    _at_most("stop", longest, args.max_stop_string_chars, "max_stop_string_chars", "characters")
+    count = len(request.stop_token_ids or [])
+    _at_most("stop_token_ids", count, args.max_stop_token_ids, "max_stop_token_ids", "ids")
+
+
+def is_echo_alone(request: GenerationFields) -> bool:
+    """Whether the reply is the prompt alone. As in vLLM, one token is generated and counted."""
+    return not request.is_chat and request.echo is True and request.max_tokens == 0
+
+
+def _check_samples(values: dict[str, Any], best_of: int) -> None:
+    """Raises RequestError if `n` is invalid, or if all samples would be the same."""
+    n = values.get("n", 1)
+    if n < 1:
+        raise RequestError(f"n must be at least 1, got {n}.", parameter="n", value=n)
+    if values.get("temperature", 1.0) < GREEDY_BELOW:
+        raise RequestError(
+            f"best_of must equal n when using greedy sampling, got {best_of}.",
+            parameter="best_of",
+            value=best_of,
+        )
+
+
+def _at_most(name: str, value: int, limit: int, option: str, unit: str = "") -> None:
+    if value > limit:
+        what = f"{value} {unit}".strip()
+        raise RequestError(
+            f"{name}: {what} is more than this server allows ({option} {limit}).",
+            parameter=name,
+            value=value,
+        )
+
+
+def _max_tokens(request: GenerationFields, model: ModelConfig) -> int | None:
+    """The limit of the reply; None: whatever the context has room for."""
+    if is_echo_alone(request):
+        return 1  # the least that the engine generates
+    name, wanted = "max_tokens", request.max_tokens
+    if request.is_chat:
+        newer: int | None = getattr(request, "max_completion_tokens", None)
+        if newer is not None:
+            name, wanted = "max_completion_tokens", newer
+    elif wanted is None:
+        wanted = DEFAULT_MAX_TOKENS
+    if wanted is None:
+        wanted = model.default_sampling_params.get("max_tokens")
+    elif wanted < 1:
+        raise RequestError(
+            f"{name} must be at least 1, got {wanted}.", parameter=name, value=wanted
+        )
+    else:
+        check_max_tokens(name, wanted, model.max_model_len)
+    limits = [limit for limit in (wanted, model.max_output_tokens) if limit is not None]
+    return min(limits, default=None)
+
+
+def _num_logprobs(request: GenerationFields) -> int | None:
+    """Number of top log-probabilities; None: none, or those of the tokens that
+    `logprob_token_ids` names."""
+    if request.logprob_token_ids:
+        _check_logprob_token_ids(request)
+        return None
+    name = "top_logprobs" if request.is_chat else "logprobs"
+    top: int | None = getattr(request, name)
+    if top is not None and top < -1:
+        raise RequestError(f"`{name}` must be a positive value or -1.", parameter=name, value=top)
+    if not request.is_chat:
+        return top
+    if top and not request.logprobs:
+        raise RequestError(
+            "when using `top_logprobs`, `logprobs` must be set to true.", parameter="top_logprobs"
+        )
+    return (top or 0) if request.logprobs else None
+
+
+def _check_logprob_token_ids(request: GenerationFields) -> None:
+    if request.logprobs is None or request.logprobs is False:
+        needed = "must be set to true" if request.is_chat else "must be set"
+        raise RequestError(
+            f"when using `logprob_token_ids`, `logprobs` {needed}.", parameter="logprob_token_ids"
+        )
+    if is_echo_alone(request):
+        raise RequestError(
+            "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because no "
+            "output tokens are generated.",
+            parameter="logprob_token_ids",
+        )
+
+
+def _num_prompt_logprobs(request: GenerationFields) -> int | None:
+    wanted = request.prompt_logprobs
+    if wanted is not None and wanted < -1:
+        raise RequestError(
+            "`prompt_logprobs` must be a positive value or -1.",
+            parameter="prompt_logprobs",
+            value=wanted,
+        )
+    if wanted and request.stream:
+        raise RequestError(
+            "`prompt_logprobs` are not available when `stream=True`.", parameter="prompt_logprobs"
+        )
+    if wanted is None and not request.is_chat and request.echo:
+        echoed: int | None = request.logprobs
+        return echoed  # of the echoed prompt; the generated tokens have their own
+    return wanted

@@ -1,1 +1,0 @@
-"""From the engine's outputs to reply bodies and stream events."""

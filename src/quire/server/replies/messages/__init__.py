@@ -1,1 +1,0 @@
-"""Replies in Anthropic's form."""

@@ -1,1 +1,0 @@
-"""`/v1/responses`: responses and their events, out of the events of a reply's parser."""

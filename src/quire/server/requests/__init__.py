@@ -1,1 +1,0 @@
-"""From a request body to the engine: prompts, sampling parameters, generation."""

@@ -1,1 +1,0 @@
-"""Requests of chats: their tools, and how their replies are read."""

@@ -1,1 +1,0 @@
-"""From a request in Anthropic's form to the chat request that says the same."""

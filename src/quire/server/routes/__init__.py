@@ -1,1 +1,0 @@
-"""The endpoints, by theme, and `table`, which lists them all for the router and OpenAPI."""

@@ -1,1 +1,0 @@
-"""`/v1/responses`, and the routes of stored responses."""

@@ -1,1 +1,0 @@
-"""Tokens in, tokens out: how such requests are read, and their replies written."""

@@ -1,1 +1,0 @@
-"""The types of the HTTP API: they validate requests, define replies, and document both."""

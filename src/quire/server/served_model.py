@@ -1,0 +1,162 @@
+"""`ServedModel`: a model that the server offers: its engine, its chat templates, and the format of
+its replies. `ServerContext` holds the served models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quire.config import EngineConfig
+from quire.errors import EngineDeadError, RequestError
+from quire.server.args import ServerArgs
+from quire.server.generation.limits import WorkLimits
+from quire.server.http.problems import HttpError, unavailable
+from quire.server.work_pool import WorkPool
+from quire.version import __version__
+
+if TYPE_CHECKING:
+    from quire.chat.async_renderer import AsyncChatRenderer
+    from quire.frontend.online.async_llm import AsyncLLM
+    from quire.parsers.detection.finder import FormatFinder
+    from quire.parsers.detection.names import FormatChoice
+    from quire.parsers.format import ReplyFormat
+    from quire.tokenizer import Tokenizer
+
+_DECLARED = "hf"
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """A model and its state. Owned by the event loop."""
+
+    names: tuple[str, ...]
+    """Names by which requests ask for the model; replies use the first one by default."""
+    args: ServerArgs
+    pool: WorkPool
+    """The server's pool, which runs work that grows with the size of a request."""
+    is_draining: Callable[[], bool] = lambda: False
+    """Whether the server refuses new requests because it is shutting down."""
+    adapters: tuple[str, ...] = ()
+    """Names of adapters of this model. A request names an adapter instead of the model."""
+    engine: AsyncLLM | None = None
+    """None while the model is being loaded."""
+    chat: AsyncChatRenderer | None = None
+    """None without a tokenizer."""
+    formats: FormatFinder | None = None
+    """Created by the first call of `reply_format`."""
+    found_format: ReplyFormat | None = None
+    """The result of `reply_format`; None before the first call."""
+    num_generating: int = 0
+    """HTTP requests for generation in flight."""
+    takes_late_system: dict[bool, bool] = field(default_factory=dict)
+    """Whether the chat template accepts system messages between turns, without and with tools.
+    Filled by the first request that needs it."""
+    kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
+    """Results of `kept_tokens`, without and with tools."""
+    disabled_thinking_effort: str | None = None
+    """Reasoning effort that stands for disabled thinking; None before the first such request."""
+
+    def live_engine(self) -> AsyncLLM:
+        """The engine, for a new request. Raises HttpError 503 if it is not ready for one."""
+        engine = self.loaded_engine()
+        if self.is_draining():
+            raise HttpError(unavailable("The server is shutting down.", 5))
+        if engine.errored:
+            raise EngineDeadError(str(engine.dead_error))
+        return engine
+
+    def loaded_engine(self) -> AsyncLLM:
+        """The engine, for a query. Raises HttpError 503 while it is being loaded."""
+        if self.engine is None:
+            raise HttpError(unavailable("The model is still being loaded.", 1))
+        return self.engine
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's configuration. Raises HttpError 503 while it is being loaded."""
+        return self.loaded_engine().config
+
+    @property
+    def limits(self) -> WorkLimits:
+        """The limits of one request's work. Raises HttpError 503 while it is being loaded."""
+        return WorkLimits.of(self.args, self.config.model)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises RequestError if the server runs without one."""
+        tokenizer = self.loaded_engine().tokenizer
+        if tokenizer is None:
+            raise RequestError("this server runs without a tokenizer (skip_tokenizer_init)")
+        return tokenizer
+
+    def chat_renderer(self) -> AsyncChatRenderer:
+        """Renders chat templates. Raises RequestError if the server runs without a tokenizer."""
+        self.tokenizer()
+        if self.chat is None:
+            raise RequestError("this server has no chat templates")
+        return self.chat
+
+    @property
+    def fingerprint(self) -> str | None:
+        """OpenAI's `system_fingerprint`: depends on the version and the model's names, unless
+        --fingerprint-mode says otherwise."""
+        if self.args.fingerprint_mode in ("custom", "none"):
+            return self.args.fingerprint_value if self.args.fingerprint_mode == "custom" else None
+        digest = hashlib.sha256("\0".join(self.names).encode()).hexdigest()
+        return f"quire-{__version__}-{digest[:8]}"
+
+    async def reply_format(self) -> ReplyFormat:
+        """How the model writes reasoning and tool calls: as the options say, or as found in the
+        checkpoint (`parsers.detection`).
+
+        The first call renders some conversations in the renderer's processes; later calls return
+        at once. Raises CapacityError while the chat templates are too busy, RequestError without a
+        tokenizer.
+        """
+        if self.found_format is None:
+            if self.formats is None:
+                made = await asyncio.to_thread(self._finder)  # it imports every format
+                self.formats = self.formats or made
+            self.found_format = (await self.formats.find()).reply
+        return self.found_format
+
+    async def describes_tools_in_words(self) -> bool:
+        """Whether a system message has to describe the tools: the chat template ignores them, and
+        no option or checkpoint says how the model calls them."""
+        format = await self.reply_format()
+        found = None if self.formats is None else self.formats.found
+        is_off = self.args.tool_call_parser == "none"
+        return format.tools is None and found is not None and not found.shows_tools and not is_off
+
+    def kept_tokens(self, format: ReplyFormat, *, has_tools: bool) -> list[int]:
+        """Special tokens that must stay in the text of a reply, because its parser reads them."""
+        if has_tools not in self.kept_token_ids:
+            from quire.parsers.kept_tokens import kept_token_ids
+
+            tokenizer = self.tokenizer()
+            self.kept_token_ids[has_tools] = kept_token_ids(format, tokenizer, has_tools=has_tools)
+        return self.kept_token_ids[has_tools]
+
+    def _finder(self) -> FormatFinder:
+        from quire.parsers.detection.finder import FormatFinder
+
+        choice = _choice(self.args, self.config)
+        return FormatFinder(choice, self.config.model, self.chat_renderer())
+
+
+def check_formats(args: ServerArgs, config: EngineConfig) -> None:
+    """Raises ConfigError if an option says that the checkpoint describes its replies, and it does
+    not."""
+    if _DECLARED in (args.tool_call_parser, config.structured_outputs.reasoning_parser):
+        from quire.parsers.detection.finder import check_choice
+
+        check_choice(_choice(args, config), config.model)
+
+
+def _choice(args: ServerArgs, config: EngineConfig) -> FormatChoice:
+    from quire.parsers.detection.names import FormatChoice
+
+    return FormatChoice.of(args.tool_call_parser, config.structured_outputs.reasoning_parser)

@@ -1,1 +1,0 @@
-"""Responses that are kept in memory, for `previous_response_id` and the routes that read them."""
