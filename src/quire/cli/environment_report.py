@@ -71,7 +71,8 @@ def _processor() -> Iterator[tuple[str, str]]:
     yield "NUMA nodes", str(len(nodes) or 1)
     yield "compute threads", str(report.num_threads)
     yield "tier", report.isa or f"none: {report.problem}"
-    yield "tiers that run here", ", ".join(report.available_isas) or "none"
+    yield "tiers of this installation", ", ".join(report.built_isas) or "none"
+    yield "tiers that this processor can run", ", ".join(report.runnable_isas) or "unknown"
     yield "flags", " ".join(sorted(flags))
 
 

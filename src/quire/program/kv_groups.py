@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from quire.config.kv_groups import AnyKVGroup, KVGroup, KVLayout
 from quire.errors import IntegrityError
 from quire.program.ops import Memory
-from quire.program.program import Program
+
+if TYPE_CHECKING:
+    from quire.program.program import Program
 
 MAX_GROUPS = 8
 """Each group adds a block table to each request."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from quire.program.program import Program
+from typing import TYPE_CHECKING
+
 from quire.program.values import Value
+
+if TYPE_CHECKING:
+    from quire.program.program import Program
 
 
 def last_reads(program: Program) -> tuple[tuple[Value, ...], ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from quire.program.ops import Embed, EmbedSlices, Experts, LearnedPositions, Op
-from quire.program.program import Program
 from quire.program.values import Param
+
+if TYPE_CHECKING:
+    from quire.program.program import Program
 
 
 def some_tokens(program: Program, num_tokens: int) -> Program:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import CheckpointError
-from quire.gguf.block_types import BlockType
 from quire.program.values import GroupedFormat
 from quire.weights.quantised.groups import Groups
+
+if TYPE_CHECKING:
+    from quire.gguf.block_types import BlockType
 
 TensorDtype = Literal["F32", "BF16", "F16", "GROUPED", "BLOCKS"]
 """GROUPED: codes in groups, see `weights.quantised.groups`. BLOCKS: those of a GGUF file."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.backends import cpu
-from quire.backends.cpu import machine
+from quire.backends.cpu import library, machine
 from quire.cli import checks, main
 from quire.cli.checks import Finding
 from quire.errors import BackendError
@@ -179,6 +179,23 @@ def test_doctor_is_not_healthy_without_the_native_library(
     text = capsys.readouterr().out
     assert "BAD   the native library does not load (no library for this processor)" in text
     assert text.endswith("not healthy: see the lines marked BAD\n")
+
+
+def test_doctor_says_which_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiers() -> Finding:
+        [found] = [one for one in checks.compute() if one.text.startswith("tiers of")]
+        return found
+
+    monkeypatch.setattr(library, "runnable_tiers", lambda: ("generic", "avx2"))
+    monkeypatch.setattr(library, "built_tiers", lambda: ("avx2",))
+    here = "tiers of this installation: {}; this processor can run generic, avx2"
+    assert (tiers().level, tiers().text) == ("good", here.format("avx2"))
+    monkeypatch.setattr(library, "built_tiers", lambda: ("generic",))
+    found = tiers()
+    assert (found.level, found.text) == (
+        "note", here.format("generic") + "; avx2 would be the fastest",
+    )  # fmt: skip
+    assert "--no-cache-dir" in (found.remedy or "")
 
 
 def test_little_memory_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,9 @@
 """Loads the native library of the best instruction-set tier that this machine can run.
 
+An installation has the library of at least one tier: a wheel has all of them, an installation from
+source has the best one of its machine. `libquire_machine` runs on every processor: it says which
+tiers can be loaded, and guards mapped files.
+
 Knows the files that the build leaves in `_native/` and nothing of what the functions do.
 """
 
@@ -24,7 +28,10 @@ from quire.weights.mapped_file import use_guard
 logger = get_logger(__name__)
 
 TIERS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
-"""Of `quire_tier` in quire.h, mostly in order of speed; which one is best, `best_tier` says."""
+"""The names of `quire_tier` in quire.h, mostly in order of speed; `best_tier` has the exception."""
+
+REINSTALL = "pip install --force-reinstall --no-cache-dir quire"
+"""Compiles again: without `--no-cache-dir`, pip may take a wheel that it built elsewhere."""
 
 _CHECKED_STRUCTS = (
     "quire_op", "quire_model_spec", "quire_part", "quire_packing", "quire_batch", "quire_sampling",
@@ -41,7 +48,7 @@ class Library:
     ffi: Any
     lib: Any
     available: tuple[str, ...]
-    """Every tier that this machine can run and that was built."""
+    """Every tier of this installation that this machine can run."""
 
     def code(self, name: str) -> int:
         """A constant of quire.h: the numbers of its enums are written there alone."""
@@ -64,13 +71,16 @@ def load(isa: str | None = None) -> Library:
         raise ConfigError(f"QUIRE_ISA={isa!r} is not a tier; use one of {', '.join(TIERS)}")
     begin = time.perf_counter()
     ffi = _interface()
-    available = _available(ffi)
-    is_intel = bool(_open(ffi, "generic").quire_cpu_is_intel())
-    chosen = isa or best_tier(available, is_intel)
-    if chosen not in available:
+    available = tuple(tier for tier in built_tiers() if tier in runnable_tiers())
+    if not available:
         raise BackendError(
-            f"tier {chosen} cannot run here; this machine and build have {', '.join(available)}"
+            f"this processor can run none of the tiers of this installation "
+            f"({', '.join(built_tiers()) or 'none'}), but {', '.join(runnable_tiers())}; "
+            f"reinstall Quire on this machine: {REINSTALL}"
         )
+    chosen = isa or best_tier(available)
+    if chosen not in available:
+        raise BackendError(f"tier {chosen} cannot be loaded: {_why_not(chosen)}")
     lib = _open(ffi, chosen)
     guard_mappings()
     logger.debug("loaded the %s library in %.3f s", chosen, time.perf_counter() - begin)
@@ -86,10 +96,10 @@ def build(isa: str) -> str:
 
 @cache
 def guard_mappings() -> None:
-    """Lends the native guard to every mapping of a weights file. Raises BackendError if there is
-    no library. The generic one does it, whichever tier computes: a process has one handler."""
+    """Guards every mapping of a weights file from here on. Raises BackendError if there is no
+    native library."""
     ffi = _interface()
-    use_guard(_NativeGuard(ffi, _open(ffi, "generic")))
+    use_guard(_NativeGuard(ffi, _machine(ffi)))
 
 
 class _NativeGuard:
@@ -115,17 +125,42 @@ class _NativeGuard:
         return None if offset < 0 else offset
 
 
-def best_tier(available: tuple[str, ...], is_intel: bool) -> str:
-    """The fastest of the tiers that are there, by the processor alone: a measurement could choose
-    otherwise at the next start, and tiers may differ in the last bit.
+def built_tiers() -> tuple[str, ...]:
+    """The tiers of this installation, whether this processor can run them or not."""
+    return tuple(tier for tier in TIERS if _path(tier).is_file())
 
-    That is the last one, except that Intel's cores have half the bfloat16 dot products of AMD's:
-    without AMX, float32 products of widened weights are as fast for one row, 1.3 times as fast
-    for 32 and 1.5 times for 512 (measured on a Xeon with its AMX left out).
+
+@cache
+def runnable_tiers() -> tuple[str, ...]:
+    """The tiers that this processor and kernel can run, whether they are installed or not.
+
+    Raises BackendError if there is no native library.
     """
-    if is_intel and available[-1] == "avx512_bf16" and "avx512" in available:
-        return "avx512"
-    return available[-1]
+    ffi = _interface()
+    machine = _machine(ffi)
+    bits = machine.quire_cpu_tiers()
+    return tuple(tier for tier in TIERS if bits >> _tier_code(machine, tier) & 1)
+
+
+def best_tier(available: tuple[str, ...], is_intel: bool | None = None) -> str:
+    """The fastest of these tiers; the processor alone decides (`machine/cpu_tiers.h`).
+
+    `is_intel`: the vendor; None: that of this processor.
+    """
+    machine = _machine(_interface())
+    if is_intel is None:
+        is_intel = bool(machine.quire_cpu_is_intel())
+    codes = {_tier_code(machine, tier): tier for tier in available}
+    return codes[machine.quire_best_tier(sum(1 << code for code in codes), is_intel)]
+
+
+def _why_not(tier: str) -> str:
+    if tier not in runnable_tiers():
+        return f"this processor cannot run it; it can run {', '.join(runnable_tiers())}"
+    return (
+        f"this installation has {', '.join(built_tiers())}; to have all tiers, reinstall Quire: "
+        f"QUIRE_TIERS=all {REINSTALL}"
+    )
 
 
 def _interface() -> Any:
@@ -142,8 +177,11 @@ def _path(isa: str) -> Path:
 
 
 @cache
-def _open(ffi: Any, isa: str) -> Any:
-    path = _path(isa)
+def _machine(ffi: Any) -> Any:
+    return _dlopen(ffi, _path("machine"))
+
+
+def _dlopen(ffi: Any, path: Path) -> Any:
     try:
         lib = ffi.dlopen(str(path))
     except OSError as error:
@@ -153,6 +191,13 @@ def _open(ffi: Any, isa: str) -> Any:
             f"{path} has ABI version {lib.quire_abi_version()}, not {lib.QUIRE_ABI_VERSION}; "
             "reinstall Quire"
         )
+    return lib
+
+
+@cache
+def _open(ffi: Any, isa: str) -> Any:
+    path = _path(isa)
+    lib = _dlopen(ffi, path)
     sizes = ffi.new(f"int64_t[{len(_CHECKED_STRUCTS)}]")
     lib.quire_struct_sizes(sizes)
     for name, size in zip(_CHECKED_STRUCTS, sizes, strict=True):
@@ -162,18 +207,6 @@ def _open(ffi: Any, isa: str) -> Any:
     if (tier := tiers[lib.quire_library_tier()]) != isa:
         raise BackendError(f"{path} was built for tier {tier}")
     return lib
-
-
-@cache
-def _available(ffi: Any) -> tuple[str, ...]:
-    """Tiers that were built and run here. The generic library, which runs anywhere, is asked."""
-    generic = _open(ffi, "generic")
-    runnable = generic.quire_cpu_tiers()
-    return tuple(
-        name
-        for name in TIERS
-        if runnable >> _tier_code(generic, name) & 1 and _path(name).is_file()
-    )
 
 
 def _tier_code(lib: Any, isa: str) -> int:

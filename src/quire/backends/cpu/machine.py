@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire import env
-from quire.backends.cpu.library import load
+from quire.backends.cpu.library import built_tiers, load, runnable_tiers
 from quire.errors import ConfigError, QuireError
 
 _WORTH_A_THREAD = 0.25
@@ -23,7 +23,10 @@ _WORTH_A_THREAD = 0.25
 class CpuReport:
     """For people: what could run here, and what would."""
 
-    available_isas: tuple[str, ...]
+    built_isas: tuple[str, ...]
+    """The tiers of this installation."""
+    runnable_isas: tuple[str, ...]
+    """The tiers that this processor can run, installed or not."""
     isa: str | None
     """The tier that would be used; None if the library does not load."""
     problem: str | None
@@ -36,18 +39,20 @@ class CpuReport:
 
 def cpu_report() -> CpuReport:
     """Looks at the machine and the environment; raises nothing."""
-    available: tuple[str, ...] = ()
+    runnable: tuple[str, ...] = ()
     isa = problem = None
     try:
-        library = load(env.forced_isa())
-        available, isa = library.available, library.isa
+        runnable = runnable_tiers()
+        isa = load(env.forced_isa()).isa
     except QuireError as error:
         problem = str(error)
     try:
         num_threads = default_num_threads()
     except ConfigError as error:
         problem, num_threads = str(error), 1
-    return CpuReport(available, isa, problem, num_threads, allowed_cpus(), cgroup_quota_cpus())
+    return CpuReport(
+        built_tiers(), runnable, isa, problem, num_threads, allowed_cpus(), cgroup_quota_cpus(),
+    )  # fmt: skip
 
 
 def default_num_threads() -> int:

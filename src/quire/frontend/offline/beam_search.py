@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.errors import RequestError, quoted
@@ -11,13 +12,15 @@ from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import sequences_of
 from quire.frontend.beams.search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput
-from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.inputs import PromptType
 from quire.log import get_logger
 from quire.outputs import RequestOutput
 from quire.system.deferred_signals import deliver_signals
+
+if TYPE_CHECKING:
+    from quire.frontend.offline.llm_engine import LLMEngine
 
 logger = get_logger(__name__)
 

@@ -8,8 +8,10 @@ from quire.config.records import ModelConfig
 from quire.frontend.control import Operation
 from quire.frontend.inputs.input_processor import InputProcessor
 from quire.frontend.offline.engine_control import BlockingControl
-from quire.frontend.offline.llm_engine import LLMEngine
 from quire.params import SamplingParams
+
+if TYPE_CHECKING:
+    from quire.frontend.offline.llm_engine import LLMEngine
 
 if TYPE_CHECKING:
     from quire.frontend.hf.tokenizer import HFTokenizer

@@ -10,12 +10,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from quire.errors import EngineDeadError, EngineGenerateError, QuireError
-from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.outputs import RequestOutput
 from quire.system.deferred_signals import deliver_signals, delivered_signals
+
+if TYPE_CHECKING:
+    from quire.frontend.offline.llm_engine import LLMEngine
 
 OnOutput = Callable[[RequestOutput], None]
 

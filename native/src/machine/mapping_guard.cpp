@@ -1,6 +1,6 @@
 // A fixed table of mappings, read by a signal handler that uses nothing but atomics and system
 // calls.
-#include "runtime/mapping_guard.h"
+#include "machine/mapping_guard.h"
 
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "runtime/cpu_tiers.h"
+#include "machine/cpu_tiers.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -82,20 +82,12 @@ bool cpu_is_intel() { return false; }
 
 #endif
 
-int32_t library_tier() {
-#if defined(__AMX_BF16__)
-  return QUIRE_TIER_AMX;
-#elif defined(__AVX512BF16__)
-  return QUIRE_TIER_AVX512_BF16;
-#elif defined(__AVX512F__)
-  return QUIRE_TIER_AVX512;
-#elif defined(__AVXVNNI__)
-  return QUIRE_TIER_AVX_VNNI;
-#elif defined(__AVX2__)
-  return QUIRE_TIER_AVX2;
-#else
-  return QUIRE_TIER_GENERIC;
-#endif
+int32_t best_tier(int32_t tiers, bool is_intel) {
+  int32_t best = QUIRE_TIER_GENERIC;
+  while (tiers >> (best + 1) != 0) ++best;
+  const bool has_avx512 = (tiers >> QUIRE_TIER_AVX512 & 1) != 0;
+  if (is_intel && best == QUIRE_TIER_AVX512_BF16 && has_avx512) return QUIRE_TIER_AVX512;
+  return best;
 }
 
 }  // namespace quire

@@ -1,0 +1,51 @@
+"""A run takes a sample of each large sweep, in which every value of every parameter occurs.
+
+A sweep is a test function with many cases: the product of families, formats, tiers, shapes. A value
+is the `isa`, `case` or any other argument of a case. The sample has each value at least once, in
+combinations that a seed chooses: every run covers every family, every format and every tier, and
+many runs cover their combinations.
+
+`QUIRE_TEST_SEED` repeats a sample; `QUIRE_TEST_SAMPLE=all` runs every case.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from random import Random
+
+SEED = "QUIRE_TEST_SEED"
+SAMPLE = "QUIRE_TEST_SAMPLE"
+SMALL = 8
+"""Sweeps of at most so many cases run whole."""
+
+Values = frozenset[tuple[str, int]]
+"""Of a case: the name of each argument, and a number for its value, equal for equal values."""
+
+
+def seed() -> int | None:
+    """The seed of this run; None: every case runs. Processes that are started later have it too."""
+    chosen = os.environ.get(SAMPLE, "some")
+    if chosen not in ("some", "all"):
+        raise ValueError(f"{SAMPLE} must be some or all, got {chosen!r}")
+    if chosen == "all":
+        return None
+    given = os.environ.setdefault(SEED, str(Random().randrange(10**6)))
+    if not given.isdecimal():
+        raise ValueError(f"{SEED} must be a whole number such as 1234, got {given!r}")
+    return int(given)
+
+
+def sample(cases: Sequence[Values], random: Random) -> set[int]:
+    """The places of cases that have all values between them: few, and chosen by `random`."""
+    if len(cases) <= SMALL:
+        return set(range(len(cases)))
+    missing = set().union(*cases)
+    order = random.sample(range(len(cases)), len(cases))
+    chosen: set[int] = set()
+    for new in range(max(map(len, cases)), 0, -1):  # first the cases with the most new values
+        for place in order:
+            if len(cases[place] & missing) >= new:
+                chosen.add(place)
+                missing -= cases[place]
+    return chosen

@@ -1,0 +1,51 @@
+"""The sample of a sweep has every value, few cases, and depends on the seed alone."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import pytest
+import sweeps
+
+
+def cases(*sizes: int) -> list[sweeps.Values]:
+    """The product of arguments with so many values."""
+    values = product(*(range(size) for size in sizes))
+    return [frozenset((f"argument {n}", i) for n, i in enumerate(case)) for case in values]
+
+
+@pytest.mark.parametrize("sizes", [(6, 13, 10), (3, 4), (40,), (2, 2, 2, 2)])
+def test_every_value_occurs_in_few_cases(sizes: tuple[int, ...]) -> None:
+    every = cases(*sizes)
+    for seed in range(20):
+        chosen = [every[place] for place in sweeps.sample(every, Random(seed))]
+        assert set().union(*chosen) == set().union(*every)
+        assert len(chosen) <= 2 * max(sizes)
+
+
+def test_a_seed_repeats_a_sample_and_others_differ() -> None:
+    every = cases(5, 5, 5)
+    samples = [frozenset(sweeps.sample(every, Random(seed))) for seed in (1, 1, 2, 3, 4)]
+    assert samples[0] == samples[1]
+    assert len(set(samples)) > 2
+
+
+def test_small_sweeps_run_whole() -> None:
+    assert len(sweeps.sample(cases(2, 4), Random(0))) == 8
+
+
+def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(sweeps.SAMPLE, raising=False)
+    monkeypatch.setenv(sweeps.SEED, "17")
+    assert sweeps.seed() == 17
+    monkeypatch.delenv(sweeps.SEED)
+    assert sweeps.seed() == sweeps.seed()
+    monkeypatch.setenv(sweeps.SEED, "many")
+    with pytest.raises(ValueError, match="QUIRE_TEST_SEED must be a whole number such as 1234"):
+        sweeps.seed()
+    monkeypatch.setenv(sweeps.SAMPLE, "all")
+    assert sweeps.seed() is None
+    monkeypatch.setenv(sweeps.SAMPLE, "half")
+    with pytest.raises(ValueError, match="QUIRE_TEST_SAMPLE must be some or all, got 'half'"):
+        sweeps.seed()
