@@ -39,14 +39,14 @@ _INTEGERS = {"type": "array", "items": {"type": "integer"}}
 
 @dataclass(frozen=True)
 class Kind:
-    """Requests with these fields, beside a temperature of 1."""
+    """Requests with these fields and a temperature of 1."""
 
     fields: dict[str, Any]
     has_neighbours: bool = False
-    """Whether every second request has none of them; these are measured then."""
+    """Whether every second request has no fields; only those without fields are measured."""
 
     def fields_of(self, number: int) -> dict[str, Any]:
-        """Of a request."""
+        """Return the fields of request `number`."""
         return {} if self.has_neighbours and number % 2 else self.fields
 
     def measured(self, count: int) -> list[str]:
@@ -89,7 +89,7 @@ class Steps:
     full: float
     """The share of these steps."""
     tokens: float
-    """Of each request with the fields, in a step: more than 1 where a grammar leaves no choice."""
+    """Tokens per request and step; more than 1 if a grammar leaves no choice."""
 
 
 def measure(engine: LLMEngine, count: int, kind: Kind) -> Steps:

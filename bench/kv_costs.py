@@ -4,13 +4,13 @@ computing again.
     python bench/kv_costs.py --model DIR [--measures no-reuse,restart,preemption]
         [--prompts 4 --prompt-tokens 2000 --rounds 8] [--running 16 --context-tokens 1000]
 
-no-reuse: prompts that nobody sends twice, one after the other, with a store in files and without,
+no-reuse: prompts that are sent only once, one after the other, with a store in files and without,
 by turns: `overhead` is by how much longer they take, the median of the rounds. --prompts a turn
 with one token of output each, then one with 128.
 
 restart: prompts of --prompt-tokens are computed; another engine on the same directory then has them
 from files, and a second time from its KV cache; a third one, without a cache, computes them in the
-same turns. TTFT of each, after --rest-ms in which nobody asks anything.
+same turns. TTFT of each, after --rest-ms without requests.
 
 preemption: --running requests that grow from a quarter of --context-tokens to all of it, in a pool
 that has room for all at their beginning and for two fifths at their end, so that they preempt each

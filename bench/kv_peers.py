@@ -1,4 +1,4 @@
-"""Conversations whose K/V is three times what the KV cache holds, beside other engines' caches.
+"""Compares engines on conversations whose K/V is three times the size of the KV cache.
 
     python bench/kv_peers.py --model DIR [--clients 6 --rounds 4 --round-tokens 532]
         --peer vllm=/venvs/vllm/bin/python
@@ -46,7 +46,7 @@ class CachingPeer(Peer):
 
 
 def options_of(name: str, args: argparse.Namespace, pool_tokens: int, path: str) -> dict[str, Any]:
-    """Of an engine, so that all have as much."""
+    """Return the options of an engine, with the same K/V memory for all engines."""
     longest = args.rounds * args.round_tokens + BLOCK
     if name.startswith("llamacpp"):
         return {"n_ctx": pool_tokens, "cache_bytes": args.host_bytes}

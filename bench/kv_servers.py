@@ -21,7 +21,7 @@ has written to all of them: a server that has run for a while takes no new memor
 --pool-blocks 0: as many as there is room for, and no such round.
 
 Servers that wait are stopped. Before anything is measured, those that take part have --rest-ms in
-which nobody asks anything. Wants a quiet machine.
+which no request runs. Wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Prompts:
         self.length = args.prompt_tokens
 
     def new(self, length: int = 0, output_len: int = 4) -> SampleRequest:
-        """Of so many tokens, by default of the length that was asked for."""
+        """Return a prompt with `length` tokens, by default `args.prompt_tokens`."""
         length = length or self.length
         ids = [self.random.randrange(3, self.vocab_size) for _ in range(length)]
         return SampleRequest(ids, length, output_len)
@@ -239,7 +239,7 @@ def itl(servers: Servers, prompts: Prompts, args: argparse.Namespace, path: str)
 
 
 def _spreads(found: dict[str, tuple[list[float], list[float]]]) -> dict[str, Any]:
-    """Of ITL, and of TTFT of long prompts, by name; p99 by that of `generating`."""
+    """Return ITL and the TTFT of long prompts by name; p99 is relative to `generating`."""
     result: dict[str, Any] = {}
     quiet = spread("itl", found["generating"][0], [99])["p99_itl_ms"]
     for name, (gaps, ttfts) in found.items():

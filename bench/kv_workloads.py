@@ -8,9 +8,9 @@ documents: a pool for half of several documents, each asked about twice, one aft
 turn: the second question finds nearly nothing in the pool and all in files. rounds: conversations
 that grow, in lockstep. trace: a Mooncake trace, its lengths divided by --scale, or one made up.
 
-For each: the share of prompt tokens that was found, beside that of a simulation
+For each: the share of prompt tokens that was found, compared with a simulation
 (`helpers/kv_prediction.py`); and the median of TTFT without a cache by TTFT with one, of the same
-requests in turn, beside what follows from the measured times of computing and of loading: TTFT with
+requests in turn, and a prediction from the measured times of computing and of loading: TTFT with
 a cache is that of a prompt as long as what is not cached, and the time of loading what is loaded.
 
 Outputs have to be equal everywhere. Wants a quiet machine.
@@ -50,7 +50,7 @@ class Ask:
 
 @dataclass
 class Outcome:
-    """Of the requests of one workload, in order."""
+    """Measurements of one workload's requests, in order."""
 
     prompts: list[list[int]] = field(default_factory=list)
     outputs: list[list[int]] = field(default_factory=list)
@@ -104,7 +104,7 @@ def compared(
     computing: Callable[[int], float],
     counts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Measured beside predicted."""
+    """Return the measured and the predicted values."""
     prediction = Prediction(BLOCK, chunk, pool_blocks)
     for prompt, output in zip(on.prompts, on.outputs, strict=True):
         prediction.take(prompt, output)

@@ -1,4 +1,4 @@
-"""Quire beside its peers: the same checkpoint, prompts and settings, turn by turn.
+"""Compares Quire with its peers: the same checkpoint, prompts and settings, turn by turn.
 
     python bench/peers.py --model DIR
         --peer vllm=/venvs/vllm/bin/python
@@ -14,7 +14,7 @@ The strongest peers of 8 and 4 bits, and one checkpoint in two engines:
         --peer quire-awq=python --checkpoint quire-awq=AWQ_DIR
         --peer vllm-awq=/venvs/vllm/bin/python --checkpoint vllm-awq=AWQ_DIR
 
-vLLM takes zentorch's kernels where that package is installed beside it. W8A8, W4A16, AWQ and GPTQ
+vLLM takes zentorch's kernels where that package is installed too. W8A8, W4A16, AWQ and GPTQ
 checkpoints are written by `bench/quantised_checkpoint.py`. OpenVINO has one more setting to try:
 `"INFERENCE_PRECISION_HINT": "f32"`.
 
@@ -148,7 +148,7 @@ def _run_rounds(
             f"{probe.best / 1e9:.1f} in the best moment"
         )
         for workload in workloads:
-            # Another one begins in each round, so that nobody always runs on a warm machine.
+            # Rotate the order, so that no engine always runs on a warm machine.
             turn = peers[number % len(peers) :] + peers[: number % len(peers)]
             shown = []
             for peer in turn:

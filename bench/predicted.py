@@ -1,4 +1,4 @@
-"""What `quire explain` expects beside what the engine then does, for one model and some formats.
+"""Compares the speed that `quire explain` predicts with the measured one, for one model.
 
     python bench/predicted.py --model DIR [--formats none,int8,...] [--rounds 3] [--json F]
 
@@ -33,7 +33,7 @@ from quire.units import ceil_div
 
 _CONTEXT, _PROMPT = 256, 512
 _STEPS = 16
-"""Of each number of streams, in a round. The context is the expected one in the middle."""
+"""Steps per round. In the middle one, the context has the length of the prediction."""
 _PROMPTS, _WARM_UP_PROMPTS = 3, 6
 
 
@@ -63,17 +63,17 @@ class Measured:
             started |= {output.request_id for output in self._engine.step()}
 
     def step_seconds(self) -> float:
-        """Of a step in which each of them gets a token."""
+        """Return the seconds of a step that generates one token per stream."""
         begin = time.perf_counter()
         self._engine.step()
         return time.perf_counter() - begin
 
     def end(self) -> None:
-        """Ends them."""
+        """Abort the running streams."""
         self._engine.abort_request(self._ids)
 
     def prompt_seconds(self) -> float:
-        """Of a new prompt, to its first token."""
+        """Return the seconds from sending a new prompt to its first token."""
         prompt = self._prompt(_PROMPT)
         begin = time.perf_counter()
         self._engine.add_request("prompt", {"prompt_token_ids": prompt}, _params(1))
@@ -97,7 +97,7 @@ def _params(max_tokens: int) -> SamplingParams:
 
 
 def _num_blocks(args: EngineArgs) -> int:
-    """The streams fit beside fewer prompts than the engine is warmed up with."""
+    """Return the KV blocks for the streams and for the prompts, of which the warm-up has more."""
     kv = plan_engine(args).compiled.kv
     streams = max(STREAMS) * ceil_div(_CONTEXT + _STEPS, kv.block_size)
     prompts = (_WARM_UP_PROMPTS - 1) * ceil_div(_PROMPT + 1, kv.block_size)

@@ -26,7 +26,7 @@ Tensors = dict[str, torch.Tensor]
 _GROUP = 128
 _IN_ORDER = (0, 1, 2, 3, 4, 5, 6, 7)
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Of the eight columns in a word, which one each four bits have."""
+"""For each group of four bits in a word, its column of the eight."""
 
 
 def words(codes: torch.Tensor, order: tuple[int, ...] = _IN_ORDER) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Structured output beside vLLM: the same model, prompts and JSON schemas, turn by turn.
+"""Compares structured output with vLLM's: the same model, prompts and JSON schemas, turn by turn.
 
     python bench/structured.py --model DIR --vllm-python /venvs/vllm/bin/python
 
@@ -6,7 +6,7 @@ Quire, and vLLM with each of `--backends`, are loaded once, each in a process of
 one is stopped. Every round asks all of them, and another one begins in each:
 
 - streams-N: N requests at once, whose texts keep to a schema without an end: tokens per second.
-- first-SCHEMA: the seconds to the first token of one request, whose schema nobody has seen
+- first-SCHEMA: the seconds to the first token of one request, whose schema is new
   before; `first-none` is the same without a schema, and `begin` the first one of an engine.
 
 Prints medians, and Quire's advantage; writes JSON. The model needs an end-of-sequence token.
@@ -47,13 +47,13 @@ _ITEM = {
     "additionalProperties": False,
 }  # fmt: skip
 ENDLESS: dict[str, Any] = {"type": "array", "items": _ITEM, "minItems": 1000}
-"""No text ends early."""
+"""Schema of a long array, so that no output ends early."""
 _SIZES = {"small": 1, "large": 40}
-"""Objects of a schema that nobody has seen."""
+"""Number of objects of a schema, by its name."""
 
 
 def unseen(name: str, objects: int) -> dict[str, Any]:
-    """A schema with names that no other one has."""
+    """Return a schema with unique property names."""
     properties = {f"{name}_{number}": _ITEM for number in range(objects)}
     return {
         "type": "object", "properties": properties, "required": [*properties],
@@ -125,7 +125,7 @@ def _round(
 
 
 def table(results: dict[str, Any]) -> str:
-    """Medians: tokens per second, or seconds; behind each how much better Quire is."""
+    """Medians: tokens per second, or seconds; each followed by Quire's advantage."""
     rows = {
         name: {work: statistics.median(found) for work, found in row["values"].items()}
         for name, row in results["peers"].items()

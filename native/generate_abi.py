@@ -1,4 +1,4 @@
-"""Turns the C headers into the Python module that cffi loads it from.
+"""Converts the C headers to the Python module from which cffi loads the interface.
 
 Run by the build (it needs cffi and pycparser there; at run time neither is parsed again):
     python generate_abi.py quire.h quire_sampling.h abi.py

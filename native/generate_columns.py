@@ -41,7 +41,7 @@ def struct(declaration: str) -> str:
 
 
 def main(declaration: str, header: str) -> None:
-    """Writes `header`, unless it is so already: what includes it is not compiled again then."""
+    """Writes `header` if its text changes. Otherwise its users need not be compiled again."""
     text, path = struct(Path(declaration).read_text("utf-8")), Path(header)
     if not path.is_file() or path.read_text("utf-8") != text:
         path.write_text(text, "utf-8")

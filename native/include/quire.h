@@ -1,5 +1,5 @@
-// The C ABI of Quire's CPU backend: the one place where it is written down,
-// but for the sampling columns, which the build generates from their declaration in Python.
+// The C ABI of Quire's CPU backend. Only the sampling columns are declared elsewhere: the build
+// generates them from their declaration in Python.
 //
 // Read by the C++ sources and, through cffi, by src/quire/backends/cpu (tools strip the
 // preprocessor lines, so keep declarations plain: no macros in them, no nested includes but the
@@ -9,7 +9,8 @@
 // The calls for a model: pool_create, pack, model_create, add_table/add_vector/add_matrix/add_rope
 // (ids are 0, 1, ... per kind, in the order of the calls), set_ops, then step after step, then the
 // destroys in reverse. A model is not thread-safe; a pool may be shared by models that run in turn.
-// Functions that can fail return 0 on success; quire_last_error() then tells why (per thread).
+// Functions that can fail return 0 on success; otherwise quire_last_error() has the reason (per
+// thread).
 #ifndef QUIRE_H_
 #define QUIRE_H_
 
@@ -21,13 +22,13 @@ extern "C" {
 
 #define QUIRE_ABI_VERSION 14
 
-// Tokens that lie together in the KV cache: a block holds whole groups of them.
+// Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
 #define QUIRE_X_BLOCK 32
 #define QUIRE_MAX_LAYER_GROUPS 16
 
-// Of a quire_part alone: GROUPED is a checkpoint's own groups of codes (see quire_grouping), and
-// from GGUF on are the blocks of GGUF files, GGUF + the number of their type there.
+// Only a quire_part may be GROUPED, which is a checkpoint's own groups of codes (see
+// quire_grouping), or GGUF + a GGUF type number, which is blocks of that type.
 enum quire_dtype {
   QUIRE_F32 = 0,
   QUIRE_BF16 = 1,
@@ -126,7 +127,7 @@ enum quire_rows { QUIRE_ROWS_TOKENS = 0, QUIRE_ROWS_LOGITS = 1 };
 
 // A value [rows, dim] in the workspace. Row r begins at offset + r * stride * itemsize.
 typedef struct quire_view {
-  int64_t offset;  // bytes from the start of the workspace; -1: there is no such value
+  int64_t offset;  // bytes from the start of the workspace; -1: the value is absent
   int64_t stride;  // elements
   int32_t dim;
   int32_t dtype;
@@ -169,7 +170,7 @@ typedef struct quire_linear {
   float scale;
 } quire_linear;
 
-// Where a layer's K and V lie: in the blocks of its layer group's table, and there in a slot.
+// Place of a layer's K and V: a slot in the blocks of its layer group's table.
 typedef struct quire_kv_place {
   int32_t layer_group;
   int32_t slot;
@@ -210,7 +211,7 @@ typedef struct quire_attention {
   int32_t alibi;            // vector [num_heads] of slopes, or -1
   int32_t sinks;            // vector [num_heads]: one more score per head, without a value; or -1
   int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
-  int32_t taken_only;       // 1: only those rows of out are wanted whose logits are
+  int32_t taken_only;       // 1: later ops read only the rows of out that get logits
 } quire_attention;
 
 enum quire_pointwise_kind {
@@ -336,9 +337,9 @@ typedef struct quire_op {
 
 // ---------------------------------------------------------------- building a model
 
-// Layers are grouped by what they see. A request has a block table for each group; all groups take
-// their blocks from one pool, and every block has the same slots, each as wide as the widest
-// group's.
+// Layers with the same window form a group. A request has a block table for each group. All groups
+// take their blocks from one pool. Every block has the same number of slots, each as wide as the
+// widest group needs.
 typedef struct quire_kv_spec {
   int32_t num_layer_groups;
   int32_t windows[QUIRE_MAX_LAYER_GROUPS];  // positions that each of them keeps; 0: all
@@ -413,8 +414,8 @@ typedef struct quire_token_masks {
   int32_t num_masks;
 } quire_token_masks;
 
-// What is reported of a row. Processed: of the logits after everything that is done to them before
-// a token is chosen; a row whose token is chosen already has no others than the raw ones.
+// What is reported for a row. Processed logits are those from which the token is chosen, after all
+// adjustments. A row whose token is given by the caller has only raw logits.
 enum quire_logprobs_kind {
   QUIRE_RAW_LOGPROBS = 0,
   QUIRE_RAW_LOGITS = 1,
@@ -458,8 +459,8 @@ typedef struct quire_output {
 
 typedef struct quire_memory {
   int64_t weight_bytes;
-  int64_t workspace_bytes;  // most that steps take beside; memory is taken as it is written to, in
-                            // pages of 2 MiB
+  int64_t workspace_bytes;  // maximum for steps, in addition to weights and KV cache; memory is
+                            // committed when it is written, in pages of 2 MiB
   int64_t kv_reserved_bytes;
 } quire_memory;
 
@@ -482,7 +483,7 @@ int32_t quire_best_tier(int32_t tiers, int32_t is_intel);
 // disk fails, zeros are read instead of the process ending by SIGBUS. Returns a slot, or -1 if all
 // slots are taken or quire_last_error() says why. `name` is the file's, for messages.
 int32_t quire_watch_mapping(const void* data, int64_t bytes, const char* name);
-// To be called before the mapping goes.
+// Call it before the mapping is removed.
 void quire_forget_mapping(int32_t slot);
 // The first byte of the mapping that could not be read; what was computed since is then wrong.
 // -1: all bytes could be read.
@@ -538,15 +539,15 @@ int32_t quire_find_not_finite(quire_model* model, const quire_batch* batch, int3
 int32_t quire_read_blocks(quire_model* model, const int32_t* ids, int32_t num_ids, uint8_t* data);
 int32_t quire_write_blocks(quire_model* model, const int32_t* ids, int32_t num_ids,
                            const uint8_t* data);
-// Makes zeros of what a copy of a block of a layer group of so many layers holds beside its first
-// tokens: what is behind them, and slots that these layers do not use.
+// Zeroes everything in a copy of a block except the first `num_tokens` tokens of the layers of one
+// group: later tokens, and slots that these `num_layers` layers do not use.
 int32_t quire_clear_behind(const quire_model* model, int32_t layer_group, int32_t num_layers,
                            int32_t num_tokens, uint8_t* block);
 int64_t quire_block_bytes(const quire_model* model);
-// Gives the memory of all blocks back to the system; they hold zeros afterwards.
+// Returns the memory of all blocks to the system; they hold zeros afterwards.
 void quire_discard_kv(quire_model* model);
-// Known once the ops are set; weights are not looked at, so that a model which never runs tells
-// what one that runs will take.
+// Valid once the ops are set. The weights are not read, so that a model without real weights
+// reports the same sizes as one that runs.
 void quire_model_memory(const quire_model* model, quire_memory* memory);
 // What the workspaces and KV caches of all models of this library may take, but for lists of
 // samplers and rotary tables: for tests of quire_model_memory.

@@ -50,12 +50,12 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 class LLM(LLMControl, UnsupportedLLMMethods):
     """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
-    Threads may share it: the requests of concurrent calls run in the same steps, and each call
-    returns its own outputs. Running and later calls raise EngineDeadError after `close`.
+    Threads may share it: requests of concurrent calls share the steps, and each call returns its
+    own outputs. After `close`, running and later calls raise EngineDeadError.
     """
 
     def __init__(self, model: str | None = None, **engine_args: Any) -> None:
-        """Loads a model: a directory, a hub id, or None for the bundled demo model.
+        """Load a model: a directory, a hub id, or None for the bundled demo model.
 
         Keywords are those of `EngineArgs`. Raises ConfigError, ModelError or BackendError.
         """
@@ -64,7 +64,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
-        """Makes an LLM from an `EngineArgs`."""
+        """Create an LLM from `EngineArgs`."""
         llm = cls.__new__(cls)
         llm._start(engine_args)
         return llm
@@ -72,7 +72,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
     def _start(self, engine_args: EngineArgs) -> None:
         self.llm_engine = LLMEngine.from_engine_args(engine_args)
         self.request_counter = itertools.count()
-        """Gives the requests' ids."""
+        """Source of request ids."""
         self._loop = SharedLoop(self.llm_engine)
         self._lock = TurnLock()
         self._enqueued: dict[int, list[Ticket]] = {}
@@ -92,11 +92,11 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
-        """Generates for all prompts; outputs in the prompts' order.
+        """Generate for all prompts; returns outputs in the prompts' order.
 
-        `sampling_params`: one for all, or one for each; None: the model's defaults. `priority`
-        counts under the policy of that name. Raises RequestError, and runs no prompt, if one is
-        invalid; the error says which (`prompts[13]`). To skip such prompts, call `enqueue` for each
+        `sampling_params`: one for all, or one for each; None: the model's defaults. `priority` is
+        used with the scheduling policy `priority`. If a prompt is invalid, raises RequestError that
+        names it (`prompts[13]`), and runs none. To skip invalid prompts, call `enqueue` for each
         and collect the others with `wait_for_completion`.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
@@ -121,10 +121,11 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
-        """Generates the next message of one conversation, or of each of several.
+        """Generate the next message of one conversation, or of each of several.
 
         A conversation is a list of `{"role": ..., "content": ...}`. The prompt is encoded without
-        special tokens, which its template has written, unless `tokenization_kwargs` says otherwise.
+        adding special tokens, because the template has written them, unless `tokenization_kwargs`
+        overrides that.
         """
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
@@ -155,7 +156,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[TokensPrompt]:
-        """The prompts that `chat` would generate for, as text and token ids."""
+        """The prompts for which `chat` would generate, as text and token ids."""
         refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
@@ -178,7 +179,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[str]:
-        """Queues requests for `wait_for_completion`, all or none; returns their ids."""
+        """Queue all requests or none for `wait_for_completion`; returns their ids."""
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
         tickets: list[Ticket] = []
@@ -203,7 +204,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[str]:
-        """Queues conversations for `wait_for_completion`, all or none; returns their ids."""
+        """Queue all conversations or none for `wait_for_completion`; returns their ids."""
         refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
@@ -227,8 +228,9 @@ class LLM(LLMControl, UnsupportedLLMMethods):
     def wait_for_completion(
         self, output_type: type[RequestOutput] | None = None, *, use_tqdm: Progress = True
     ) -> list[RequestOutput]:
-        """Waits for the requests that this thread has enqueued, or for those of all threads if it
-        has none; outputs in the order of `enqueue`. `output_type` can only be `RequestOutput`."""
+        """Wait for the requests that this thread has enqueued, or if it has none, for those of all
+        threads; returns outputs in the order of `enqueue`. `output_type` can only be
+        `RequestOutput`."""
         if output_type not in (None, RequestOutput):
             raise TypeError(f"output_type must be RequestOutput or None, got {output_type!r}")
         with self._lock:
@@ -247,10 +249,11 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         use_tqdm: Progress = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
-        """The best continuations of each prompt by beam search; outputs in the prompts' order.
+        """The best continuations of each prompt by beam search; returns outputs in the prompts'
+        order.
 
-        `concurrency_limit`: prompts that are searched at once; None: all. Raises RequestError, and
-        runs no prompt, if one is invalid.
+        `concurrency_limit`: number of prompts searched at once; None: all. If a prompt is invalid,
+        raises RequestError and runs none.
         """
         from quire.frontend.offline.beam_search import search_beams
 
@@ -261,7 +264,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         return search_beams(engine, loop, every, params, use_tqdm, concurrency_limit)
 
     def close(self) -> None:
-        """Frees the model. Idempotent."""
+        """Free the model. Idempotent."""
         self.llm_engine.shutdown()
 
     def __enter__(self) -> LLM:
@@ -281,7 +284,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         return [ticket.request_id for ticket in tickets]
 
     def _withdraw(self, tickets: list[Ticket]) -> None:
-        """Ends requests whose ids `enqueue` could not return."""
+        """Abort requests whose ids `enqueue` could not return."""
         with self._lock:
             mine = self._enqueued.get(threading.get_ident(), [])
             mine[:] = [one for one in mine if one not in tickets]
@@ -296,8 +299,8 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         tokenization_kwargs: Mapping[str, Any] | None,
         name: str = "prompts",
     ) -> list[Ticket]:
-        """Adds all requests, or none if one is invalid or a signal handler raises. `name`: the
-        caller's argument that has the prompts."""
+        """Add all requests, or none if one is invalid or a signal handler raises. `name`: name of
+        the caller's argument with the prompts."""
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params_of = one_each("params", params, SamplingParams, count)
         priority_of = one_each("priority", 0 if priority is None else priority, int, count)
@@ -327,7 +330,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         return tickets
 
     def _collect(self, tickets: list[Ticket], use_tqdm: Progress) -> list[RequestOutput]:
-        """Waits for the outputs. Any exception aborts the unfinished requests."""
+        """Wait for the outputs. Any exception aborts the unfinished requests."""
         try:
             with ProgressBar(use_tqdm, sum(ticket.num_outputs for ticket in tickets)) as bar:
                 return self._loop.collect(tickets, bar.add)

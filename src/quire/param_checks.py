@@ -1,6 +1,7 @@
-"""Checks of a request's parameters, one value at a time, and their normal forms.
+"""Validation and normalisation of a request's parameters, one value at a time.
 
-Called by `SamplingParams`. Each raises RequestError with the parameter's name. Messages are vLLM's.
+Called by `SamplingParams`. Each check raises RequestError with the parameter's name. Messages are
+vLLM's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NOT_IN_TRACES = (
     "prompt_logprobs", "structured_outputs", "repetition_detection", "thinking_token_budget",
     "bad_words",
 )  # fmt: skip
-"""Fields that `trace_decode_token_ids` does not go with, as in vLLM."""
+"""Fields that cannot be combined with `trace_decode_token_ids`, as in vLLM."""
 
 
 def is_int(value: object) -> bool:
@@ -41,7 +42,7 @@ def as_int(name: str, value: Any, largest: int = _MAX_INT) -> int:
 
 
 def as_count(name: str, value: Any) -> int | None:
-    """As an integer; True means 1, False none."""
+    """Convert to an integer; True means 1, False means None."""
     if isinstance(value, bool):
         return 1 if value else None
     return None if value is None else as_int(name, value)
@@ -69,14 +70,14 @@ def error(name: str, value: object, message: str) -> RequestError:
 
 
 class TextEncoder(Protocol):
-    """What is needed of a tokenizer."""
+    """The tokenizer method that is used here."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The ids of a text."""
 
 
 def checked_logit_bias(given: Any) -> dict[int, float] | None:
-    """Token ids as integers, values within [-100, 100]; None for an empty one."""
+    """Convert token ids to integers and limit values to [-100, 100]; None for an empty dict."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -101,7 +102,7 @@ def checked_logit_bias(given: Any) -> dict[int, float] | None:
 
 
 def checked_allowed_token_ids(given: Any) -> list[int] | None:
-    """Each once."""
+    """Validate token ids and remove duplicates."""
     if given is None:
         return None
     ids = _token_ids("allowed_token_ids", given)
@@ -111,7 +112,7 @@ def checked_allowed_token_ids(given: Any) -> list[int] | None:
 
 
 def checked_logprob_token_ids(given: Any, logprobs: int | None) -> list[int] | None:
-    """Each once; None for an empty list."""
+    """Validate token ids and remove duplicates; None for an empty list."""
     if given is None:
         return None
     ids = _token_ids("logprob_token_ids", given)
@@ -133,7 +134,7 @@ def checked_logprob_token_ids(given: Any, logprobs: int | None) -> list[int] | N
 
 
 def checked_bad_words(given: Any) -> list[str]:
-    """Each once; none for None."""
+    """Validate words and remove duplicates; an empty list for None."""
     if given is None:
         return []
     if not isinstance(given, LISTS) or not all(isinstance(word, str) for word in given):
@@ -148,7 +149,7 @@ def checked_bad_words(given: Any) -> list[str]:
 
 
 def checked_extra_args(given: Any, name: str = "extra_args") -> dict[Any, Any] | None:
-    """A dict of anything; None for an empty one."""
+    """Validate a dict with any contents; None for an empty one."""
     if given is None:
         return None
     if not isinstance(given, dict):
@@ -157,8 +158,8 @@ def checked_extra_args(given: Any, name: str = "extra_args") -> dict[Any, Any] |
 
 
 def checked_json(given: Any, name: str, where: str = "") -> dict[str, Any] | None:
-    """`checked_extra_args` of JSON values alone, which can be sent to another process. `where` ends
-    an error's sentence: why only these are accepted."""
+    """`checked_extra_args` for JSON values only, which can be sent to another process. `where`:
+    appended to an error's sentence, to say why only these are accepted."""
     if checked_extra_args(given, name) is None:
         return None
     count, left = 0, [(given, 1)]
@@ -166,12 +167,12 @@ def checked_json(given: Any, name: str, where: str = "") -> dict[str, Any] | Non
         value, depth = left.pop()
         parts = _parts(name, value, where)
         count += 1 + len(parts)
-        # Counted as often as they stand there: a small object may hold itself many times.
+        # A part that occurs several times counts each time: a small object may contain itself.
         if count > MAX_EXTRA_VALUES or depth > MAX_EXTRA_DEPTH:
             raise error(
                 name,
                 None,
-                f"{name} must hold at most {MAX_EXTRA_VALUES} values, {MAX_EXTRA_DEPTH} deep.",
+                f"{name} must contain at most {MAX_EXTRA_VALUES} values, {MAX_EXTRA_DEPTH} deep.",
             )
         left += [(part, depth + 1) for part in parts]
     return dict(given)
@@ -187,15 +188,15 @@ def _parts(name: str, value: Any, where: str) -> list[Any]:
         raise error(name, value, f"{name} integers must be between -2**63 and 2**64 - 1.")
     is_text = isinstance(value, str) and not has_surrogates(value)
     if not is_text and value is not None and not isinstance(value, bool | int | float):
-        message = f"{name} must hold only JSON values{where}, got {quoted(value)}."
+        message = f"{name} must contain only JSON values{where}, got {quoted(value)}."
         raise error(name, value, message)
     return []
 
 
 def bad_word_token_ids(words: list[str], tokenizer: TextEncoder, most: int) -> list[list[int]]:
-    """The tokens of each word as it stands at the start of a text, and of it behind a space where
-    that is as many tokens and begins with another one. Raises RequestError for more
-    than `most`; each spelling of a word counts."""
+    """The tokens of each word at the start of a text, and of the word after a space if these have
+    another first token and the same number. Raises RequestError for more than `most` token
+    sequences."""
     found: list[list[int]] = []
     for word in words:
         bare = word.lstrip()
@@ -219,7 +220,7 @@ def bad_word_token_ids(words: list[str], tokenizer: TextEncoder, most: int) -> l
 
 
 def checked_trace(params: Any) -> list[int] | None:
-    """`trace_decode_token_ids`, where nothing else is asked for that would be void."""
+    """Validate `trace_decode_token_ids`. Raises RequestError if other fields conflict with it."""
     name, given = "trace_decode_token_ids", params.trace_decode_token_ids
     if given is None:
         return None
@@ -247,7 +248,7 @@ def _token_ids(name: str, given: Any) -> list[int]:
 
 
 def _token_id(key: object) -> int | None:
-    """A key of `logit_bias` as a token id: JSON has only texts for keys."""
+    """Convert a key of `logit_bias` to a token id: JSON keys are always strings."""
     if is_int(key):
         return int(key)  # type: ignore[call-overload, no-any-return]
     try:
@@ -257,7 +258,7 @@ def _token_id(key: object) -> int | None:
 
 
 def checked_stop(given: Any) -> list[str]:
-    """Stop strings as a list."""
+    """Return stop strings as a list."""
     given = [] if given is None else given
     stop = [given] if isinstance(given, str) else given
     if not isinstance(stop, LISTS) or not all(isinstance(text, str) for text in stop):
@@ -272,8 +273,8 @@ def checked_stop(given: Any) -> list[str]:
 
 
 def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
-    """Raises RequestError for fields of SamplingParams that name tokens outside of the vocabulary,
-    or want more log-probabilities than allowed; `max_logprobs` -1: as many as there are tokens."""
+    """Raises RequestError for fields of SamplingParams with tokens outside of the vocabulary, or
+    with too many log-probabilities; `max_logprobs` -1: the vocabulary size."""
     allowed = vocab_size if max_logprobs == -1 else max_logprobs
     for name, kind in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
         wanted = getattr(params, name)
@@ -305,5 +306,5 @@ def check_for_model(params: Any, vocab_size: int, max_logprobs: int) -> None:
 
 
 def outside_vocabulary(token_ids: Iterable[int] | None, vocab_size: int) -> list[int]:
-    """Those that are no tokens of the model."""
+    """The token ids that are not in the vocabulary."""
     return [one for one in token_ids or () if not 0 <= one < vocab_size]

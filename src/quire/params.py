@@ -1,8 +1,8 @@
 """`SamplingParams`: the sampling parameters of one request, and their validation.
 
-Made by users and sent in `EngineCoreRequest`. Checks everything that can be checked without a
-model; the InputProcessor checks the rest (vocabulary, `max_logprobs`, context length). Names,
-defaults, order and messages are vLLM's.
+Created by users and sent in `EngineCoreRequest`. Checks everything that does not depend on a model;
+the InputProcessor checks the rest (vocabulary, `max_logprobs`, context length). Names, defaults,
+order and messages are vLLM's.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from quire.suggest import did_you_mean
 logger = get_logger(__name__)
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below this choose the most likely token."""
+"""Below this temperature, sampling is greedy."""
 MIN_TEMPERATURE = 1e-2
-"""Positive temperatures below this are raised to it: dividing by less overflows float32."""
+"""Lower positive temperatures are raised to this value: dividing by them overflows float32."""
 _MAX_SEED = 2**64 - 1
 
 NOT_YET: dict[str, tuple[object, ...]] = {
@@ -53,25 +53,25 @@ NOT_YET: dict[str, tuple[object, ...]] = {
     "prompt_logprob_start": (None,),
     "watermarking": (None, False),
 }
-"""vLLM's fields that are not implemented, with their values that have no effect."""
+"""vLLM's fields that are not implemented, with the values that have no effect."""
 _WHY_NOT_YET = {
-    "prompt_logprob_token_ids": "prompt_logprobs gives those of the most likely tokens",
-    "prompt_logprob_start": "prompt_logprobs gives those of the whole prompt",
+    "prompt_logprob_token_ids": "prompt_logprobs returns those of the most likely tokens",
+    "prompt_logprob_start": "prompt_logprobs returns those of the whole prompt",
     "watermarking": "Quire does not watermark text",
 }
 _OLD_NAMES = {"guided_decoding": "structured_outputs"}
-"""Keywords of earlier versions of vLLM."""
+"""Names of fields in earlier versions of vLLM, with the current names."""
 
 
 class ModelLimits(Protocol):
-    """What `SamplingParams.verify` reads of a model's configuration."""
+    """The parts of a model's configuration that `SamplingParams.verify` uses."""
 
     @property
     def max_logprobs(self) -> int:
-        """Most log-probabilities of a place; -1: as many as there are tokens."""
+        """Maximum number of log-probabilities per position; -1: the vocabulary size."""
 
     def get_vocab_size(self) -> int:
-        """Number of tokens."""
+        """Size of the vocabulary in tokens."""
 
 
 class RequestOutputKind(Enum):
@@ -80,13 +80,13 @@ class RequestOutputKind(Enum):
     CUMULATIVE = 0
     """All output so far."""
     DELTA = 1
-    """Only the output since the last one."""
+    """The output since the previous one."""
     FINAL_ONLY = 2
-    """One output with all of it, when the request is finished."""
+    """A single output with everything, when the request is finished."""
 
 
 class SamplingType(IntEnum):
-    """How tokens are chosen."""
+    """How tokens are sampled."""
 
     GREEDY = 0
     RANDOM = 1
@@ -94,14 +94,14 @@ class SamplingType(IntEnum):
 
 
 class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
-    """When an output ends because it repeats itself. Raises RequestError for what means nothing."""
+    """When to end an output that repeats itself. Raises RequestError for inconsistent values."""
 
     max_pattern_size: int = 0
-    """Most tokens of a pattern; 0: none is looked for."""
+    """Maximum length of a pattern in tokens; 0 turns the detection off."""
     min_pattern_size: int = 0
-    """Fewest; 0 means 1."""
+    """Minimum length of a pattern in tokens; 0 means 1."""
     min_count: int = 0
-    """How often the pattern must stand at the end of the output; at least 2."""
+    """Number of repetitions at the end of the output that end it; at least 2."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -122,13 +122,13 @@ class RepetitionDetectionParams(msgspec.Struct, omit_defaults=True):
 
 
 class _CheckedNames(msgspec.StructMeta):
-    """Refuses unknown keywords with the nearest name; msgspec alone does not suggest one."""
+    """Rejects unknown keywords and suggests the nearest name, which msgspec does not do."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for old, new in _OLD_NAMES.items():
             if old in kwargs:
                 if new in kwargs:
-                    raise TypeError(f"{old} is an older name of {new}: give one of them")
+                    raise TypeError(f"{old} is the former name of {new}: give only {new}")
                 kwargs[new] = kwargs.pop(old)
         for name in kwargs:
             if name not in self.__struct_fields__ or name.startswith("_"):
@@ -138,55 +138,57 @@ class _CheckedNames(msgspec.StructMeta):
 
 
 class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True):
-    """Sampling parameters for text generation; validated and normalised when made.
+    """Sampling parameters for text generation; validated and normalised when created.
 
-    Assigning to a field afterwards is not validated until the request is added.
+    Fields that are assigned later are validated when the request is added.
     """
 
     n: int = 1
     """Number of outputs to return for the prompt."""
     presence_penalty: float = 0.0
-    """Taken off the logit of each token that was generated; in [-2, 2]."""
+    """Subtracted from the logit of each generated token; in [-2, 2]."""
     frequency_penalty: float = 0.0
-    """The same, as often as it was generated; in [-2, 2]."""
+    """Subtracted from a token's logit once per generated occurrence; in [-2, 2]."""
     repetition_penalty: float = 1.0
-    """For each token of the prompt and the output: divides a positive logit, multiplies another.
-    Above 0; values above 1 are against repetition."""
+    """Divides the positive logits, and multiplies the negative logits, of tokens in the prompt and
+    the output. Must be above 0; values above 1 discourage repetition."""
     temperature: float = 1.0
-    """Randomness, in [0, 2]; 0 chooses the most likely token every time."""
+    """Randomness, in [0, 2]; 0 always chooses the most likely token."""
     watermarking: bool | None = None
     """Must be None or False: Quire does not watermark text."""
     top_p: float = 1.0
-    """Keep the most likely tokens whose probabilities add up to this; in (0, 1]."""
+    """Keep the most likely tokens up to this total probability; in (0, 1]."""
     top_k: int = 0
-    """Keep this many of the most likely tokens; 0 or -1 keeps all."""
+    """Keep this number of the most likely tokens; 0 or -1 keeps all."""
     min_p: float = 0.0
-    """Drop tokens less likely than this share of the most likely one; in [0, 1]."""
+    """Drop tokens whose probability is below this share of the highest one; in [0, 1]."""
     seed: int | None = None
-    """Requests with the same seed get the same tokens; None: a different seed for each request."""
+    """Requests with the same seed get the same tokens; None: each request gets its own seed."""
     stop: str | list[str] | None = None
-    """Strings that end the output; not part of it unless `include_stop_str_in_output`."""
+    """Strings that end the output; excluded from it unless `include_stop_str_in_output`."""
     stop_token_ids: list[int] | None = None
     """Tokens that end the output."""
     ignore_eos: bool = False
     """Do not stop at the model's end-of-sequence token."""
     max_tokens: int | None = 16
-    """Most tokens to generate; None: until the context is full."""
+    """Maximum number of tokens to generate; None: until the context is full."""
     min_tokens: int = 0
-    """Before this many tokens, ignore end-of-sequence, stop tokens and stop strings; but where
-    `structured_outputs` allows nothing else, the text ends."""
+    """Before this number of tokens, end-of-sequence, stop tokens and stop strings are ignored,
+    unless `structured_outputs` allows no other token."""
     logprobs: int | None = None
     """Number of most likely tokens whose log-probabilities to return; -1: the whole vocabulary."""
     prompt_logprobs: int | None = None
-    """As `logprobs`, for the prompt's tokens from the second on; disables the prefix cache."""
+    """Like `logprobs`, for the prompt's tokens from the second one on; bypasses the prefix
+    cache."""
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
-    """Tokens whose log-probabilities to return, instead of the most likely ones'."""
+    """Tokens whose log-probabilities to return instead of those of the most likely tokens."""
     flat_logprobs: bool = False
-    """Log-probabilities come as `FlatLogprobs`, which reads like a list and takes little memory."""
+    """Return log-probabilities as `FlatLogprobs`, which behaves like a list and needs little
+    memory."""
     detokenize: bool = True
-    """False: token ids only, `text` stays empty."""
+    """False: return only token ids; `text` stays empty."""
     skip_special_tokens: bool = True
     """Leave special tokens out of the text."""
     spaces_between_special_tokens: bool = True
@@ -194,32 +196,35 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     include_stop_str_in_output: bool = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     stream_interval: int | None = None
-    """Tokens between two outputs while streaming; the first and the last come at once."""
+    """Number of tokens between streamed outputs; the first and the last output are sent at once."""
     skip_clone: bool = False
-    """This object is used for one request alone, so it need not be copied."""
+    """True: this object is used for one request only, so it need not be copied."""
     structured_outputs: StructuredOutputsParams | None = None
-    """What the text has to look like."""
+    """Constraints on the form of the text."""
     logit_bias: dict[int, float] | None = None
     """Added to the logits of these tokens; values are limited to [-100, 100]."""
     allowed_token_ids: list[int] | None = None
     """Only these tokens may be chosen."""
     extra_args: dict[str, Any] | None = None
-    """Passed unchanged to custom logits processors. An engine in another process, and HTTP, take
-    JSON values only."""
+    """Passed unchanged to custom logits processors. Engines in another process, and HTTP, accept
+    only JSON values."""
     bad_words: list[str] | None = None
-    """Texts that may not be generated, with and without a space before them: the last token of one
-    is not chosen where the output ends with those before it."""
+    """Texts that must not be generated, with or without a space before them: their last token is
+    forbidden where the output ends with the other tokens."""
     skip_reading_prefix_cache: bool | None = None
     """True: compute the whole prompt even if its beginning is cached."""
     thinking_token_budget: int | None = None
-    """Most tokens of reasoning: after them its end is put. None or -1: as many as it takes."""
+    """Maximum number of reasoning tokens, after which the end mark is forced. None or -1: no
+    limit."""
     repetition_detection: RepetitionDetectionParams | None = None
     """End an output that repeats itself, with the finish reason `repetition`."""
     routed_experts_prompt_start: int = 0
-    """Accepted: no output says which experts were chosen, from whichever token on."""
+    """Accepted for compatibility; has no effect, because outputs do not contain the chosen
+    experts."""
     trace_decode_token_ids: list[int] | None = None
-    """The output, which ends with the last of these: nothing is chosen, and log-probabilities are
-    the model's own. End tokens and stop strings do not end it before."""
+    """Fixed output tokens. The output ends with the last of them, and no token is sampled;
+    log-probabilities are the model's own. End tokens and stop strings do not end the output
+    earlier."""
     _bad_words_token_ids: list[list[int]] | None = None
     _reasoning: ReasoningMarks | None = None
     _kept_token_ids: list[int] | None = None
@@ -245,7 +250,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
 
     @classmethod
     def from_optional(cls, **values: Any) -> SamplingParams:
-        """Like the constructor, but `None` means the default (except where None has a meaning)."""
+        """Like the constructor, but None selects the default (except for `max_tokens`)."""
         defaults = {
             name: value
             for name, value in values.items()
@@ -262,16 +267,16 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
 
     @property
     def num_logprobs(self) -> int | None:
-        """Log-probabilities to return at each position beside the sampled token's; None: none, not
-        even that."""
+        """Number of log-probabilities per position, besides the sampled token's; None: return
+        none."""
         if self.logprobs is None and self.logprob_token_ids:
             return len(self.logprob_token_ids)
         return self.logprobs
 
     @property
     def all_stop_token_ids(self) -> set[int]:
-        """`stop_token_ids` as a set; the model's end-of-sequence token, which the engine adds, is
-        not among them."""
+        """`stop_token_ids` as a set, without the model's end-of-sequence token, which the engine
+        adds."""
         return set(self.stop_token_ids or ())
 
     @property
@@ -281,28 +286,29 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
 
     @property
     def reasoning(self) -> ReasoningMarks | None:
-        """How the reasoning of this request is marked; None: as the engine's options say."""
+        """The reasoning marks of this request; None: those of the engine's options."""
         return self._reasoning
 
     @property
     def kept_token_ids(self) -> list[int]:
-        """Special tokens that the text has although `skip_special_tokens` leaves special tokens
-        out: the marks that a reader of replies looks for. A server sets them, never a caller."""
+        """Special tokens that stay in the text despite `skip_special_tokens`: marks that the parser
+        of replies needs. Set by the server, not by callers."""
         return self._kept_token_ids or []
 
     def keep_tokens(self, token_ids: Iterable[int]) -> None:
-        """Sets `kept_token_ids`."""
+        """Set `kept_token_ids`."""
         self._kept_token_ids = sorted(token_ids)
 
     @property
     def output_text_buffer_length(self) -> int:
-        """Characters to delay while streaming, so that no part of a stop string is shown."""
+        """Number of characters to hold back while streaming, so that no part of a stop string
+        appears."""
         if not self.stop or self.include_stop_str_in_output:
             return 0
         return max(len(text) for text in self.stop) - 1
 
     def __repr__(self) -> str:
-        """The fields that vLLM always shows, in its order, and the others that were set."""
+        """Shows the fields that vLLM always shows, in its order, and other fields that were set."""
         names = [*_SHOWN, *(name for name in _OTHERS if getattr(self, name) != _OTHERS[name])]
         return f"SamplingParams({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -322,17 +328,17 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         structured_outputs_config: object = None,
         tokenizer: object = None,
     ) -> None:
-        """Validates again, after fields were assigned; with a model's configuration, also that its
-        vocabulary has the tokens that are named. The engine does both for each request, and what
-        takes a tokenizer too. Raises RequestError."""
+        """Validate again after fields were assigned; with a model's configuration, also check that
+        named tokens are in its vocabulary. The engine does both for each request, and the checks
+        that need a tokenizer. Raises RequestError."""
         del speculative_config, structured_outputs_config, tokenizer
         self.__post_init__()
         if model_config is not None:
             check_for_model(self, model_config.get_vocab_size(), model_config.max_logprobs)
 
     def update_from_trace(self, room: int) -> None:
-        """With `trace_decode_token_ids`: nothing but their end ends the output. `room`: most tokens
-        that the context has behind the prompt. Needs `max_tokens`."""
+        """With `trace_decode_token_ids`, let only the end of these tokens end the output. `room`:
+        number of tokens that fit into the context after the prompt. Requires `max_tokens`."""
         if self.trace_decode_token_ids is None:
             return
         trace = self.trace_decode_token_ids[: max(room, 1)]
@@ -344,10 +350,10 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
     def update_from_generation_config(
         self, generation_config: Mapping[str, Any], eos_token_id: int | None = None
     ) -> None:
-        """Adds the model's further end-of-sequence ids to `stop_token_ids`, unless `ignore_eos`.
+        """Add the model's other end-of-sequence ids to `stop_token_ids`, unless `ignore_eos`.
 
-        `eos_token_id`, the tokenizer's own, is left out: it ends a request with `stop_reason` None;
-        the others are reported like a user's stop token.
+        The tokenizer's `eos_token_id` is not added: it ends a request with `stop_reason` None,
+        while the others are reported like a user's stop tokens.
         """
         found = generation_config.get("eos_token_id")
         if self.ignore_eos or found is None:
@@ -357,11 +363,12 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
         self.stop_token_ids = list(dict.fromkeys([*(self.stop_token_ids or []), *extra]))
 
     def mark_reasoning(self, marks: ReasoningMarks) -> None:
-        """Says how the reasoning of this request is marked: grammars begin after it."""
+        """Set the reasoning marks of this request: grammars apply after the reasoning."""
         self._reasoning = marks
 
     def update_from_tokenizer(self, tokenizer: TextEncoder) -> None:
-        """Turns `bad_words` into tokens. Raises RequestError for what is no token, or too many."""
+        """Tokenize `bad_words`. Raises RequestError for words without tokens, or for too many
+        words."""
         words = self.bad_words
         self._bad_words_token_ids = (
             bad_word_token_ids(words, tokenizer, env.max_bad_words()) if words else None
@@ -517,7 +524,7 @@ def _checked_budget(given: Any) -> int | None:
 
 
 def _checked_detection(given: Any) -> RepetitionDetectionParams | None:
-    """From an object or, as JSON has it, a dict."""
+    """Convert an object or a dict (from JSON)."""
     if given is None:
         return None
     if isinstance(given, RepetitionDetectionParams):

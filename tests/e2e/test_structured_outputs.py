@@ -175,7 +175,7 @@ def test_older_names_offline(llm: LLM) -> None:
     params = SamplingParams(guided_decoding=guided, max_tokens=9)  # type: ignore[call-arg]
     assert params.structured_outputs == StructuredOutputsParams(choice=["yes", "no"])
     assert llm.generate("a", params, use_tqdm=False)[0].outputs[0].text in ("yes", "no")
-    with pytest.raises(TypeError, match="give one of them"):
+    with pytest.raises(TypeError, match="give only structured_outputs"):
         SamplingParams(guided_decoding=guided, structured_outputs=guided)  # type: ignore[call-arg]
     with pytest.raises(RequestError, match="Unimplemented keys"):
         llm.generate("a", _params(json={"not": {}}), use_tqdm=False)

@@ -363,10 +363,10 @@ def test_a_column_that_the_native_library_does_not_have_is_refused(
         ({"seen": lists([1] * 5001, 1.0)}, "seen has a row of a wrong length"),
         ({"repetition_penalty": floats(0.0)}, "repetition_penalty is not positive"),
         ({"chosen": ints(5000)}, "no such token is chosen"),
-        ({"mask": replace(ONE, index=ints(39))}, "mask has a row without words"),
-        ({"mask": replace(ONE, index=ints(-2))}, "mask has a row without words"),
-        ({"mask": replace(ONE, index=ONE.index[1:])}, "mask has int32 .39. for 40 rows"),
-        ({"mask": replace(ONE, words=ONE.words[:, 1:])}, "not uint32 with 157 words"),
+        ({"mask": replace(ONE, index=ints(39))}, "mask has an index without words"),
+        ({"mask": replace(ONE, index=ints(-2))}, "mask has an index without words"),
+        ({"mask": replace(ONE, index=ONE.index[1:])}, "mask has an index of int32 .39. for 40"),
+        ({"mask": replace(ONE, words=ONE.words[:, 1:])}, "must be uint32 with 157 words"),
     ],
 )
 def test_tokens_that_are_none_are_refused(

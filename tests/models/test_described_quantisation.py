@@ -85,7 +85,7 @@ def test_a_bias_that_is_not_zero_is_refused(
 def test_it_is_said_that_the_description_is_missing(tmp_path: Path) -> None:
     write_described(Kind(gptq(4), GPTQ, "quantize_config.json"), llama(), tmp_path)
     (tmp_path / "quantize_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"qweight' is of a quantised checkpoint.*hf_quant_"):
+    with pytest.raises(CheckpointError, match=r"qweight' belongs to a quantised.*hf_quant_"):
         weights_of(tmp_path)
 
 
@@ -122,10 +122,10 @@ def test_what_cannot_be_read_is_named(config: Any, named: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "part", "named"),
     [
-        (Kind(gptq(3), {**GPTQ, "bits": 3}), "qzeros", "do not agree on 2, 3, 4 or 8 bits"),
-        (Kind(hqq(4, 1), {"quant_method": "hqq"}), "shape", "there is no tensor 'shape'"),
+        (Kind(gptq(3), {**GPTQ, "bits": 3}), "qzeros", "must agree on 2, 3, 4 or 8 bits"),
+        (Kind(hqq(4, 1), {"quant_method": "hqq"}), "shape", "tensor 'shape', the size"),
         (Kind(hqq(4, 1), {"quant_method": "hqq"}), "zero", "scale or zero is missing"),
-        (DESCRIBED["packed-8"], "weight_scale", "there is no tensor"),
+        (DESCRIBED["packed-8"], "weight_scale", "has no tensor"),
     ],
 )
 def test_parts_that_are_damaged_or_missing_are_named(

@@ -37,10 +37,10 @@ from quire.weights.quantised.store import as_shipped
 
 EXPANDED = [kind for kind in KINDS if kind != "nvfp4"]
 FORMATS = {
-    "fp8-held-blocks": "e4m3 g32 f32 (9.00 bits a weight)",
-    "nvfp4": "e2m1 g16 e4m3 a16 (4.50 bits a weight)",
-    "nf4-nested": "nf4 g64 f32 (4.50 bits a weight)",
-    "gptq-act-order": "u4 g32 f32+zero+order a16 (5.25 bits a weight)",
+    "fp8-held-blocks": "e4m3 g32 f32 (9.00 bits per weight)",
+    "nvfp4": "e2m1 g16 e4m3 a16 (4.50 bits per weight)",
+    "nf4-nested": "nf4 g64 f32 (4.50 bits per weight)",
+    "gptq-act-order": "u4 g32 f32+zero+order a16 (5.25 bits per weight)",
 }
 HELD = [kind for kind in KINDS if kind not in ("fp8-blocks", "bitsandbytes-8")]
 

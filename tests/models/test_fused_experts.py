@@ -142,7 +142,7 @@ def _fewer_experts(tensors: Tensors, name: str) -> None:
         (_without_scales, "gate_up_proj_scales"),
         (_fewer_scales, "scales do not fit together"),
         (_flat_blocks, "4 dimensions"),
-        (_signed_blocks, "not bytes"),
+        (_signed_blocks, "must hold uint8"),
         (_fewer_experts, r"missing tensor .*experts\.4\.gate_proj"),
     ],
 )

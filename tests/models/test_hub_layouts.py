@@ -81,7 +81,7 @@ def test_a_config_as_transformers_4_wrote_it(backend: Backend, tmp_path: Path) -
     del config["head_dim"]
     path.write_text(json.dumps(config))
     with pytest.raises(
-        CheckpointError, match=r"q_proj.weight.*\[560, 112\].*asks for \[112, 112\]"
+        CheckpointError, match=r"q_proj.weight.*\[560, 112\].*requires \[112, 112\]"
     ):
         load(directory, backend)
     config["head_dim"] = 80

@@ -257,7 +257,7 @@ def test_only_the_families_here_if_asked(plain: Path) -> None:
         ({"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "num_hidden_layers": 2,
           "layer_types": ["conv", "full_attention"]}, "layers of the kind conv"),
         ({"architectures": ["CwmForCausalLM"], "model_type": "cwm",
-          "quantization_config": {"quant_method": "fp8"}}, "no quantised weights"),
+          "quantization_config": {"quant_method": "fp8"}}, "do not support quantised weights"),
     ],
 )  # fmt: skip
 def test_what_transformers_cannot_run_here(config: dict[str, Any], message: str) -> None:

@@ -194,7 +194,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(words) == 1
     assert "is not empty; give the name of a new directory" in capsys.readouterr().err
     assert main(["quantize", str(out), str(tmp_path / "again")]) == 1
-    assert "holds packed weights; pack the original" in capsys.readouterr().err
+    assert "has packed weights; pack the original" in capsys.readouterr().err
     assert main(["quantize", str(model)]) == 1
     assert "give a model and a new directory, not 1 words" in capsys.readouterr().err
     assert main(["explain", str(out)]) == 0
@@ -213,7 +213,7 @@ def test_packed_weights_cannot_be_contradicted(tmp_path: Path) -> None:
         plan_engine(EngineArgs(str(out), quantization="int8_w8a8"))
     with pytest.raises(ConfigError, match=r"packed in bfloat16.*--dtype float32"):
         plan_engine(EngineArgs(str(out), dtype="float32"))
-    with pytest.raises(ConfigError, match="packed weights are the CPU backend's"):
+    with pytest.raises(ConfigError, match="packed weights need the CPU backend"):
         plan_engine(EngineArgs(str(out), backend="reference"))
     with pytest.raises(CheckpointError, match="holds no weights"):
         tokens(out, load_format="safetensors")
@@ -221,7 +221,7 @@ def test_packed_weights_cannot_be_contradicted(tmp_path: Path) -> None:
 
 def test_only_the_cpu_backend_packs(tmp_path: Path) -> None:
     model = write_tiny_checkpoint(tmp_path / "model")
-    with pytest.raises(ConfigError, match="here the reference backend computes"):
+    with pytest.raises(ConfigError, match="the reference backend is selected"):
         pack(model, tmp_path / "out", backend="reference")
     assert not (tmp_path / "out").exists()
 
@@ -251,5 +251,5 @@ def test_random_weights_need_no_checkpoint(tmp_path: Path) -> None:
         tokens(model)
     with pytest.raises(ConfigError, match="load_format='npcache' is not known; use one of auto"):
         tokens(model, load_format="npcache")
-    with pytest.raises(ConfigError, match=r"load_format='gguf': .* holds no GGUF file"):
+    with pytest.raises(ConfigError, match=r"load_format='gguf': .* has no GGUF file"):
         tokens(model, load_format="gguf")

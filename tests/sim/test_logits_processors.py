@@ -267,7 +267,7 @@ def test_objects_reach_an_engine_of_this_process_alone(
         if engine_mode == "thread":
             assert await tokens(chooser=only_67) == [67] * 3
             return
-        with pytest.raises(RequestError, match=r"extra_args must hold only JSON values where the"):
+        with pytest.raises(RequestError, match=r"extra_args must contain only JSON values if the"):
             await tokens(chooser=only_67)
         assert engine.get_num_unfinished_requests() == 0
         assert len(await tokens(other=[1, {"a": None}])) == 3

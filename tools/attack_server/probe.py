@@ -2,7 +2,7 @@
 
 A process, because a thread would wait for the interpreter that the attack keeps busy.
 
-Attackers, server and probe share the machine's processors. So beside the time of each answer the
+Attackers, server and probe share the machine's processors. So, besides the time of each answer, the
 probe takes two others:
 
 - the server's: until the reply has arrived in the system's buffer, with the system's time stamp of
@@ -28,7 +28,7 @@ _REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.01
 _SO_TIMESTAMPNS = 35
-"""Of Linux: the system says when bytes arrived. The level and kind of what it says too."""
+"""Linux's socket option that reports when bytes arrived; also the level and kind of its message."""
 _TIMESPEC = struct.Struct("@ll")
 _SCHEDSTAT = "/proc/%d/task/%d/schedstat"
 
@@ -132,7 +132,7 @@ def _answer(port: int, context: ssl.SSLContext | None) -> tuple[str, float]:
 
 
 def _age_s(notes: list[tuple[int, int, bytes]]) -> float:
-    """How long ago bytes arrived, by what the system says beside them; 0 if it says nothing."""
+    """How long ago bytes arrived, by the system's timestamp; 0 without a timestamp."""
     for level, kind, data in notes:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)

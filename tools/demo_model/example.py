@@ -59,7 +59,7 @@ def is_held_out(key: str) -> bool:
 
 
 def exchange(item: Item) -> tuple[Message, Message]:
-    """The item as two earlier turns of a chat. Its thought lies beside the answer, not in it."""
+    """The item as two earlier turns of a chat. Its thought is separate from the answer."""
     return (
         {"role": "user", "content": item.prompt},
         {"role": "assistant", "content": item.answer, "thought": item.thought},

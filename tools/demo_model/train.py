@@ -142,7 +142,7 @@ class Trainer:
         self.sync()
 
     def share_done(self) -> float:
-        """The share of the run that is behind, which the workers average."""
+        """The fraction of the run that is complete, which the workers average."""
         if self.options.minutes:
             return (time.monotonic() - self.started) / 60 / float(self.options.minutes)
         return self.optimizer.steps / float(self.options.steps)

@@ -1,4 +1,4 @@
-"""Greedy text beside llama.cpp's of the same GGUF file: `python -m tools.quality.greedy PYTHON`.
+"""Compares greedy text with llama.cpp's, same GGUF file: `python -m tools.quality.greedy PYTHON`.
 
 PYTHON has PyPI's llama-cpp-python; it runs this file with the prompts as token ids. Both continue
 each prompt by 64 tokens. Where the tokens differ first, the logits of the file's own numbers in

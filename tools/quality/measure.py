@@ -26,7 +26,7 @@ class Row:
 
     name: str
     bytes_per_weight: float | None
-    """Of all weights of the model, as they lie in memory; None: not known."""
+    """Bytes of all weights of the model in memory; None: unknown."""
     perplexity: float | None
     mean: float
     percentile_99: float
@@ -35,7 +35,7 @@ class Row:
     positions: int
 
     def cells(self) -> tuple[str, ...]:
-        """As in the table, behind the model's name."""
+        """Columns of the table after the model's name."""
         size = "-" if self.bytes_per_weight is None else f"{self.bytes_per_weight:.3f}"
         perplexity = "-" if self.perplexity is None else f"{self.perplexity:.3f}"
         return (
@@ -81,7 +81,7 @@ def row_of(
 
 
 def bytes_per_weight(backend: Backend, subject: Subject, choice: Choice) -> float:
-    """Of all weights as the backend holds them."""
+    """Bytes of all weights in the backend's format."""
     program, _ = rounded(subject.program, subject.store, choice, _nothing)
     program = run_passes(program, choice.weights)
     count = sum(prod(param.shape) for param in program.params())

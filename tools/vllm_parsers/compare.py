@@ -1,4 +1,4 @@
-"""What Quire's formats read in the recorded cases, beside what vLLM's parsers said."""
+"""Compares what Quire's formats read in the recorded cases with vLLM's parsers."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 Case = dict[str, Any]
-BEHIND = "text behind calls is content"
+BEHIND = "text after calls is content"
 STAYS = "what begins as a call stays one: cut short, or of a tool that is not offered"
-NO_CALL = "what is no call in the family's form is content"
+NO_CALL = "text that is not a call in the family's form is content"
 VALUES = "arguments are written by the tool's schema, else as the model wrote them"
 NAMES = "names are those that the model wrote"
 SPLIT = "a text is split in another place"

@@ -150,7 +150,7 @@ def environment(work: Path) -> dict[str, str]:
 
 
 def _needs_engine(source: Path, name: str) -> bool:
-    """Whether a file, or the fixtures beside it, start engines or servers: then it gets a process
+    """Whether a file, or the fixtures next to it, start engines or servers: then it gets a process
     of its own."""
     path = source / "tests" / name
     places = [path, *(one for one in [path.with_name("conftest.py")] if one.is_file())]
@@ -206,13 +206,13 @@ def _run_files(work: Path, source: Path, results: Path, names: list[str], model:
 
 
 def _last_error(log: str) -> str:
-    """Of a process that ended before it had a test."""
+    """Outcome of a process that ended before it ran a test."""
     errors = [line for line in log.splitlines() if line.startswith("E ")]
     return errors[-1] if errors else "did not end in time"
 
 
 def _read_by(path: Path) -> list[Path]:
-    """A test file, and those beside it and above it that name models too."""
+    """A test file, and other files in its folder and the parent folders that name models."""
     above = (folder / "conftest.py" for folder in path.parents)
     return [each for each in (path, path.with_name("utils.py"), *above) if each.is_file()]
 

@@ -1,4 +1,4 @@
-// How ops that treat each row on its own share their rows over the pool.
+// Distributes the rows of row-wise ops over the threads of the pool.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace quire {
 
-// Elements of a row-wise op that one worker handles at a time, at least: smaller pieces cost more
-// to share than to do. Long steps have larger pieces, so many for each worker.
+// Minimum number of elements that a worker takes at a time: sharing smaller pieces costs more than
+// computing them. Long steps have larger pieces, kPiecesEach for each worker.
 constexpr int64_t kGrainElements = 4096;
 constexpr int64_t kPiecesEach = 32;
 
-// Calls body(span of rows) for all of them, on several threads.
+// Calls body(span) for spans that together cover all rows, on several threads.
 template <class Body>
 void by_rows(const Step& step, int64_t rows, int64_t width, Body&& body) {
   Pool& pool = step.model.pool;

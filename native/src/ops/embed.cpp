@@ -1,4 +1,4 @@
-// Lookups in tables of rows: token embeddings, learned positions, and the rows that want logits.
+// Lookups of rows: token embeddings, learned positions, and the rows that get logits.
 #include <algorithm>
 
 #include "ops/by_rows.h"
@@ -126,7 +126,7 @@ const OpRegistration kEmbed({QUIRE_OP_EMBED, "embed", check_embed, run_embed, lo
                              reserve_embed});
 const OpRegistration kPositions({QUIRE_OP_POSITIONS, "positions", check_positions, run_positions,
                                  look_at_positions});
-// Rows that are taken were looked at where they were computed.
+// The op that computed the taken rows has checked them already.
 const OpRegistration kTakeRows({QUIRE_OP_TAKE_ROWS, "take_rows", check_take_rows, run_take_rows});
 
 }  // namespace

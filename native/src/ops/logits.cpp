@@ -1,4 +1,4 @@
-// The last op: logits of the wanted rows in slabs, and the choice of their tokens.
+// The last op: computes logits in slabs of rows, and samples their tokens.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 namespace quire {
 namespace {
 
-// Rows of logits that exist at once.
+// Maximum number of rows of logits in memory at a time.
 constexpr int64_t kLogitsSlab = 64;
 
 void cap_row(float* logits, int64_t size, float cap) {

@@ -1,4 +1,4 @@
-// What the checks of all ops have in common: whether a model has what an op names.
+// Checks shared by all ops: whether the model has the values and weights that an op names.
 #pragma once
 
 #include <cstdint>

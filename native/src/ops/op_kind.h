@@ -1,7 +1,7 @@
-// What the executor knows of a kind of op: one record, which stands beside the op's kernel.
+// OpKind: the executor's interface to a kind of op. The record is defined next to the op's kernel.
 //
-// When ops are set, model.cpp looks up the kind of each, checks it and reserves what it needs;
-// step.cpp and finite_watch.cpp call its functions. They name no kind.
+// When ops are set, model.cpp looks up the kind of each op, checks the op and reserves memory for
+// it; step.cpp and finite_watch.cpp call the functions of the record.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class OpChecks;
 struct Model;
 struct Step;
 
-// What the ops of a model need beyond their values: the largest of what each of them asks for.
+// Memory and sizes that the ops of a model need in addition to their values: the maximum over ops.
 struct OpNeeds {
   size_t scratch_bytes = 64;    // of products, which run one after the other
   size_t logits_bytes = 0;      // of the logits that exist at once
@@ -29,13 +29,13 @@ struct OpKind {
   const char* name;  // in messages
   // Throws std::invalid_argument unless the op's views, weights and numbers fit the model.
   void (*check)(const OpChecks& checks, const quire_op& op);
-  // Shares the op's rows over the model's pool, and is done when it returns.
+  // Runs the op on the threads of the model's pool, and returns when it is complete.
   void (*run)(const Step& step, const quire_op& op);
-  // Has the values looked at that the op has computed. Null: it computes none.
+  // Checks the values that the op has computed. Null: there is nothing to check.
   void (*look)(FiniteWatch& watch, const quire_op& op) = nullptr;
   // Adds what the op needs. Null: nothing. Called after `check`.
   void (*reserve)(const Model& model, const quire_op& op, OpNeeds& needs) = nullptr;
-  bool is_last = false;  // it ends a model, and nothing else does
+  bool is_last = false;  // whether the op must be the last op of a model
 };
 
 // Puts a kind into the table. There is one static object for each, made when the library loads.

@@ -1,4 +1,4 @@
-// Elementwise ops that no fusion took into a neighbour.
+// Elementwise ops that were not fused with another op.
 #include <algorithm>
 #include <cmath>
 

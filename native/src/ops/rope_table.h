@@ -1,4 +1,4 @@
-// cos and sin of the rotary embedding by position, filled as positions are first met.
+// cos and sin of the rotary embedding by position; a row is computed at the position's first use.
 #pragma once
 
 #include <cmath>

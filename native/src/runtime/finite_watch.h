@@ -1,4 +1,4 @@
-// Which op of a step first gave a request numbers that are not finite.
+// Finds the first op of a step that computed a number for a request that is not finite.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace quire {
 
-// Looks at what each op of one step has computed, in order; which values these are, the op's kind
-// says. Each row of a value belongs to one request.
+// Checks the outputs of each op of a step, in order. The kind of op selects the values to check.
+// Each row of a value belongs to one request.
 class FiniteWatch {
  public:
   // `first_ops` has an entry for each request: the op, -1 as long as all is finite.
@@ -19,8 +19,8 @@ class FiniteWatch {
   // Once op number `index` is done.
   void look(int32_t index, const ModelOp& op);
 
-  // For the kinds of ops: a value with so many rows (quire_rows), or one with a row for each token,
-  // of which only those were computed whose logits are wanted.
+  // Called by kinds of ops. look_at_rows: a value with `rows` (quire_rows). look_at_taken: a value
+  // with a row for each token, of which only the rows that get logits were computed.
   void look_at_rows(const quire_view& view, int32_t rows);
   void look_at_taken(const quire_view& view);
 

@@ -1,4 +1,4 @@
-// Address space that costs memory only where it is touched.
+// Address space whose memory is committed when it is first written.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,11 +16,10 @@ inline size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// What all reservations of this library may take together.
+// Maximum memory of all reservations of this library together.
 inline std::atomic<int64_t> all_reserved_bytes{0};
 
-// An anonymous mapping, zero where it was never written, aligned to a huge page. Owned by whoever
-// holds the object.
+// An anonymous mapping that is aligned to a huge page and initially zero. The object owns it.
 class Reservation {
  public:
   explicit Reservation(size_t bytes) : bytes_(bytes) {
@@ -49,14 +48,14 @@ class Reservation {
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
 
-  // Gives the memory back to the system and keeps the addresses: all of it reads as zeros.
+  // Returns the memory to the system and keeps the addresses, which then read as zeros.
   void discard() {
     if (base_ != nullptr) madvise(data_, round_up(bytes_, kHugePage), MADV_DONTNEED);
   }
 
   uint8_t* data() const { return data_; }
   size_t size() const { return bytes_; }
-  // The memory that it takes once all of it was written: whole huge pages.
+  // The memory that the mapping takes when all of it has been written: whole huge pages.
   int64_t most_bytes() const { return static_cast<int64_t>(round_up(bytes_, kHugePage)); }
 
  private:

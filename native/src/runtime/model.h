@@ -65,7 +65,7 @@ struct Model {
   AttentionScratch attention;
   std::vector<Sampler> samplers;  // one per worker
 
-  // What steps take at most, beside weights and KV cache. Known once the ops are set.
+  // Maximum memory of steps, in addition to weights and KV cache. Valid once the ops are set.
   int64_t workspace_bytes() const;
 
   bool profiling = false;
@@ -111,8 +111,8 @@ struct Step {
   }
 };
 
-// Adds a table or matrix that lies packed in memory of the caller's, or a copy of a vector. Each
-// returns the new id. Throws on bad sizes.
+// Adds a packed table or matrix, whose memory the caller keeps, or a copy of a vector. Returns the
+// new id. Throws on bad sizes.
 int32_t add_table(Model& model, const quire_table_spec& spec, const void* data);
 int32_t add_matrix(Model& model, const quire_matrix_spec& spec, const void* data);
 int32_t add_vector(Model& model, const float* values, int64_t size);

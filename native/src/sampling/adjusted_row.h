@@ -12,7 +12,7 @@ namespace quire {
 constexpr int64_t kBlock = 1024;    // tokens whose logits share a maximum, and whose weights a sum
 constexpr int64_t kMostBiases = 2;  // most entries of a row's bias, as a multiple of the vocabulary
 
-// What adjusting a row needs beside the row. One per sampler; the same before and after each row.
+// Scratch memory for adjusting a row. One per sampler; unchanged after each row.
 class AdjustSpace {
  public:
   explicit AdjustSpace(int32_t vocab_size);
@@ -26,7 +26,7 @@ class AdjustSpace {
   std::vector<uint8_t> touched_;  // of each block, whether one of its logits was changed
 };
 
-// In effect for the lifetime of the object: then `logits` are as they were.
+// The adjustment lasts for the lifetime of the object; the destructor restores `logits`.
 class AdjustedRow {
  public:
   AdjustedRow(const quire_sampling& columns, int64_t l, float* logits, AdjustSpace& space);

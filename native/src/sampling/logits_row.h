@@ -12,7 +12,7 @@ namespace quire {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896341f;
 
-// Logits i .. i + 15, lanes behind the end at minus infinity.
+// Logits i .. i + 15; lanes after the end are minus infinity.
 QUIRE_INLINE F32x16 load_logits(const float* logits, int64_t i, int64_t size) {
   return gemm::first_lanes(load_some(logits, QUIRE_F32, i, size - i), size - i, -kInfinity);
 }

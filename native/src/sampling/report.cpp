@@ -1,5 +1,4 @@
-// What a sampler reports of a row: log-probabilities or logits, of the best tokens or of listed
-// ones.
+// Reports the log-probabilities or logits of a row, for its best tokens or for listed tokens.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -84,7 +83,7 @@ void Sampler::report(const quire_sampling& columns, const quire_output& output, 
   for (int64_t i = 0; i < output.logprobs_width; ++i) to_logprob(row[i]);
 }
 
-// Places behind the vocabulary's size stay as they are.
+// Entries after the vocabulary's size are not written.
 void Sampler::report_best(const quire_output& output, int64_t l, int64_t count,
                           const float* logits) {
   const int64_t wanted = std::min<int64_t>({count, output.logprobs_width, vocab_size_});

@@ -80,7 +80,7 @@ inline void interleave(const uint32_t* in, int64_t row_words, int64_t rows, int6
   }
   int64_t word = 0;
   if (rows > N / 4) {
-    // What a tile writes behind its last row, the next word's rows overwrite.
+    // A tile also writes after its last row; the rows of the next word overwrite this.
     for (; word + N < count; word += N) {
       transpose_tile<N>(in + word, row_words, out + word * rows, rows);
     }

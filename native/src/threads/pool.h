@@ -1,7 +1,7 @@
 // The compute threads: the caller of a parallel region works on it at once, and the other threads
 // join in while there is something left to do.
 //
-// Used by the step executor and by weight packing; knows nothing of what runs in it.
+// Used by the step executor and by weight packing.
 #pragma once
 
 #include <pthread.h>

@@ -253,8 +253,8 @@ void report_not_finite(const Piece& piece) {
   __atomic_store_n(flag, uint8_t{1}, __ATOMIC_RELAXED);
 }
 
-// Frees the pages that were read for a piece, so that a checkpoint and its packed weights are never
-// in memory both. Pages that it shares with its neighbours stay.
+// Frees the pages that were read for a piece, so that a checkpoint and its packed weights are not
+// both in memory. Pages that it shares with neighbouring pieces stay.
 void drop_source(const Piece& piece) {
   const quire_part& part = *piece.part;
   if (!part.mapped || part.transposed) return;

@@ -58,11 +58,11 @@ class DatasetArgs:
     num_prompts: int = 1000
     """Requests to send."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of the random generators."""
     input_len: int | None = None
-    """Short for the dataset's own input length option."""
+    """Alias of the dataset's input length option."""
     output_len: int | None = None
-    """Short for the dataset's own output length option."""
+    """Alias of the dataset's output length option."""
     random_input_len: int = 1024
     """Tokens of a random prompt."""
     random_output_len: int = 128
@@ -70,13 +70,13 @@ class DatasetArgs:
     random_range_ratio: float = 0.0
     """Spread of both lengths: uniform in [len * (1 - r), len * (1 + r)]."""
     random_prefix_len: int = 0
-    """Tokens that all random prompts begin with, beside their own."""
+    """Number of shared prefix tokens of all random prompts, in addition to their own tokens."""
     prefix_repetition_prefix_len: int = 256
     """Tokens of each shared prefix."""
     prefix_repetition_suffix_len: int = 256
     """Tokens of each prompt after its prefix."""
     prefix_repetition_num_prefixes: int = 10
-    """Different prefixes."""
+    """Number of different prefixes."""
     prefix_repetition_output_len: int = 128
     """Tokens asked for after each prompt."""
     sharegpt_output_len: int | None = None
@@ -99,7 +99,7 @@ class DatasetArgs:
     """Send the requests of a trace at their own times, which is the default; otherwise as
     --request-rate says."""
     disable_shuffle: bool = False
-    """Keep a file's own order."""
+    """Keep the order of the file."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.random_range_ratio < 1:
@@ -132,7 +132,7 @@ class DatasetArgs:
 
 
 def load_requests(args: DatasetArgs, tokenizer: Tokenizer) -> list[SampleRequest]:
-    """The requests, in the order in which they are sent. Raises ConfigError."""
+    """Return the requests in sending order. Raises ConfigError."""
     makers: dict[str, Callable[[DatasetArgs, Tokenizer], list[SampleRequest]]] = {
         "random": _random,
         "prefix_repetition": _prefix_repetition,
@@ -283,7 +283,7 @@ def _shuffled(items: list[Any], args: DatasetArgs) -> list[Any]:
 
 
 def _enough(requests: list[SampleRequest], args: DatasetArgs) -> list[SampleRequest]:
-    """A file with fewer requests than asked for is gone through again."""
+    """Repeat the requests of a file that has fewer than requested."""
     if not requests:
         return []
     return [requests[i % len(requests)] for i in range(args.num_prompts)]

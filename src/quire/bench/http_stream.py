@@ -28,7 +28,7 @@ _BROKEN = (
 
 
 class ReplyError(QuireError):
-    """The server could not be reached, broke off, or spoke something else than HTTP."""
+    """The server is unreachable, closed the connection early, or sent invalid HTTP."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Connection:
     writer: asyncio.StreamWriter
 
     async def close(self) -> None:
-        """Returns when it is closed; how the other side takes it does not matter."""
+        """Close the connection; errors of the other side are ignored."""
         self.writer.close()
         with contextlib.suppress(*_BROKEN):
             await self.writer.wait_closed()
@@ -70,7 +70,7 @@ class Client:
     async def send(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Sends a request and returns when the response's headers are here."""
+        """Send a request; return when the headers of the response have arrived."""
         while True:
             is_reused = bool(self._idle)
             connection = self._idle.pop() if is_reused else await self._open()
@@ -85,7 +85,7 @@ class Client:
                     raise ReplyError(f"{self.base_url}: {error or 'connection closed'}") from None
 
     async def events(self, response: Response) -> AsyncGenerator[bytes, None]:
-        """The data of each server-sent event, as it arrives; comments are passed over."""
+        """Yield the data of each server-sent event as it arrives; comments are skipped."""
         rest = b""
         async for chunk in self._chunks(response):
             lines = (rest + chunk).split(b"\n")
@@ -95,11 +95,11 @@ class Client:
                     yield line[5:].strip()
 
     async def body(self, response: Response) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         return b"".join([chunk async for chunk in self._chunks(response)])
 
     async def close(self) -> None:
-        """Closes what is idle."""
+        """Close idle connections."""
         while self._idle:
             await self._idle.pop().close()
 

@@ -24,13 +24,13 @@ Endpoint = Literal["/v1/completions", "/v1/chat/completions"]
 
 @dataclass(slots=True)
 class RequestResult:
-    """How one request went. Times in seconds; `start_time` on the monotonic clock."""
+    """Measurements of one request. Times in seconds; `start_time` on the monotonic clock."""
 
     prompt_len: int
     is_success: bool = False
     start_time: float = 0.0
     queue_time: float = 0.0
-    """Between being due and being sent, because of `max_concurrency`."""
+    """Time from due to sent, caused by `max_concurrency`."""
     ttft: float = 0.0
     itl: list[float] = field(default_factory=list)
     latency: float = 0.0
@@ -42,7 +42,7 @@ class RequestResult:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go, and what all of them have in common."""
+    """The endpoint, and the fields that all requests share."""
 
     client: Client
     endpoint: str
@@ -111,7 +111,7 @@ async def send_one(target: Target, request: SampleRequest, request_id: str) -> R
 
 
 def _take(result: RequestResult, event: _Event, now: float, last: float) -> float:
-    """Books one event; returns when the last token arrived."""
+    """Record one event; return when the last token arrived."""
     if event.error is not None:
         result.error = str(event.error.get("message", event.error))
         return last

@@ -31,7 +31,7 @@ _GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples behind the statistics, in seconds, of the requests that succeeded."""
+    """Samples in seconds, from successful requests, that the statistics are computed from."""
 
     ttft: list[float]
     tpot: list[float]
@@ -41,7 +41,7 @@ class Samples:
 
     @classmethod
     def of(cls, results: Sequence[RequestResult]) -> Samples:
-        """Gathers them."""
+        """Collect the samples."""
         good = [result for result in results if result.is_success]
         return cls(
             ttft=[r.ttft for r in good],
@@ -76,7 +76,7 @@ def parse_goodput(pairs: Sequence[str]) -> dict[str, float]:
 
 
 def count_good(results: Sequence[RequestResult], bounds: Mapping[str, float]) -> int:
-    """Requests that kept every bound."""
+    """Count the requests within every bound."""
     return sum(
         result.is_success
         and result.ttft <= bounds.get("ttft", math.inf)
@@ -93,7 +93,7 @@ def summarise(
     percentiles: Sequence[float],
     goodput: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The results under vLLM bench's JSON keys."""
+    """Return the results by vLLM bench's JSON keys."""
     good = [result for result in results if result.is_success]
     total_input = sum(result.prompt_len for result in good)
     total_output = sum(result.output_tokens for result in good)

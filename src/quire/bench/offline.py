@@ -32,7 +32,7 @@ PERCENTAGES = (10, 25, 50, 75, 90, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyArgs:
-    """One batch, again and again."""
+    """Options of the latency benchmark: one batch, repeated."""
 
     input_len: int = 32
     """Tokens of each prompt."""
@@ -43,13 +43,13 @@ class LatencyArgs:
     n: int = 1
     """Outputs per prompt."""
     num_iters_warmup: int = 10
-    """Runs that do not count."""
+    """Warm-up runs, which are not measured."""
     num_iters: int = 30
-    """Runs that count."""
+    """Measured runs."""
     disable_detokenize: bool = False
-    """Leave making text out of the measurement."""
+    """Do not detokenize in the measurement."""
     profile: bool = False
-    """Record one run by --profiler-config, and measure none."""
+    """Profile one run with --profiler-config instead of measuring."""
     output_json: str | None = None
     """Write the results to this file."""
 
@@ -61,22 +61,22 @@ class LatencyArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputArgs:
-    """All requests at once."""
+    """Options of the throughput benchmark: all requests at once."""
 
     n: int = 1
     """Outputs per prompt."""
     num_warmups: int = 0
     """Requests that are run before the measurement."""
     disable_detokenize: bool = False
-    """Leave making text out of the measurement."""
+    """Do not detokenize in the measurement."""
     profile: bool = False
-    """Record the run by --profiler-config, which makes it slower."""
+    """Profile the run with --profiler-config, which makes it slower."""
     output_json: str | None = None
     """Write the results to this file."""
 
 
 def run_latency(args: LatencyArgs, engine_args: EngineArgs) -> dict[str, Any]:
-    """Seconds of a whole batch, over `num_iters` runs; nothing where a run is recorded instead."""
+    """Return seconds per batch over `num_iters` runs; an empty dict if a run is profiled."""
     llm = _make_llm(engine_args, args.input_len + args.output_len)
     rng = np.random.default_rng(0)
     high = min(10000, llm.llm_engine.model_config.vocab_size)
@@ -158,7 +158,7 @@ def percentiles_of(seconds: Sequence[float]) -> dict[int, float]:
 
 @contextmanager
 def _profiled(llm: LLM) -> Iterator[None]:
-    """Records the block. Raises ConfigError without --profiler-config."""
+    """Profile the body. Raises ConfigError without --profiler-config."""
     llm.start_profile()
     yield
     llm.stop_profile()

@@ -26,7 +26,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a panel's data goes, in pixels."""
+    """Area of a panel's data, in pixels."""
 
     left: float
     top: float
@@ -170,7 +170,7 @@ def bar_chart(box: Box, title: str, unit: str, bars: Sequence[tuple[str, float]]
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of an ascending list, by linear interpolation."""
+    """Return a percentile of an ascending list, by linear interpolation."""
     place = (len(ordered) - 1) * share / 100
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

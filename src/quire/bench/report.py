@@ -1,4 +1,4 @@
-"""Results as people read them and as files: tables on the terminal, JSON with vLLM's keys."""
+"""Output of results: tables on the terminal, JSON files with vLLM's keys."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 
 def save_json(path: Path, result: Mapping[str, Any], *, append: bool = False) -> None:
-    """Writes one JSON object, or adds it as a line of its own. Raises ConfigError."""
+    """Write one JSON object, or append it as a line. Raises ConfigError."""
     before = _held(path) if append else b""
     text = json.dumps(result)
     try:
@@ -93,7 +93,7 @@ def save_json(path: Path, result: Mapping[str, Any], *, append: bool = False) ->
 
 
 def _held(path: Path) -> bytes:
-    """What a file holds; nothing where there is none, or a pipe or device."""
+    """Return a file's contents; empty if it is missing, a pipe or a device."""
     try:
         return path.read_bytes() if path.is_file() else b""
     except OSError as error:

@@ -39,12 +39,12 @@ _ENDPOINTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeBenchArgs:
-    """Which server, how it is asked, and what becomes of the results."""
+    """The server, the requests, and the output of results."""
 
     backend: Literal["openai", "openai-chat", "vllm"] = "openai"
     """Which endpoint: completions (openai, vllm) or chat completions (openai-chat)."""
     endpoint: str | None = None
-    """Path of the endpoint, where it is not the backend's own."""
+    """Path of the endpoint; by default that of the backend."""
     base_url: str | None = None
     """Server as a URL; wins over --host and --port."""
     host: str = "127.0.0.1"
@@ -54,7 +54,7 @@ class ServeBenchArgs:
     model: str | None = None
     """Model to ask for; the server's first one by default."""
     served_model_name: str | None = None
-    """Name of the model in requests, where it differs from --model."""
+    """Name of the model in requests, if it differs from --model."""
     tokenizer: str | None = None
     """Directory or hub id of the tokenizer that measures prompts; the model's by default."""
     header: list[str] | None = None
@@ -114,7 +114,7 @@ class ServeBenchArgs:
         return (self.base_url or f"http://{self.host}:{self.port}").rstrip("/")
 
     def sampling(self) -> dict[str, Any]:
-        """What every request says beside its prompt."""
+        """Body fields of every request, besides its prompt."""
         names = ("temperature", "top_p", "top_k", "min_p", "logprobs")
         given = {name: getattr(self, name) for name in names}
         found = {name: value for name, value in given.items() if value is not None}

@@ -23,7 +23,7 @@ from quire.tokenizer import Tokenizer
 
 MAX_PROMPT_TOKENS = 1 << 24
 _OWN = 1 << 64
-"""Begins the seeds of the tokens that no hash id stands for."""
+"""First seed of tokens that no hash id represents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TraceFormat:
     """How to read the lines of a trace."""
 
     piece_len: int
-    """Tokens that one hash id stands for; the last of a prompt may stand for fewer."""
+    """Tokens per hash id; the last id of a prompt may have fewer."""
     seconds: float
     """Seconds in one unit of the timestamps."""
     time: str
@@ -106,7 +106,7 @@ def _prompt(
     allowed: np.ndarray[Any, Any],
     number: int,
 ) -> list[int]:
-    """Tokens of the hash ids' pieces; what they leave open is the request's own."""
+    """Return the tokens of the hash ids' pieces; the remaining tokens are unique to the request."""
     ids: list[int] = []
     for hash_id in hash_ids:
         ids += _piece(hash_id % _OWN, min(piece_len, length - len(ids)), allowed)

@@ -17,17 +17,17 @@ from quire.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficArgs:
-    """How requests arrive."""
+    """Options for the arrival of requests."""
 
     request_rate: float = math.inf
     """Requests per second; inf sends all of them at once."""
     burstiness: float = 1.0
     """Shape of the intervals' gamma distribution: 1 is a Poisson process, less is burstier,
-    inf is a steady beat."""
+    inf gives constant intervals."""
     max_concurrency: int | None = None
-    """Most requests in flight; further ones wait here, which is not counted as latency."""
+    """Maximum number of requests in flight; waiting here does not count as latency."""
     ramp_up_strategy: Literal["linear", "exponential"] | None = None
-    """Let the rate grow over the run instead of --request-rate."""
+    """Increase the rate during the run instead of using --request-rate."""
     ramp_up_start_rps: int | None = None
     """Rate at the first request."""
     ramp_up_end_rps: int | None = None

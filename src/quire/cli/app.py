@@ -22,7 +22,7 @@ from quire.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, known by name before anything of it is imported."""
+    """One command; its module is imported only when the command runs."""
 
     name: str
     module: str
@@ -30,17 +30,17 @@ class Command:
 
 
 COMMANDS = (
-    Command("serve", "serve", "Serve a model over HTTP to OpenAI clients, with a page"),
-    Command("run", "run", "Generate text or chat right here, without a server"),
+    Command("serve", "serve", "Serve a model over HTTP to OpenAI clients, with a web page"),
+    Command("run", "run", "Generate text or chat in this process, without a server"),
     Command("chat", "chat", "Chat with a running server"),
     Command("complete", "complete", "Complete text with a running server"),
-    Command("bench", "bench", "Measure: latency | throughput | serve | sweep | startup"),
-    Command("quantize", "quantize", "Pack a model's weights once, for a start at once"),
+    Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
+    Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
-    Command("models", "models", "List the architectures that can be run"),
+    Command("models", "models", "List the supported architectures"),
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
-    Command("doctor", "doctor", "Show what this machine has, and what is missing"),
-    Command("collect-env", "collect_env", "Print the facts that a report of a problem needs"),
+    Command("doctor", "doctor", "Check this machine and the installation"),
+    Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader of the pipe has closed it
+    except BrokenPipeError:  # the reader closed the pipe
         _give_up_stdout()
         return 0
     except OSError as error:
@@ -78,14 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_exception(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Prints an exception that nothing has caught, without secrets."""
+    """Print an uncaught exception, with secrets removed."""
     from traceback import format_exception
 
     print(redact("".join(format_exception(kind, error, traceback))), end="", file=sys.stderr)
 
 
 def _open_standard_streams() -> None:
-    """Opens standard streams that were closed when this process started, as /dev/null.
+    """Open standard streams that were closed when this process started, as /dev/null.
 
     Otherwise a file or a socket would get descriptor 0, 1 or 2, and receive the output.
     """
@@ -98,13 +98,13 @@ def _open_standard_streams() -> None:
 
 
 def _give_up_stdout() -> None:
-    """Keeps the interpreter from writing to standard output again when it ends."""
+    """Keep the interpreter from writing to standard output again when it exits."""
     with suppress(OSError, ValueError):  # a replaced stream may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def dispatch(prog: str, about: str, commands: Sequence[Command], words: Sequence[str]) -> int:
-    """Runs the command that the first word names; also used for commands of commands."""
+    """Run the command that the first word names; also used for subcommands."""
     if not words or words[0] in ("-h", "--help", "--help-all", "help"):
         if len(words) > 1 and words[0] == "help":
             return dispatch(prog, about, commands, [words[1], "--help"])

@@ -1,6 +1,6 @@
-"""The files of `quire run-batch`: paths, or URLs where the user gives one.
+"""The files of `quire run-batch`: local paths or URLs.
 
-A file at a URL is fetched whole before the batch begins (GET), and sent whole after it (PUT).
+A file at a URL is downloaded completely before the batch begins (GET), or uploaded after it (PUT).
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ logger = get_logger(__name__)
 _TIMEOUT_S = 1000.0
 _TRIES = 5
 RETRY_S = 5.0
-"""Pause between two attempts to send a file."""
+"""Seconds between two attempts to upload a file."""
 
 
 def is_url(place: str) -> bool:
-    """Whether a file is named by an http or https URL."""
+    """Whether a file is given by an http or https URL."""
     return place.startswith(("http://", "https://"))
 
 
 @contextmanager
 def local_input(place: str) -> Iterator[Path]:
-    """The input as a file on disk. Raises ConfigError if there is none."""
+    """The input as a local file. Raises ConfigError if it does not exist or cannot be
+    downloaded."""
     if not is_url(place):
         path = Path(place)
         if not path.is_file():
-            raise ConfigError(f"--input-file {place}: there is no such file")
+            raise ConfigError(f"--input-file {place}: the file does not exist")
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="quire-batch-") as directory:
@@ -51,10 +52,10 @@ def local_input(place: str) -> Iterator[Path]:
 
 @contextmanager
 def local_output(place: str, directory: str | None) -> Iterator[Path]:
-    """The file to write; it is sent to the URL after the block, if `place` is one.
+    """The local file to write; if `place` is a URL, it is uploaded after the block.
 
-    `directory`: where it lies until then. Raises ConfigError if it cannot be sent; the error names
-    the file, which stays.
+    `directory`: folder of the temporary file. Raises ConfigError if the upload fails; the error
+    names the file, which is kept.
     """
     if not is_url(place):
         yield Path(place)

@@ -1,4 +1,4 @@
-"""What `quire explain` says of chats. It depends on the chat template, which is rendered for it."""
+"""Facts about chats for `quire explain`. The chat template is rendered to find them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = list[tuple[str, str]]
 
 
 def reply_rows(config: EngineConfig) -> Rows:
-    """How replies are read, and how that was found."""
+    """How replies are parsed, and how the format was found."""
     templates = _templates(config)
     if templates is None:
         return []
@@ -27,14 +27,14 @@ def reply_rows(config: EngineConfig) -> Rows:
         found = find_blocking(choice, config.model, renderer)
     finally:
         renderer.close()
-    calls = str(found.tools or "not looked for: it is not known how the model writes them")
+    calls = str(found.tools or "not parsed: the model's call format is unknown")
     if found.tools is None and not found.shows_tools:
-        calls = "not looked for: the chat template shows no tools"
-    return [("reasoning", str(found.reasoning or "not looked for")), ("calls of tools", calls)]
+        calls = "not parsed: the chat template shows no tools"
+    return [("reasoning", str(found.reasoning or "not parsed")), ("tool calls", calls)]
 
 
 def turn_rows(config: EngineConfig) -> Rows:
-    """What the prefix cache is worth to a chat."""
+    """How much of a prompt the prefix cache covers in the next turn of a chat."""
     templates = _templates(config) if config.cache.enable_prefix_caching else None
     if not templates:
         return []
@@ -59,7 +59,7 @@ def turn_rows(config: EngineConfig) -> Rows:
 
 
 def _templates(config: EngineConfig) -> ChatTemplates | None:
-    """None without a tokenizer."""
+    """The chat templates of the model; None without a tokenizer."""
     path = config.model.tokenizer_path
     if path is None:
         return None

@@ -1,7 +1,7 @@
-"""The checks of `quire doctor`: a function for each topic, which yields findings.
+"""The checks of `quire doctor`: one function per topic, which yields findings.
 
-Reads the machine and the installation; changes nothing. A check that finds a part of Quire
-itself broken reports it instead of failing.
+The checks read the machine and the installation and change nothing. If a part of Quire itself is
+broken, a check reports it instead of failing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Finding:
     level: Level
     text: str
     remedy: str | None = None
-    """What the user can do about it."""
+    """What the user can do to solve the problem."""
 
 
 def all_findings() -> Iterator[Finding]:
@@ -65,7 +65,7 @@ def all_findings() -> Iterator[Finding]:
 
 
 def software() -> Iterator[Finding]:
-    """Python, the system, and the required libraries."""
+    """Python, the operating system, and the required libraries."""
     yield Finding(
         "software",
         "good",
@@ -80,11 +80,11 @@ def software() -> Iterator[Finding]:
 
 
 def processor() -> Iterator[Finding]:
-    """Cores, those that this process may use, and instruction sets."""
+    """Cores, the cores that this process may use, and instruction sets."""
     name, flags = cpuinfo()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = None
-    with suppress(ImportError):  # `software` reports it
+    with suppress(ImportError):  # reported by `software`
         from quire.backends.cpu.machine import cgroup_quota_cpus
 
         quota = cgroup_quota_cpus()
@@ -104,7 +104,7 @@ def processor() -> Iterator[Finding]:
 
 
 def compute() -> Iterator[Finding]:
-    """Which backend would run a model here."""
+    """The backend that would run a model on this machine."""
     if forced := env.forced_isa():
         yield Finding("compute", "note", f"QUIRE_ISA forces the tier {forced}")
     if forced := env.forced_backend():
@@ -117,7 +117,7 @@ def compute() -> Iterator[Finding]:
         yield Finding("compute", "good", found.description)
         yield Finding("compute", "good", f"weights: {', '.join(found.weight_formats)}")
     except ConfigError as error:
-        yield Finding("compute", "bad", str(error), "unset it, or set it to what works")
+        yield Finding("compute", "bad", str(error), "unset it, or set it to a supported value")
     except (ImportError, OSError, QuireError) as error:
         yield Finding(
             "compute",
@@ -152,7 +152,7 @@ def _tiers() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    """What there is, the limits of enclosing cgroups included."""
+    """Available memory, within the limits of enclosing cgroups."""
     from quire.planning.machine import available_memory
 
     found = available_memory()
@@ -167,7 +167,7 @@ def memory() -> Iterator[Finding]:
 
 
 def models() -> Iterator[Finding]:
-    """The bundled model, and those in the hub's cache."""
+    """The bundled model, and the models in the hub cache."""
     bundled = DEMO_MODEL_PATH
     if (bundled / "config.json").is_file():
         yield Finding("models", "good", f"bundled demo model: {bundled}")
@@ -182,7 +182,7 @@ def models() -> Iterator[Finding]:
 
 
 def server() -> Iterator[Finding]:
-    """What `quire serve` needs beyond the engine."""
+    """Packages that `quire serve` needs beyond the engine."""
     missing = [name for name in _SERVER if not _has(name)]
     found = [f"{name} {_version(name)}" for name in _SERVER if name not in missing]
     if found:
@@ -197,7 +197,7 @@ def server() -> Iterator[Finding]:
 
 
 def cpuinfo() -> tuple[str, frozenset[str]]:
-    """The processor's name and its flags, as far as the system tells."""
+    """The name and the feature flags of the processor, as far as the system reports them."""
     name, flags = platform.processor() or platform.machine(), frozenset[str]()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,6 +1,6 @@
 """The facts of `quire collect-env`: system, processor, limits, memory, libraries, variables.
 
-Reads the machine and the installation; changes nothing. Values of secrets are left out.
+Reads the machine and the installation and changes nothing. Values of secrets are omitted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIBRARIES = (
     "httptools", "prometheus-client", "pyzmq", "huggingface_hub", "pyyaml", "safetensors",
     "opentelemetry-sdk", "openai", "torch", "transformers", "vllm",
 )  # fmt: skip
-"""Quire's own, and those that programs use beside it."""
+"""Quire's dependencies, and libraries that programs often use with it."""
 _PREFIXES = (
     "QUIRE_", "VLLM_", "HF_", "OMP_", "MKL_", "OTEL_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD",
     "XDG_CACHE_HOME", "TRANSFORMERS_OFFLINE", "DO_NOT_TRACK",

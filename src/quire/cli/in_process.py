@@ -1,7 +1,7 @@
 """The server's application without a socket: requests are function calls.
 
-Used by `quire run-batch`: a line of its file and a request over HTTP are validated and answered by
-the same code.
+Used by `quire run-batch`, so that a line of its file and an HTTP request are validated and answered
+by the same code.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Answer:
 
 
 class InProcessServer:
-    """An engine and the application around it. Owned by one event loop."""
+    """An engine and its server application. Owned by one event loop."""
 
     def __init__(self, engine_args: EngineArgs, args: ServerArgs) -> None:
-        """Loads the model. Raises ConfigError, ModelError or BackendError."""
+        """Load the model. Raises ConfigError, ModelError or BackendError."""
         request_log = request_log_choice(engine_args, args.enable_log_outputs, args.max_log_len)
         config = build_engine_config(engine_args)
         self.engine = AsyncLLM(config, engine_mode="thread", request_log=request_log)
@@ -49,7 +49,7 @@ class InProcessServer:
         self._app = build_app(context, ())
 
     async def post(self, path: str, body: object) -> Answer:
-        """One POST of JSON to the application, and its whole JSON reply."""
+        """Send a JSON POST request to the application; returns its complete JSON reply."""
         data = json.dumps(body).encode()
         pending: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": data}]
         status, headers, pieces = 500, {}, []
@@ -57,7 +57,7 @@ class InProcessServer:
         async def receive() -> MutableMapping[str, Any]:
             if pending:
                 return pending.pop()
-            await asyncio.Event().wait()  # this client never leaves
+            await asyncio.Event().wait()  # this client never disconnects
             raise AssertionError
 
         async def send(message: MutableMapping[str, Any]) -> None:
@@ -81,12 +81,12 @@ class InProcessServer:
         return Answer(status, json.loads(b"".join(pieces)), request_id)
 
     def metrics(self) -> bytes:
-        """The body of `/metrics`. On the event loop."""
+        """The body of `/metrics`. Must be called on the event loop."""
         text: bytes = self._app.state.exposition().text()
         return text
 
     def close(self) -> None:
-        """Ends the engine."""
+        """Shut down the engine."""
         if self._model.chat is not None:
             self._model.chat.close()
         self.engine.shutdown()

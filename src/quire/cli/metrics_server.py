@@ -1,4 +1,4 @@
-"""A page of metrics beside a command that is no server (`quire run-batch --enable-metrics`)."""
+"""A metrics page for a command without a server (`quire run-batch --enable-metrics`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import suppress
 from quire.errors import ConfigError
 
 _HEAD_S = 10.0
-"""Time for a request to arrive."""
+"""Seconds within which a request must arrive."""
 
 
 async def serve_metrics(text: Callable[[], bytes], host: str, port: int) -> asyncio.Server:
-    """Answers every GET with the metrics as of then. Raises ConfigError for an address in use.
+    """Serve the current metrics for every GET request. Raises ConfigError if the address is in use.
 
-    On the event loop, which alone changes what `text` reads.
+    Runs on the event loop, the only thread that changes what `text` reads.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The speed to expect, as `quire explain` prints it."""
+"""The expected speed, as printed by `quire explain`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def speed_lines(found: Expected | None) -> Iterator[str]:
-    """Two tables: what steps read and compute, and the speed in each format. None: nothing."""
+    """Two tables: the work of a step, and the speed in each format. Empty if `found` is None."""
     if found is None:
         return
     if not found.speeds:
@@ -26,7 +26,7 @@ def speed_lines(found: Expected | None) -> Iterator[str]:
     for count, work in own.work.items():
         yield _work_row(_streams(count), work)
     yield _work_row(f"prompt of {found.prompt}", own.prompt_work)
-    yield "\nexpected speed, tokens per second (from steps timed here, with made-up weights)"
+    yield "\nexpected speed, tokens per second (from steps timed here, with random weights)"
     columns = [*(_streams(count) for count in own.streams), f"prompt of {found.prompt}"]
     yield f"  {'':<24}{'weights':>12}" + "".join(f"{column:>15}" for column in columns)
     yield from map(_speed_row, found.speeds)

@@ -1,6 +1,6 @@
 """Terminal functions of the interactive commands: line editing, Ctrl+C, colour.
 
-Owns the process's SIGINT handler while a generation runs. Knows nothing of models.
+Owns the process's SIGINT handler while a generation runs. Does not depend on models.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def is_interactive() -> bool:
 
 
 def quiet_log() -> None:
-    """Sets the log level to warnings, unless QUIRE_LOG_LEVEL is set."""
+    """Set the log level to warnings, unless QUIRE_LOG_LEVEL is set."""
     if "QUIRE_LOG_LEVEL" not in os.environ:
         get_logger("quire").setLevel(logging.WARNING)
 
@@ -76,10 +76,10 @@ def printable(text: str) -> str:
 
 
 def read_line(prompt: str) -> str | None:
-    """One message from the user, or None at the end of input (Ctrl+D).
+    """Read one message from the user; None at the end of input (Ctrl+D).
 
-    A trailing backslash continues on the next line. At a terminal, where there is a prompt, a
-    message may also be many lines between two marks of three double quotes.
+    A trailing backslash continues the message on the next line. If there is a prompt, a message may
+    also span many lines between two marks of three double quotes.
     """
     lines: list[str] = []
     try:
@@ -95,7 +95,7 @@ def read_line(prompt: str) -> str | None:
 
 
 def _read_quoted(line: str) -> str:
-    """The lines up to the one that ends with the mark, or up to the end of input."""
+    """Read lines up to the one that ends with the mark, or up to the end of input."""
     lines = []
     try:
         while not line.rstrip().endswith(_QUOTES):
@@ -111,7 +111,7 @@ class LineEditor:
     """Line editing with the arrow keys, completion with the Tab key, and a history file."""
 
     def __init__(self, name: str, completions: Callable[[str], list[str]]) -> None:
-        """`completions` returns the whole lines that the beginning of a line may become."""
+        """`completions` returns the whole lines to which a partial line can be completed."""
         self._completions = completions
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         self._path = Path(state) / "quire" / f"{name}_history"
@@ -119,7 +119,7 @@ class LineEditor:
     def __enter__(self) -> LineEditor:
         try:
             import readline
-        except ImportError:  # Python was built without readline: plain input works
+        except ImportError:  # Python was built without readline, so plain input is used
             return self
         readline.set_history_length(_HISTORY_LINES)
         readline.set_completer_delims("")
@@ -129,7 +129,7 @@ class LineEditor:
         try:
             readline.read_history_file(self._path)
         except OSError:
-            return self  # there is no history file, or it cannot be read
+            return self  # the history file does not exist or cannot be read
         return self
 
     def _complete(self, line: str, number: int) -> str | None:
@@ -151,4 +151,4 @@ class LineEditor:
             readline.write_history_file(self._path)
             self._path.chmod(0o600)
         except (ImportError, OSError):
-            return  # without a writable directory there is no history
+            return  # without a writable directory, no history is kept

@@ -1,8 +1,8 @@
-"""The few environment variables that Quire reads, all in one place.
+"""The environment variables that Quire reads, all in one place.
 
-Each overrides a choice that is otherwise made from the machine; none is needed. They are read at
-call time, so that tests can set them. An invalid value is a ConfigError that names the variable.
-Where vLLM has a variable for the same, that is read too, after Quire's own; `vllm.py` has them all.
+Each overrides a default that is derived from the machine; none is required. They are read at call
+time, so that tests can set them. An invalid value raises a ConfigError that names the variable. If
+vLLM has an equivalent variable, it is read after Quire's own; `vllm.py` lists vLLM's variables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.errors import ConfigError, quoted
 from quire.units import GiB
 
 MAX_THREADS = 1024
-"""More compute threads than any machine has cores."""
+"""Upper limit of compute threads; above the core count of any machine."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _MAX_INTERVAL_S = 1e9
@@ -24,17 +24,17 @@ _MAX_DIGITS = 9
 
 
 def is_true(name: str) -> bool:
-    """Whether a switch of vLLM is on: any value but empty, 0, false, no and off."""
+    """Whether a switch of vLLM is on: any value except empty, 0, false, no and off."""
     return os.environ.get(name, "").strip().lower() not in _FALSE
 
 
 def forced_isa() -> str | None:
-    """`QUIRE_ISA`: the instruction-set tier of the CPU backend, e.g. `avx2`; `None`: the best."""
+    """`QUIRE_ISA`: the instruction-set tier of the CPU backend, e.g. `avx2`; None: the best one."""
     return os.environ.get("QUIRE_ISA") or None
 
 
 def forced_threads() -> int | None:
-    """`QUIRE_THREADS`: compute threads; `None`: from affinity and the cgroup's quota."""
+    """`QUIRE_THREADS`: number of compute threads; None: from affinity and the cgroup's quota."""
     value = os.environ.get("QUIRE_THREADS")
     if not value:
         return None
@@ -42,12 +42,12 @@ def forced_threads() -> int | None:
         return int(value)
     raise ConfigError(
         f"QUIRE_THREADS must be a whole number from 1 to {MAX_THREADS}, got {quoted(value)}; "
-        "unset it for the machine's cores"
+        "unset it to use the machine's cores"
     )
 
 
 def forced_backend() -> str | None:
-    """`QUIRE_BACKEND`: `cpu` or `reference`; `None`: the best that loads."""
+    """`QUIRE_BACKEND`: `cpu` or `reference`; None: the best one that loads."""
     return os.environ.get("QUIRE_BACKEND") or None
 
 
@@ -59,7 +59,7 @@ def log_level() -> str:
     if value.upper() in _LOG_LEVELS:
         return value.upper()
     levels = ", ".join(_LOG_LEVELS)
-    raise ConfigError(f"{name}={quoted(value)} is not a level; use one of {levels}")
+    raise ConfigError(f"{name}={quoted(value)} must be one of {levels}")
 
 
 def log_config_file() -> str | None:
@@ -68,13 +68,13 @@ def log_config_file() -> str | None:
 
 
 def configures_logging() -> bool:
-    """`VLLM_CONFIGURE_LOGGING`: False if the application does it."""
+    """`VLLM_CONFIGURE_LOGGING`: False if the application configures logging."""
     return "VLLM_CONFIGURE_LOGGING" not in os.environ or is_true("VLLM_CONFIGURE_LOGGING")
 
 
 def stats_interval_s() -> float:
-    """`QUIRE_LOG_STATS_INTERVAL` or `VLLM_LOG_STATS_INTERVAL`: seconds between two statistics
-    lines; 10 by default, and for a number of vLLM's that is not positive."""
+    """`QUIRE_LOG_STATS_INTERVAL` or `VLLM_LOG_STATS_INTERVAL`: seconds between statistics lines; 10
+    by default, and if vLLM's variable is not positive."""
     name, value = _first_set("QUIRE_LOG_STATS_INTERVAL", "VLLM_LOG_STATS_INTERVAL")
     try:
         seconds = float(value or "10")
@@ -88,14 +88,14 @@ def stats_interval_s() -> float:
 
 
 def _first_set(*names: str) -> tuple[str, str]:
-    """The first variable that is not empty, and its value; the last name and nothing otherwise."""
+    """The first non-empty variable and its value; otherwise the last name and an empty text."""
     return next(
         ((name, os.environ[name]) for name in names if os.environ.get(name)), (names[-1], "")
     )
 
 
 def kv_cache_bytes() -> int | None:
-    """`VLLM_CPU_KVCACHE_SPACE`: size of the KV cache in GiB; `None`: not set, or 0."""
+    """`VLLM_CPU_KVCACHE_SPACE`, a size in GiB, in bytes; None if it is not set or 0."""
     value = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "").strip()
     try:
         size = float(value or "0") * GiB
@@ -109,9 +109,9 @@ def kv_cache_bytes() -> int | None:
 
 
 def compute_cores() -> tuple[int, ...] | None:
-    """`VLLM_CPU_OMP_THREADS_BIND`: the cores of the compute threads; `None`: those of the process.
+    """`VLLM_CPU_OMP_THREADS_BIND`: the cores of the compute threads; None: those of the process.
 
-    Written as `0-3`, `0,2` or `0-3,8`; `auto` and `nobind` name none.
+    Written as `0-3`, `0,2` or `0-3,8`; `auto` and `nobind` select no cores.
     """
     value = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "").strip()
     if value in ("", "auto", "nobind"):
@@ -122,15 +122,15 @@ def compute_cores() -> tuple[int, ...] | None:
         bounds = (first, last if dash else first)
         if not all(bound.isascii() and bound.isdigit() and len(bound) < 6 for bound in bounds):
             raise ConfigError(
-                f"VLLM_CPU_OMP_THREADS_BIND={quoted(value)} is no list of cores; write it like "
-                "0-3 or 0,2, or auto (one process computes, so that there is no |)"
+                f"VLLM_CPU_OMP_THREADS_BIND={quoted(value)} must be a list of cores like "
+                "0-3 or 0,2, or auto (a | is not supported, because only one process computes)"
             )
         cores |= set(range(int(bounds[0]), int(bounds[1]) + 1))
     return tuple(sorted(cores)) or None
 
 
 def reserved_cores() -> int:
-    """`VLLM_CPU_NUM_OF_RESERVED_CPU`: cores that compute threads leave to others; 0 by default."""
+    """`VLLM_CPU_NUM_OF_RESERVED_CPU`: number of cores without compute threads; 0 by default."""
     value = os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "").strip()
     if not value:
         return 0
@@ -155,8 +155,8 @@ def max_n() -> int:
 
 
 def max_bad_words() -> int:
-    """`VLLM_MAX_NUM_BAD_WORDS`: most sequences of tokens that a request's `bad_words` may become;
-    128 by default."""
+    """`VLLM_MAX_NUM_BAD_WORDS`: maximum number of token sequences for a request's `bad_words`; 128
+    by default."""
     value = os.environ.get("VLLM_MAX_NUM_BAD_WORDS", "").strip()
     if not value:
         return 128
@@ -168,22 +168,22 @@ def max_bad_words() -> int:
 
 
 def server_dev_mode() -> bool:
-    """`VLLM_SERVER_DEV_MODE`: whether a server has routes for development."""
+    """`VLLM_SERVER_DEV_MODE`: whether a server has development routes."""
     return is_true("VLLM_SERVER_DEV_MODE")
 
 
 def kv_store_is_off() -> bool:
-    """`QUIRE_KV_STORE=off`: no KV store where no argument asks for one."""
+    """`QUIRE_KV_STORE`: `off` turns the KV store off, unless an argument requests one."""
     value = os.environ.get("QUIRE_KV_STORE", "").strip().lower()
     if value in ("", "auto", "on", "1", "true"):
         return False
     if value in _FALSE:
         return True
-    raise ConfigError(f"QUIRE_KV_STORE={quoted(value)} is not known; use on or off")
+    raise ConfigError(f"QUIRE_KV_STORE={quoted(value)} must be on or off")
 
 
 def turn_off_kv_store() -> None:
-    """For this process and its children, unless the user has said something."""
+    """Turn the KV store off for this process and its children, unless the user set the variable."""
     os.environ.setdefault("QUIRE_KV_STORE", "off")
 
 
@@ -193,19 +193,19 @@ def cache_dir() -> Path:
 
 
 def hub_is_offline() -> bool:
-    """Whether `offline_variable` names one."""
+    """Whether a variable turns access to the hub off."""
     return offline_variable() is not None
 
 
 def offline_variable() -> str | None:
-    """`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`, whichever is on, as huggingface_hub reads them;
-    `None`: the hub may be asked."""
+    """`HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`: the variable that turns access to the hub off, by
+    huggingface_hub's rules; None: the hub may be used."""
     name, value = _first_set("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     return name if value.upper() in {"1", "ON", "YES", "TRUE"} else None
 
 
 def hub_cache_dir() -> Path:
-    """huggingface_hub's cache of models: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
+    """huggingface_hub's model cache: `HF_HUB_CACHE`, or `hub` in `HF_HOME`."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return expanded(cache)
     user_cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -214,30 +214,31 @@ def hub_cache_dir() -> Path:
 
 
 def expanded(path: str) -> Path:
-    """The path with `~` as the home directory. Raises ConfigError where a user has none."""
+    """The path with `~` replaced by the home directory. Raises ConfigError if there is none."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
             f"{quoted(path)}: this user has no home directory; set HOME, or give a path without ~ "
-            "(HF_HOME is where models of the hub are kept)"
+            "(HF_HOME sets the directory of hub models)"
         ) from None
 
 
 def torch_profiler_dir() -> str | None:
-    """`VLLM_TORCH_PROFILER_DIR`: where traces of the engine's steps go, unless an argument says."""
+    """`VLLM_TORCH_PROFILER_DIR`: directory for traces of steps, unless an argument sets it."""
     return os.environ.get("VLLM_TORCH_PROFILER_DIR") or None
 
 
 def kv_events_have_numbers() -> bool:
-    """`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`: False if KV events have whole hashes."""
+    """`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`: whether KV events have 64-bit numbers, not full
+    hashes."""
     name = "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"
     return name not in os.environ or is_true(name)
 
 
 def sagemaker_session_s() -> float | None:
-    """`SAGEMAKER_SESSIONS_EXPIRATION`: seconds that a session of SageMaker's lasts, 1200 by
-    default; `None`, no sessions, unless `SAGEMAKER_ENABLE_STATEFUL_SESSIONS` is true."""
+    """`SAGEMAKER_SESSIONS_EXPIRATION`: lifetime of SageMaker sessions in seconds, 1200 by default;
+    None (no sessions) unless `SAGEMAKER_ENABLE_STATEFUL_SESSIONS` is true."""
     if not is_true("SAGEMAKER_ENABLE_STATEFUL_SESSIONS"):
         return None
     value = os.environ.get("SAGEMAKER_SESSIONS_EXPIRATION") or "1200"
@@ -249,11 +250,11 @@ def sagemaker_session_s() -> float | None:
 
 
 def otlp_traces_endpoint() -> str | None:
-    """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: where traces go, unless an argument is set."""
+    """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: endpoint for traces, unless an argument sets it."""
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None
 
 
 def otlp_protocol() -> str | None:
-    """`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`, or the same for all signals; `None`: by the URL."""
+    """`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL`, or the variable for all signals; None: from the URL."""
     names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
     return next((os.environ[name] for name in names if os.environ.get(name)), None)

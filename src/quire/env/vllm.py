@@ -1,8 +1,8 @@
-"""The environment variables of vLLM: which of them work here, in one table.
+"""The environment variables of vLLM, and which of them work in Quire, in one table.
 
-`VLLM_`-names that are set are in one of four groups: they work; they ask for what is so anyway;
-they have no effect, which a warning tells once; or vLLM does not know them either. The reading
-functions are in `env`; this knows names, and what each does.
+Each `VLLM_` variable belongs to one of four groups: it works; it requests behaviour that Quire
+always has; it has no effect, which is warned about once; or vLLM does not know it either. The
+functions that read variables are in `env`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Effect = Literal["works", "always so", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of vLLM, and what becomes of it."""
+    """One variable of vLLM, and how Quire treats it."""
 
     name: str
     effect: Effect
     text: str
-    """What it sets; what is so anyway; why it is refused."""
+    """What the variable sets, what always applies, or why it is refused."""
     option: str | None = None
-    """The server's option whose default it sets: a number."""
+    """The server option (a number) whose default the variable sets."""
 
 
 VARIABLES: dict[str, Variable] = {
@@ -38,23 +38,23 @@ VARIABLES: dict[str, Variable] = {
         Variable("VLLM_CPU_KVCACHE_SPACE", "works", "size of the KV cache in GiB"),
         Variable(
             "VLLM_CPU_OMP_THREADS_BIND", "works",
-            "cores of the compute threads, as 0-3,8; auto and nobind leave them to the system",
+            "cores of the compute threads, e.g. 0-3,8; auto and nobind leave them to the system",
         ),
         Variable(
-            "VLLM_CPU_NUM_OF_RESERVED_CPU", "works", "cores that compute threads leave to others"
+            "VLLM_CPU_NUM_OF_RESERVED_CPU", "works", "number of cores without compute threads"
         ),
-        Variable("VLLM_LOGGING_LEVEL", "works", "as QUIRE_LOG_LEVEL, which counts first"),
-        Variable("VLLM_LOGGING_CONFIG_PATH", "works", "as --log-config-file"),
-        Variable("VLLM_CONFIGURE_LOGGING", "works", "0: logging is left to the application"),
+        Variable("VLLM_LOGGING_LEVEL", "works", "like QUIRE_LOG_LEVEL, which has priority"),
+        Variable("VLLM_LOGGING_CONFIG_PATH", "works", "like --log-config-file"),
+        Variable("VLLM_CONFIGURE_LOGGING", "works", "0: the application configures logging"),
         Variable(
-            "VLLM_LOG_STATS_INTERVAL", "works", "as QUIRE_LOG_STATS_INTERVAL, which counts first"
+            "VLLM_LOG_STATS_INTERVAL", "works", "like QUIRE_LOG_STATS_INTERVAL, which has priority"
         ),
         Variable(
             "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "works",
-            "0: KV events have hashes of 32 bytes in place of numbers of 64 bits",
+            "0: KV events have hashes of 32 bytes instead of numbers of 64 bits",
         ),
-        Variable("VLLM_API_KEY", "works", "as QUIRE_API_KEY"),
-        Variable("VLLM_SERVER_DEV_MODE", "works", "1: routes for development"),
+        Variable("VLLM_API_KEY", "works", "like QUIRE_API_KEY"),
+        Variable("VLLM_SERVER_DEV_MODE", "works", "1: development routes"),
         Variable(
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "works", "seconds that an idle connection is kept",
             "keep_alive_timeout",
@@ -77,15 +77,15 @@ VARIABLES: dict[str, Variable] = {
         Variable("VLLM_USAGE_SOURCE", "always so", "nothing is sent anywhere"),
         Variable("VLLM_USAGE_STATS_SERVER", "always so", "nothing is sent anywhere"),
         Variable("VLLM_BATCH_INVARIANT", "always so", "tokens never depend on the batch"),
-        Variable("VLLM_COMPUTE_NANS_IN_LOGITS", "always so", "logits are always looked through"),
+        Variable("VLLM_COMPUTE_NANS_IN_LOGITS", "always so", "logits are always checked"),
         Variable("VLLM_RAISE_ON_LOGIT_NANS", "always so", "such a request ends with an error"),
-        Variable("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "always so", "ids stay as they are"),
-        Variable("VLLM_DISABLE_LOG_LOGO", "always so", "there is no logo"),
+        Variable("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "always so", "ids stay unchanged"),
+        Variable("VLLM_DISABLE_LOG_LOGO", "always so", "no logo is printed"),
         Variable("VLLM_LOGGING_COLOR", "always so", "the log has no colours"),
         Variable("VLLM_ENABLE_V1_MULTIPROCESSING", "always so", "results are the same"),
         Variable("VLLM_WORKER_MULTIPROC_METHOD", "always so", "results are the same"),
         *(
-            Variable(f"VLLM_{name}", "always so", "a fact of vLLM's build")
+            Variable(f"VLLM_{name}", "always so", "a property of vLLM's build")
             for name in (
                 "TARGET_DEVICE", "MAIN_CUDA_VERSION", "USE_PRECOMPILED", "USE_PRECOMPILED_RUST",
                 "SKIP_PRECOMPILED_VERSION_SUFFIX", "SKIP_VERSION_SUFFIX", "DOCKER_BUILD_CONTEXT",
@@ -98,15 +98,15 @@ VARIABLES: dict[str, Variable] = {
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """Variables that are set and change nothing."""
+    """Variables that are set but have no effect."""
 
     without_effect: tuple[str, ...]
     unknown: Mapping[str, str | None]
-    """Those that vLLM does not know either, with the nearest known name."""
+    """Variables that vLLM does not know either, with the nearest known name."""
 
 
 def unheard_variables() -> Unheard:
-    """What is set in vain. Raises ConfigError for a variable that is refused."""
+    """Find variables without effect. Raises ConfigError for a refused variable."""
     found = sorted(name for name in os.environ if name.startswith("VLLM_"))
     for name in found:
         entry = VARIABLES.get(name)
@@ -120,7 +120,8 @@ def unheard_variables() -> Unheard:
 
 
 def server_defaults() -> dict[str, float]:
-    """Defaults of the server's options from the environment. Raises ConfigError for no number."""
+    """Defaults of server options from the environment. Raises ConfigError if one is not a
+    number."""
     found: dict[str, float] = {}
     for entry in VARIABLES.values():
         text = os.environ.get(entry.name, "").strip()

@@ -1,6 +1,6 @@
-"""Names of vLLM's environment variables that have no effect here.
+"""Names of vLLM's environment variables that have no effect in Quire.
 
-They set what Quire does not have: devices, collectives, compilers, media, caches of kernels.
+They configure features that Quire lacks: devices, collectives, compilers, media, kernel caches.
 """
 
 from __future__ import annotations
@@ -97,4 +97,4 @@ _DROPPED = (
 
 WITHOUT_EFFECT = frozenset(f"VLLM_{name}" for name in _WITHOUT_EFFECT)
 DROPPED = frozenset(f"VLLM_{name}" for name in _DROPPED)
-"""Names that vLLM has dropped and that many scripts still set."""
+"""Names that vLLM has removed but many scripts still set."""

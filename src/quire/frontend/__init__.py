@@ -1,1 +1,1 @@
-"""Requests in, outputs out: validation, text, streams, `LLMEngine` and `AsyncLLM`."""
+"""Front end: validation, detokenization, streams, `LLMEngine` and `AsyncLLM`."""

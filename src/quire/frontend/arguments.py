@@ -1,4 +1,4 @@
-"""Arguments that the methods of every engine share, and the position of a wrong one in a batch.
+"""Argument checks that the methods of all engines share, and the position of errors in a batch.
 
 Called by `LLM`, `LLMEngine`, `AsyncLLM` and the server.
 """
@@ -12,25 +12,26 @@ from quire.errors import ConfigError, PromptError, RequestError, quoted
 
 
 def request_id_list(request_ids: str | Iterable[str]) -> list[str]:
-    """One id or several. Raises TypeError for anything else."""
+    """Return one id or several as a list. Raises TypeError for anything else."""
     if isinstance(request_ids, str):
         return [request_ids]
     with suppress(TypeError):
         ids = list(request_ids)
         if all(isinstance(request_id, str) for request_id in ids):
             return ids
-    raise TypeError(f"request_ids must be a string or strings, got {quoted(request_ids)}")
+    raise TypeError(f"request_ids must be a string or a list of strings, got {quoted(request_ids)}")
 
 
 def refuse_arguments(**given: object) -> None:
-    """Arguments of vLLM's methods that do nothing yet: anything but None is refused."""
+    """Raises ConfigError if an argument of vLLM's methods that Quire does not support is not
+    None."""
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} is not supported yet; leave it out")
 
 
 def check_data_parallel_rank(rank: int | None) -> None:
-    """Raises RequestError for the rank of an engine that there is not."""
+    """Raises RequestError unless the rank is None or 0, because there is only one engine."""
     if rank is not None and (type(rank) is not int or rank != 0):
         raise RequestError(
             f"data_parallel_rank {quoted(rank)} is out of range [0, 1).",
@@ -41,11 +42,11 @@ def check_data_parallel_rank(rank: int | None) -> None:
 
 @contextmanager
 def located(prompts: str, index: int, count: int, *, params: str | None = None) -> Iterator[None]:
-    """Adds the position to a RequestError about one of `count` requests.
+    """Add the position to a RequestError about one of `count` requests.
 
-    `prompts` and `params` are the caller's names of the two lists; None: all requests have the same
-    parameters. An error of such parameters is the same for all, and is found at the first request,
-    so it gets no position.
+    `prompts` and `params` are the caller's names of the two lists; `params` is None if all requests
+    share their parameters. An error of shared parameters is raised for the first request and
+    applies to all, so it gets no position.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""`CompletionState`: one output of a request as it grows, from tokens to text and logprobs.
+"""`CompletionState`: converts the tokens of one output of a request to text and logprobs.
 
-Owned by its `RequestRecord`, one per core request. Knows one completion; nothing of the
-request's other outputs or of who waits.
+Owned by its `RequestRecord`, one per core request. It does not know the request's other outputs or
+its consumers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from quire.protocol import EngineCoreOutput, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
 
 _TOKENS_AT_ONCE = 64
-"""Tokens of an output that is not read yet, before they become text."""
+"""Maximum number of tokens of a lazy output that are detokenized at once."""
 
 
 class CompletionState:
     """Tokens, text and log-probabilities of one output so far.
 
-    Without stop strings the text of a FINAL_ONLY output is made of many tokens at once, since
-    nobody looks at it before the end; not of all of them, since the end must not take long.
+    Without stop strings, a FINAL_ONLY output is detokenized in batches of tokens, because its text
+    is not read before the end; not all at once, so that the last step stays short.
     """
 
     __slots__ = (
@@ -43,24 +43,24 @@ class CompletionState:
     ) -> None:
         self.index = index
         self.request_id = request_id
-        """Of the core request."""
+        """Id of the core request."""
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.num_cached_tokens = 0
         self.loaded_tokens: dict[str, int] = {}
-        """Those of them whose K/V came from the KV store, by tier."""
+        """Number of cached tokens whose K/V was loaded from the KV store, by tier."""
         self.kv_name: str | None = None
-        """Of the prompt's K/V, for another engine that goes on."""
+        """Name of the prompt's K/V, for another engine that continues the request."""
         self.stats = RequestStateStats(
             arrival_time=arrival_time,
             queued_ts=arrival_time,
         )
         self._params = params
         self._text = ""
-        """All of it; for a stream of deltas what has not been sent."""
+        """The whole text; for a stream of deltas, the text not sent yet."""
         self._num_tokens_in_text = 0
-        """Of a lazy output."""
+        """Number of tokens of a lazy output that are already in the text."""
         self._num_sent_tokens = 0
         self._logprobs = None if params.num_logprobs is None else Positions(tokenizer, params)
         self._cumulative_logprob = None if params.num_logprobs is None else 0.0
@@ -80,16 +80,16 @@ class CompletionState:
                 )
         is_final_only = params.output_kind is RequestOutputKind.FINAL_ONLY
         self.is_lazy = is_final_only and self._stop is None
-        """Nothing is shown before the end."""
+        """True if no text is needed before the end."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the output is complete."""
         return self.finish_reason is not None
 
     def take(self, output: EngineCoreOutput, timestamp: float) -> bool:
-        """Takes in what a step gave. True if a stop string ended the output here, so that the
-        core has yet to be told."""
+        """Add the result of a step. Returns True if a stop string ended the output here, so that
+        the core request must be aborted."""
         stats, new = self.stats, output.new_token_ids
         if not self.token_ids and new:
             stats.first_token_ts = timestamp
@@ -103,7 +103,7 @@ class CompletionState:
         if self.is_lazy:
             self.token_ids += new
             if len(self.token_ids) - self._num_tokens_in_text > _TOKENS_AT_ONCE:
-                self._make_text(len(self.token_ids) - 1)  # the last may be a stop token
+                self._make_text(len(self.token_ids) - 1)  # the last one may be a stop token
         else:
             is_stopped_by_string = self._detokenize(new, output.finish_reason == "stop")
         stats.num_generation_tokens = len(self.token_ids)
@@ -119,7 +119,7 @@ class CompletionState:
         return False
 
     def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
-        """Ends the output; the text that was held back comes out."""
+        """Finish the output, and add the text that was held back."""
         self.finish_reason, self.stop_reason = reason, stop_reason
         if self._detokenizer is None:
             return
@@ -132,13 +132,13 @@ class CompletionState:
         self._text += tail
 
     def is_due(self, stream_interval: int) -> bool:
-        """Whether an output is worth sending now; always the first and the last."""
+        """Whether to send an output now; always True for the first and the last one."""
         num_sent = self._num_sent_tokens
         is_long = len(self.token_ids) - num_sent >= stream_interval
         return is_long or not num_sent or self.finish_reason is not None
 
     def snapshot(self, *, is_delta: bool) -> CompletionOutput:
-        """The output so far; `is_delta`: what is new since the last snapshot."""
+        """The output so far; with `is_delta`, the part since the last snapshot."""
         token_ids, text = self.token_ids, self._text
         logprobs = None if self._logprobs is None else cast(SampleLogprobs, self._logprobs.entries)
         if is_delta:
@@ -160,7 +160,7 @@ class CompletionState:
         )
 
     def _make_text(self, num_tokens: int) -> None:
-        """The text of a lazy output's tokens, up to so many."""
+        """Detokenize the first `num_tokens` tokens of a lazy output."""
         if self._detokenizer is not None:
             self._text += self._detokenizer.push(
                 self.token_ids[self._num_tokens_in_text : num_tokens]
@@ -168,9 +168,9 @@ class CompletionState:
         self._num_tokens_in_text = num_tokens
 
     def _detokenize(self, new: list[int], ends_with_stop_token: bool) -> bool:
-        """Appends tokens and their text, up to a stop string. True if one was found.
+        """Append tokens and their text, up to a stop string. Returns True if one was found.
 
-        The text of a stop token is left out, unless stop strings are to be included too.
+        The text of a stop token is omitted, unless stop strings are to be included.
         """
         if self._detokenizer is None:
             self.token_ids += new

@@ -1,8 +1,8 @@
-"""`kv_transfer_params`: one engine computes a prompt, another one goes on with it (vLLM's fields).
+"""`kv_transfer_params`: one engine computes a prompt, another one continues (vLLM's fields).
 
-The first leg has `do_remote_decode` and usually `max_tokens=1`; its output's `kv_transfer_params`
-go with the second leg, to the other engine. K/V takes its way through the KV store that the two
-share. So these parameters only say that it is worth waiting for, and under which name.
+The first request has `do_remote_decode` and usually `max_tokens=1`; the `kv_transfer_params` of its
+output are sent with the second request to the other engine. The K/V itself goes through the KV
+store that both engines share; these parameters only say that it is coming, and under which name.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class HandOff:
-    """What a request says of other engines."""
+    """The parts of a request that concern other engines."""
 
     hands_off: bool = False
-    """Another one goes on."""
+    """Whether another engine continues the request."""
     awaited_kv: str | None = None
-    """Another one has begun: the name of its K/V, "" if that is not told; None: nobody has."""
+    """Name of the K/V that another engine computes; "" if the name is unknown; None: no
+    hand-off."""
 
 
 def hand_off(params: SamplingParams) -> HandOff:
-    """Raises RequestError for what cannot be understood. Fields of engines that send K/V to each
-    other, such as hosts and ports, mean nothing here."""
+    """Parse the field. Raises RequestError if it is invalid. Fields for direct transfers between
+    engines, such as hosts and ports, are ignored."""
     given = (params.extra_args or {}).get(FIELD)
     if not given:
         return HandOff()
@@ -44,7 +45,7 @@ def hand_off(params: SamplingParams) -> HandOff:
 
 
 def answer(request_id: str, kv_name: str) -> dict[str, Any]:
-    """The `kv_transfer_params` of the second leg."""
+    """The `kv_transfer_params` for the second request."""
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -67,7 +68,7 @@ def _truth(given: Mapping[str, Any], name: str) -> bool:
 
 
 def _name(block_ids: Any) -> str:
-    """The name in what `answer` gave; "" for block ids of other engines."""
+    """The name that `answer` put into block ids; "" for block ids of other engines."""
     match block_ids:
         case [[str(name)]] if _NAME.fullmatch(name):
             return name

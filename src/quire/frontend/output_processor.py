@@ -1,7 +1,7 @@
-"""`OutputProcessor`: the front end's requests, and what the core's steps make of them.
+"""`OutputProcessor`: the front end's requests, and the conversion of step outputs to their outputs.
 
-Called by `LLMEngine` and `AsyncLLM`, on the front end's thread. Owns the one record of each
-request and tells observers what happens to it. Knows nothing of scheduling.
+Called by `LLMEngine` and `AsyncLLM`, on the front end's thread. Owns the record of each request and
+notifies observers of its events. Does not depend on scheduling.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from quire.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """What came of a step."""
+    """The result of a step."""
 
     request_outputs: list[RequestOutput] = field(default_factory=list)
-    """Of the requests that were added without a sink."""
+    """Outputs of requests without a sink."""
     aborts: list[str] = field(default_factory=list)
-    """Core requests that a stop string ended: the core must be told."""
+    """Core requests that ended by a stop string; the caller must abort them in the core."""
 
 
 class OutputProcessor:
-    """The requests that have not ended. One thread at a time.
+    """All requests that have not ended. Used by one thread at a time.
 
-    Invariant: a request is here from `admit` until it is withdrawn or its last completion ends.
-    A completion is in the table from `begin` until it ends, by the id of its core request, which
-    is unique; users' ids need not be.
+    Invariant: a request is stored from `admit` until it is withdrawn or its last completion ends. A
+    completion is stored from `begin` until it ends, under the id of its core request. That id is
+    unique; users' ids need not be.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class OutputProcessor:
         self._stream_interval = stream_interval
         self._observers = observers
         self._admitted: set[RequestRecord] = set()
-        """Requests that have not begun."""
+        """Admitted requests that have not begun."""
         self._open: dict[str, tuple[RequestRecord, CompletionState]] = {}
 
     def admit(self, request: EngineInput, sink: Sink | None = None) -> RequestRecord:
-        """The record of a request, which the caller begins or withdraws. Outputs go to `sink`
-        if there is one."""
+        """Create the record of a request; the caller must begin or withdraw it. Outputs go to
+        `sink`, if given."""
         record = RequestRecord(request, sink)
         self._admitted.add(record)
         for observer in self._observers:
@@ -62,13 +62,13 @@ class OutputProcessor:
         return record
 
     def withdraw(self, record: RequestRecord) -> None:
-        """An admitted request is not handed over after all."""
+        """Remove an admitted request that will not begin."""
         self._admitted.remove(record)
         for observer in self._observers:
             observer.on_withdrawn(record)
 
     def begin(self, record: RequestRecord) -> None:
-        """Begins to wait for the outputs of an admitted request."""
+        """Begin an admitted request: its outputs are expected from now on."""
         self._admitted.remove(record)
         record.begin(self.tokenizer, self._stream_interval)
         for completion in record.completions:
@@ -77,24 +77,24 @@ class OutputProcessor:
             observer.on_handed_over(record)
 
     def add_request(self, request: EngineInput, sink: Sink | None = None) -> None:
-        """Admits a request and begins to wait for its outputs."""
+        """Admit and begin a request."""
         self.begin(self.admit(request, sink))
 
     def has_unfinished_requests(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any request has not ended."""
         return bool(self._open or self._admitted)
 
     def get_num_unfinished_requests(self) -> int:
-        """Core requests waited for: a request of `n` outputs counts `n` times."""
+        """Number of core requests in flight: a request of `n` outputs counts `n` times."""
         return len(self._open)
 
     def records(self) -> list[RequestRecord]:
-        """All requests: those that have begun, the oldest first, and those that have not."""
+        """All requests: begun ones, the oldest first, then those that have not begun."""
         begun = dict.fromkeys(record for record, _ in self._open.values())
         return [*begun, *self._admitted]
 
     def process_outputs(self, outputs: EngineCoreOutputs) -> ProcessedOutputs:
-        """Takes in a step's outputs. Those of unknown requests (aborted ones) are dropped."""
+        """Process the outputs of a step. Outputs of unknown (aborted) requests are dropped."""
         done, tokens = ProcessedOutputs(), StepTokens()
         now, opened, num_tokens, gaps_s = outputs.timestamp, self._open, 0, tokens.gaps_s
         for output in outputs.outputs:
@@ -134,21 +134,21 @@ class OutputProcessor:
         return done
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
-        """Stops waiting for these requests of users; returns the core requests to abort.
+        """Abort the requests with these user ids; returns the core requests to abort.
 
-        Whoever has a sink gets a last output, with finish reason `abort`.
+        Sinks receive a last output, with finish reason `abort`.
         """
         wanted = set(request_ids)
         return self.abort([one for one in self.records() if one.input.request_id in wanted])
 
     def abort(self, records: Iterable[RequestRecord]) -> list[str]:
-        """The same for these requests; those that have ended or not begun mean nothing."""
+        """Abort these requests, except those that have ended or not begun; see `abort_requests`."""
         now = clock.now()
         return [core_id for record in records for core_id in self._abort(record, now)]
 
     def fail(self, error: QuireError) -> list[str]:
-        """Ends every request; each sink is told with an error of its own. Returns the core
-        requests to abort."""
+        """End all requests; each sink receives its own copy of the error. Returns the core requests
+        to abort."""
         records = self.records()
         sinks = [record.sink for record in records]
         core_ids = self.abandon(records)
@@ -158,7 +158,7 @@ class OutputProcessor:
         return core_ids
 
     def abandon(self, records: Iterable[RequestRecord]) -> list[str]:
-        """Ends these requests, begun or not, without a word to their sinks. Returns the core
+        """End these requests, begun or not, without notifying their sinks. Returns the core
         requests to abort."""
         core_ids = []
         for record in records:
@@ -186,7 +186,7 @@ class OutputProcessor:
         return [completion.request_id for completion in aborted]
 
     def _close(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
-        """A completion has ended."""
+        """Remove a completion that has ended."""
         del self._open[completion.request_id]
         record.num_open -= 1
         for observer in self._observers:
@@ -194,7 +194,7 @@ class OutputProcessor:
 
 
 def _put(record: RequestRecord, sink: Sink, output: RequestOutput) -> None:
-    """Hands on an output; after the last one record and sink let go of each other."""
+    """Pass an output to the sink; the last output detaches record and sink."""
     if output.finished:
         record.sink = None
     sink.put(output)

@@ -1,6 +1,6 @@
-"""From the core's log-probabilities to what users hold: a dict for each position, or flat arrays.
+"""Converts log-probabilities of the core to the user's form: one dict per position, or flat arrays.
 
-Called by `CompletionState` for the output's tokens and by `RequestRecord` for the prompt's.
+Called by `CompletionState` for output tokens and by `RequestRecord` for prompt tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quire.tokenizer.tokenizer import MAX_TOKENS_BEFORE
 
 
 class Positions:
-    """The log-probabilities of a request's tokens, one place after the other, in the form that
-    `SamplingParams.flat_logprobs` asks for."""
+    """The log-probabilities of a request's tokens, position by position, in the form that
+    `SamplingParams.flat_logprobs` selects."""
 
     __slots__ = ("_before", "_decode", "entries")
 
@@ -31,17 +31,17 @@ class Positions:
         self.entries: list[LogprobsOnePosition | None] | FlatLogprobs = (
             FlatLogprobs(self._decode, before) if params.flat_logprobs else []
         )
-        """All of them so far."""
+        """The entries of all positions so far."""
 
     def add_nothing(self) -> None:
-        """A position without any: the first of a prompt, which nothing precedes."""
+        """Add a position without log-probabilities: the first token of a prompt."""
         if isinstance(self.entries, FlatLogprobs):
             self.entries.append_fast((), (), ())
         else:
             self.entries.append(None)
 
     def add(self, positions: Iterable[TokenLogprobs]) -> None:
-        """The next positions. A token that is both chosen and among the best counts once."""
+        """Add positions. A sampled token that is also among the best ones is stored once."""
         entries = self.entries
         for found in positions:
             ids, logprobs, ranks = found.token_ids, found.logprobs, found.ranks

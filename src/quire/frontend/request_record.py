@@ -1,6 +1,6 @@
-"""`RequestRecord`: all that a front end knows of one request, from its admission to its end.
+"""`RequestRecord`: the state of one request in a front end, from its admission to its end.
 
-Made and owned by the `OutputProcessor`; read by observers. Knows nothing of who they are.
+Created and owned by the `OutputProcessor`, and read by observers.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from quire.tokenizer import Tokenizer
 
 
 class Sink(Protocol):
-    """Where a request's outputs go. Nothing follows the last output, or a failure."""
+    """Receiver of a request's outputs. Nothing follows the last output or an error."""
 
     def put(self, output: RequestOutput) -> None:
-        """The next output."""
+        """Receive the next output."""
 
     def fail(self, error: QuireError) -> None:
-        """The request ended with this error, which no other sink is given."""
+        """Receive the error that ended the request; each sink gets its own copy."""
 
 
 class RequestRecord:
     """One request of a user, with its `n` completions.
 
-    The completions are made when the request is handed over: an admitted request that is
-    withdrawn costs little.
+    Completions are created when the request begins, so an admitted request that is withdrawn costs
+    little.
     """
 
     __slots__ = (
@@ -44,34 +44,34 @@ class RequestRecord:
     def __init__(self, request: EngineInput, sink: Sink | None) -> None:
         self.input = request
         self.sink = sink
-        """None: outputs are returned by `process_outputs`, or no caller waits any longer."""
+        """None: `process_outputs` returns the outputs, or no caller waits any longer."""
         kind = request.params.output_kind
         self.is_final_only = kind is RequestOutputKind.FINAL_ONLY
-        """There is one output, at the end."""
+        """Whether there is only one output, at the end."""
         self._is_delta = kind is RequestOutputKind.DELTA
         self.error: str | None = None
         self.is_unmet = False
-        """The error is one of the request's own fields."""
+        """Whether the error is caused by constraints of the request itself."""
         self.completions: list[CompletionState] = []
         self.num_open = 0
-        """Completions that have begun and not ended."""
+        """Number of completions that have begun and not ended."""
         self.num_with_tokens = 0
-        """Completions that have a token."""
+        """Number of completions with at least one token."""
         self.num_cached_tokens = 0
-        """Of the prompt, for the completion that had the first token: the others find what that
-        one computes."""
+        """Cached prompt tokens of the completion that got the first token; the others also hit the
+        blocks that it computed."""
         self.prompt_logprobs: Positions | None = None
-        """Of the whole prompt once the first token is there; a stream of deltas gets them once."""
+        """Complete once the first token is there; a stream of deltas gets them only once."""
         self.stream_interval = 1
 
     @property
     def unmet_parameter(self) -> str:
-        """The field that an error of the request's own fields is about."""
+        """The field that caused an error of the request's constraints."""
         has_grammar = self.input.params.structured_outputs is not None
         return "structured_outputs" if has_grammar else "allowed_token_ids"
 
     def begin(self, tokenizer: Tokenizer | None, stream_interval: int) -> None:
-        """Makes the completions; outputs may come from now on."""
+        """Create the completions; outputs may arrive from now on."""
         request = self.input
         params = request.params
         if params.prompt_logprobs is not None:
@@ -94,16 +94,16 @@ class RequestRecord:
 
     @property
     def num_core_requests(self) -> int:
-        """One for each completion, also before they are made."""
+        """Number of core requests, also before the completions exist."""
         return len(self.input.core_requests)
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt, which the completions share."""
+        """Number of prompt tokens, which all completions share."""
         return len(self.input.prompt_token_ids)
 
     def output(self, completion: CompletionState) -> RequestOutput | None:
-        """What there is to tell now that `completion` has grown; None: nothing yet."""
+        """The output to send after `completion` has grown; None: nothing yet."""
         if self.is_final_only:
             return None if self.num_open else self.request_output(self.completions)
         if not completion.is_due(self.stream_interval):
@@ -111,14 +111,14 @@ class RequestRecord:
         return self._of([completion.snapshot(is_delta=self._is_delta)])
 
     def take_prompt_logprobs(self, piece: PromptChunkLogprobs) -> None:
-        """The next piece, or one that a preemption repeats."""
+        """Add the next piece, skipping positions that a preemption repeated."""
         if self.prompt_logprobs is None:
             return
         num_known = len(self.prompt_logprobs.entries)
         self.prompt_logprobs.add(piece.positions[max(0, num_known - piece.first) :])
 
     def request_output(self, completions: list[CompletionState]) -> RequestOutput:
-        """The request's state, with these of its completions."""
+        """An output with these completions."""
         return self._of([one.snapshot(is_delta=self._is_delta) for one in completions])
 
     def _of(self, outputs: list[CompletionOutput]) -> RequestOutput:
@@ -144,7 +144,7 @@ class RequestRecord:
         )
 
     def stats(self) -> RequestStateStats:
-        """The first completion's times with everyone's counts."""
+        """Times of the first completion, with the counts of all completions."""
         first = self.completions[0].stats
         if len(self.completions) == 1:
             return first

@@ -1,7 +1,6 @@
-"""Methods of vLLM's engines for features that do not exist here: each refuses by name when called.
+"""Methods of vLLM's engines for features that Quire lacks: each raises ConfigError when called.
 
-Base classes of `LLM`, `LLMEngine` and `AsyncLLM`. A feature that comes to exist takes its lines
-out of here.
+Base classes of `LLM`, `LLMEngine` and `AsyncLLM`. Remove a method here when its feature is added.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ _LORA = "LoRA adapters"
 _POOLING = "pooling models (embeddings, classification, scoring)"
 _TRANSFER = "connection to a trainer"
 _NEW_WEIGHTS = (
-    "new weights come from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
+    "load new weights from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
     "folder}), or from memory, apply_model(lambda model: model.load_weights(names_and_tensors))"
 )
 _SCALING = "more than one engine"
 
 
 class _Refused:
-    """Stands for a method in the body of a class, which gets a function in its place: `help` and
-    editors show a method of that name, and what it lacks."""
+    """Placeholder for a method, which the class replaces by a function: `help` and editors show a
+    method of that name and the missing feature."""
 
     def __init__(self, feature: str, instead: str = "") -> None:
         self._feature = feature
@@ -42,12 +41,12 @@ class _Refused:
         setattr(owner, name, refuse)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """For type checkers: the function of `__set_name__` is what is called."""
+        """For type checkers only: the function set by `__set_name__` is called instead."""
         raise NotImplementedError
 
 
 class UnsupportedEngineMethods:
-    """What `LLMEngine` and `AsyncLLM` lack."""
+    """Methods that `LLMEngine` and `AsyncLLM` lack."""
 
     add_lora = _Refused(_LORA)
     remove_lora = _Refused(_LORA)
@@ -59,7 +58,7 @@ class UnsupportedEngineMethods:
 
 
 class UnsupportedTransfers:
-    """What `LLM` and `AsyncLLM` lack for training."""
+    """Methods for training that `LLM` and `AsyncLLM` lack."""
 
     init_weight_transfer_engine = _Refused(_TRANSFER, _NEW_WEIGHTS)
     shutdown_weight_transfer_engine = _Refused(_TRANSFER, _NEW_WEIGHTS)
@@ -72,7 +71,7 @@ class UnsupportedTransfers:
 
 
 class UnsupportedLLMMethods(UnsupportedTransfers):
-    """What `LLM` lacks."""
+    """Methods that `LLM` lacks."""
 
     encode = _Refused(_POOLING)
     embed = _Refused(_POOLING)
@@ -82,7 +81,7 @@ class UnsupportedLLMMethods(UnsupportedTransfers):
 
 
 class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
-    """What `AsyncLLM` lacks."""
+    """Methods that `AsyncLLM` lacks."""
 
     encode = _Refused(_POOLING)
     scale_elastic_ep = _Refused(_SCALING)

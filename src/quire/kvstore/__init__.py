@@ -1,5 +1,6 @@
-"""K/V that outlives its request, the block pool and the process: chunks in tiers of storage.
+"""KV store: chunks of K/V in storage tiers. They outlive the request, the block pool and the
+process.
 
-A cache never fails a request, never changes a token, never makes anybody wait without bound, and
-never grows without bound.
+The store is a cache: it never fails a request, never changes a token, never blocks without a
+timeout, and never grows beyond its limits.
 """

@@ -1,4 +1,4 @@
-"""`Breaker`: leaves a failing tier alone for a while."""
+"""`Breaker`: stops the use of a failing tier for a while."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LONGEST_PAUSE_S = 300.0
 
 
 class Breaker:
-    """Opens after three failures in a row, for 10 s; each time that the first try afterwards fails
-    again for twice as long, up to 5 minutes. Any thread."""
+    """Circuit breaker. It opens for 10 s after three failures in a row. Each time the first attempt
+    after a pause fails too, the next pause is twice as long, up to 5 minutes. Safe for threads."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -24,17 +24,17 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the tier is not to be used now."""
+        """Whether the tier must not be used now."""
         return self._now() < self._closed_from
 
     def succeeded(self) -> None:
-        """A use went well."""
+        """Record a successful use of the tier."""
         with self._lock:
             self._num_failures = 0
             self._pause_s = _FIRST_PAUSE_S
 
     def failed(self) -> float | None:
-        """A use failed. If the breaker opens by it: for how many seconds."""
+        """Record a failed use. Return the pause in seconds if this failure opens the breaker."""
         with self._lock:
             self._num_failures += 1
             if self._num_failures < _MOST_FAILURES or self.is_open:

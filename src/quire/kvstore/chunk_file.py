@@ -1,15 +1,15 @@
-"""The form of a stored chunk: a valid safetensors file with a checksum.
+"""Format of a stored chunk: a valid safetensors file with a checksum.
 
     8 bytes      length of the header, little-endian: 4,088
     header       JSON: `kv`, one tensor of U8 [blocks, block_bytes], and `__metadata__`
-    padding      blanks up to 4,096 bytes in all
-    K/V          as `CompiledModel.read_blocks` gives it
+    padding      spaces, up to 4,096 bytes in total
+    K/V          as `CompiledModel.read_blocks` returns it
 
-The same bytes are a file, a value in Redis and an object in a bucket. Nothing of a chunk is
-trusted: header, sizes, key and checksum have to be those that are expected.
+Files, Redis values and bucket objects hold the same bytes. A chunk that was read is not
+trusted: header, sizes, key and checksum must be the expected ones.
 
-A key, a shape and the K/V have one header, to the byte. So a chunk is checked by making the header
-that it has to have. What it really has is only parsed to say what is wrong, and for tools, which
+Key, shape and K/V determine every byte of the header. So a chunk is checked by building the header
+that it must have. The stored header is parsed only to report what is wrong, and for tools, which
 do not know what to expect.
 """
 
@@ -24,7 +24,7 @@ from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.base import Buffer
 
 HEADER_BYTES = 4096
-"""In front of the K/V: a page, so that the K/V is aligned in a file."""
+"""Bytes before the K/V: one page, so that the K/V is page-aligned in a file."""
 _LENGTH_BYTES = 8
 _VERSION = "1"
 
@@ -32,7 +32,7 @@ ChunkErrorKind = Literal["size", "header", "version", "key", "shape", "checksum"
 
 
 class ChunkError(Exception):
-    """What was read is not the chunk that was asked for. It can only be dropped."""
+    """The data is not the requested chunk. The caller can only drop it."""
 
     def __init__(self, kind: ChunkErrorKind, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
-    """Texts alone, as safetensors demands."""
+    """Metadata of the safetensors header. All values are strings, as safetensors requires."""
 
     quire_kv: str
     namespace: _Hex32
@@ -68,7 +68,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What a chunk says of itself."""
+    """The contents of a chunk's header."""
 
     key: ChunkKey
     shape: ChunkShape
@@ -77,23 +77,23 @@ class ChunkHeader:
 
 
 def num_file_bytes(shape: ChunkShape) -> int:
-    """The size of an encoded chunk."""
+    """Size of an encoded chunk in bytes."""
     return HEADER_BYTES + shape.num_bytes
 
 
 def encode(key: ChunkKey, shape: ChunkShape, data: Buffer) -> list[Buffer]:
-    """The parts of an encoded chunk, in order. `data` is one of them and is not copied.
+    """Return the parts of an encoded chunk, in order. `data` is one of them and is not copied.
 
-    Raises ValueError if `data` has not the bytes of `shape`.
+    Raises ValueError if the size of `data` does not match `shape`.
     """
     view = memoryview(data).cast("B")
     if view.nbytes != shape.num_bytes:
-        raise ValueError(f"the K/V of a chunk has {shape.num_bytes} bytes, not {view.nbytes}")
+        raise ValueError(f"the K/V of a chunk must have {shape.num_bytes} bytes, not {view.nbytes}")
     return [_header(key, shape, _checksum(view)), view]
 
 
 def decode(buffer: Buffer, key: ChunkKey, shape: ChunkShape) -> memoryview:
-    """The K/V of an encoded chunk: a view of `buffer`. Raises ChunkError."""
+    """Return the K/V of an encoded chunk as a view of `buffer`. Raises ChunkError."""
     view = memoryview(buffer).cast("B")
     if view.nbytes != num_file_bytes(shape):
         raise ChunkError("size", f"{view.nbytes} bytes, not {num_file_bytes(shape)}")
@@ -105,20 +105,22 @@ def decode(buffer: Buffer, key: ChunkKey, shape: ChunkShape) -> memoryview:
 
 
 def read_header(buffer: Buffer) -> ChunkHeader:
-    """What a chunk says of itself, from its first `HEADER_BYTES`; the K/V is not looked at.
+    """Parse the header of a chunk from its first `HEADER_BYTES`; the K/V is not checked.
 
     Raises ChunkError.
     """
     view = memoryview(buffer).cast("B")
     if view.nbytes < HEADER_BYTES:
-        raise ChunkError("size", f"{view.nbytes} bytes are no chunk")
+        raise ChunkError("size", f"{view.nbytes} bytes are too short for a chunk")
     length = int.from_bytes(view[:_LENGTH_BYTES], "little")
     if length != HEADER_BYTES - _LENGTH_BYTES:
-        raise ChunkError("header", f"a header of {length} bytes")
+        raise ChunkError(
+            "header", f"the header has {length} bytes, not {HEADER_BYTES - _LENGTH_BYTES}"
+        )
     try:
         header = _decode_header(bytes(view[_LENGTH_BYTES:HEADER_BYTES]))
     except (ValueError, RecursionError) as error:
-        raise ChunkError("header", f"not the header of a chunk: {error}") from None
+        raise ChunkError("header", f"this is not the header of a chunk: {error}") from None
     metadata = header.metadata
     if metadata.quire_kv != _VERSION:
         raise ChunkError("version", f"version {metadata.quire_kv!r}, not {_VERSION!r}")
@@ -141,21 +143,21 @@ def _header(key: ChunkKey, shape: ChunkShape, checksum: str) -> bytes:
 
 
 def _checksum(data: memoryview) -> str:
-    import xxhash  # only a process with a store needs it
+    import xxhash  # only processes with a KV store need xxhash
 
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def _difference(view: memoryview, expected: ChunkHeader) -> ChunkError:
-    """In what a chunk whose header is not the expected one differs."""
+    """Return an error that names the difference between a chunk and the expected header."""
     try:
         found = read_header(view)
     except ChunkError as error:
         return error
     if found.key != expected.key:
-        return ChunkError("key", "another chunk's")
+        return ChunkError("key", "the key is that of another chunk")
     if found.shape != expected.shape:
         return ChunkError("shape", f"{found.shape}, not {expected.shape}")
     if found.checksum != expected.checksum:
-        return ChunkError("checksum", "the K/V is not what was written")
-    return ChunkError("header", "the header is written in another way")
+        return ChunkError("checksum", "the K/V does not match its checksum")
+    return ChunkError("header", "the header is encoded differently")

@@ -1,18 +1,18 @@
-"""What it takes to load K/V, and to compute it: learnt from what was done."""
+"""Estimates of the time to load K/V and of the time to compute it, from recent measurements."""
 
 from __future__ import annotations
 
 _WEIGHT = 0.2
-"""Of the newest observation in a mean."""
+"""Weight of the newest observation in a mean."""
 _FIRST_BYTES_PER_S = 1e9
-"""Assumed of a tier until it was read. What is assumed to be slow is never tried, and loads that
-are slow end with their deadline."""
+"""Assumed speed of a tier before its first read. The assumption is optimistic because a tier that
+is assumed to be slow is never tried; a slow load ends at its deadline."""
 _DOUBT = 0.95
-"""What remains of a time when a tier was left alone because of it."""
+"""Factor applied to the estimate each time a tier is skipped because of it."""
 
 
 class _Mean:
-    """A mean in which older numbers count less and less."""
+    """Exponential moving average."""
 
     __slots__ = ("value",)
 
@@ -24,41 +24,42 @@ class _Mean:
 
 
 class ReadCosts:
-    """Seconds that a tier takes a thread for each byte, of late, with what other threads read."""
+    """Recent seconds per byte of one reading thread of a tier, measured while other threads read
+    too."""
 
     def __init__(self) -> None:
         self._per_byte_s = _Mean(1 / _FIRST_BYTES_PER_S)
 
     def observe(self, num_bytes: int, duration_s: float) -> None:
-        """A chunk of so many bytes was read and verified."""
+        """Record that a chunk of `num_bytes` was read and verified."""
         if num_bytes:
             self._per_byte_s.add(duration_s / num_bytes)
 
     def seconds(self, num_bytes: int) -> float:
-        """What so many bytes would take."""
+        """Expected time to read `num_bytes`."""
         return num_bytes * (self._per_byte_s.value or 0.0)
 
     def left_alone(self) -> None:
-        """Nothing was read because it would have taken too long. What was slow once need not be so
-        for ever: after some times it is tried again."""
+        """Record that nothing was read because it would have taken too long. Each call lowers the
+        estimate, so that a tier that was slow once is tried again later."""
         self._per_byte_s.value = (self._per_byte_s.value or 0.0) * _DOUBT
 
 
 class ComputeCosts:
-    """Seconds that a token of a prompt takes to compute; None until one was."""
+    """Seconds per token to compute a prompt; None before the first measurement."""
 
     _FEWEST = 16
-    """Steps with fewer tokens tell nothing of prompts."""
+    """Steps with fewer tokens are ignored: they do not show the speed of prompts."""
 
     def __init__(self) -> None:
         self._per_token_s = _Mean()
 
     def observe(self, num_tokens: int, duration_s: float) -> None:
-        """A step computed so many tokens."""
+        """Record a step that computed `num_tokens`."""
         if num_tokens >= self._FEWEST:
             self._per_token_s.add(duration_s / num_tokens)
 
     def seconds(self, num_tokens: int) -> float | None:
-        """What so many tokens would take."""
+        """Expected time to compute `num_tokens`."""
         per_token_s = self._per_token_s.value
         return None if per_token_s is None else num_tokens * per_token_s

@@ -1,4 +1,4 @@
-"""`StoreCounts`: what happened in the KV store, for metrics."""
+"""`StoreCounts`: counters of the KV store, for metrics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from quire.kvstore.tiers.base import Tier
 
 
 class StoreCounts:
-    """Sums since the start, by name and tier or reason. Any thread."""
+    """Sums since the start, by name and by tier or reason. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: str, label: str, number: float = 1) -> None:
-        """Adds to a sum."""
+        """Add `number` to a sum."""
         with self._lock:
             self._sums[name, label] += number  # type: ignore[assignment]
 
@@ -31,7 +31,7 @@ class StoreCounts:
 
 
 def usage_of(tiers: list[Tier]) -> list[dict[str, object]]:
-    """What each tier holds."""
+    """Return the usage of each tier."""
     found = []
     for tier in tiers:
         usage = tier.usage()

@@ -1,7 +1,8 @@
-"""Which entries a tier of its own bounds holds, their bytes, and which of them go next.
+"""LRU bookkeeping of a tier that enforces its own limits: its entries, their bytes, and the order
+of eviction.
 
-Least recently used first. Entries of one model and one tenant share a folder. Knows no chunks and
-no files; its owner drops what it is told to, and holds a lock of its own.
+Entries of one model and one tenant share a folder. This module does not know chunks or files; the
+owner removes the entries that a method returns, and does the locking.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """Names what is held."""
+    """Identifies an entry."""
 
     folder: str
     name: str
@@ -34,10 +35,10 @@ class _Folder:
 
 
 class ByteLru:
-    """The books of a tier. Times are nanoseconds since 1970, and never go back.
+    """Entries of a tier in LRU order. Times are nanoseconds since 1970 and never go back.
 
-    Invariant: `_order`, and the same of each folder, have all entries that are not pinned, from the
-    least recently used on. Not safe for threads.
+    Invariant: `_order`, and `order` of each folder, hold all entries that are not pinned, least
+    recently used first. Not safe for threads.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class ByteLru:
         ttl_s: float | None = None,
         low_share: float = 1.0,
     ) -> None:
-        """`folder_bytes`: most bytes of one folder. `low_share`: once there is no room, so much is
-        dropped that this share of `max_bytes` is left, with the new entry in it."""
+        """`folder_bytes`: maximum number of bytes in one folder. `low_share`: when the tier is
+        full, entries are dropped until this share of `max_bytes` is used, including the new
+        entry."""
         self.max_bytes = max_bytes
         self.num_bytes = 0
         self._folder_bytes = max_bytes if folder_bytes is None else folder_bytes
@@ -71,12 +73,12 @@ class ByteLru:
         return iter(self._records)
 
     def bytes_of(self, entry: Entry) -> int:
-        """0 if it is not there."""
+        """Size of an entry; 0 if it is missing."""
         record = self._records.get(entry)
         return 0 if record is None else record.num_bytes
 
     def used_ns(self, entry: Entry) -> int:
-        """When it was last used; 0 if it is not there."""
+        """Time of the last use; 0 if the entry is missing."""
         record = self._records.get(entry)
         return 0 if record is None else record.used_ns
 
@@ -84,11 +86,11 @@ class ByteLru:
         return {name: folder.num_bytes for name, folder in self._folders.items()}
 
     def in_folder(self, folder: str | None) -> list[Entry]:
-        """The entries of one folder; None: all."""
+        """Return the entries of one folder, or all entries if `folder` is None."""
         return [entry for entry in self._records if folder in (None, entry.folder)]
 
     def put(self, entry: Entry, num_bytes: int, now_ns: int) -> None:
-        """Adds an entry, or replaces it, as the most recently used one."""
+        """Add or replace an entry. It becomes the most recently used one."""
         self.drop(entry)
         folder = self._folders.setdefault(entry.folder, _Folder())
         self._records[entry] = _Record(num_bytes, now_ns)
@@ -103,7 +105,7 @@ class ByteLru:
             folder.order[entry] = None
 
     def touch(self, entry: Entry, now_ns: int) -> bool:
-        """It was used. False: it is not there."""
+        """Record a use of an entry. False: the entry is missing."""
         record = self._records.get(entry)
         if record is None:
             return False
@@ -114,7 +116,7 @@ class ByteLru:
         return True
 
     def drop(self, entry: Entry) -> bool:
-        """Forgets an entry, but not its pins. False: it is not there."""
+        """Remove an entry but keep its pins. False: the entry is missing."""
         record = self._records.pop(entry, None)
         if record is None:
             return False
@@ -132,7 +134,8 @@ class ByteLru:
         return True
 
     def pin(self, entry: Entry) -> None:
-        """Never drops it, until it is unpinned as often as it was pinned. It may come later."""
+        """Never drop this entry until it is unpinned as often as it was pinned. The entry may be
+        added after its pin."""
         self._pins[entry] += 1
         if self._pins[entry] == 1 and entry in self._records:
             num_bytes, folder = self._records[entry].num_bytes, self._folders[entry.folder]
@@ -141,7 +144,7 @@ class ByteLru:
             folder.pinned_bytes += num_bytes
 
     def unpin(self, entry: Entry, now_ns: int) -> None:
-        """The last one makes it the most recently used entry."""
+        """Undo one `pin`. The last one makes the entry the most recently used one."""
         if self._pins[entry] > 1:
             self._pins[entry] -= 1
         elif self._pins.pop(entry, 0) and entry in self._records:
@@ -153,14 +156,14 @@ class ByteLru:
             folder.order[entry] = None
 
     def unpin_all(self, folder: str | None, now_ns: int) -> None:
-        """Undoes every `pin` of one folder; None: of all. In the order of their names, these are
-        the most recently used ones then."""
+        """Undo every `pin` of one folder, or of all folders if it is None. The entries become the
+        most recently used ones, ordered by name."""
         for entry in sorted(one for one in self._pins if folder in (None, one.folder)):
             self._pins[entry] = 1
             self.unpin(entry, now_ns)
 
     def take_pins(self, other: ByteLru) -> None:
-        """Pins what `other` pins, and as often."""
+        """Replace all pins by those of `other`."""
         for entry in self._pins.keys() - other._pins.keys():
             self._pins[entry] = 1
             self.unpin(entry, self.used_ns(entry))
@@ -169,9 +172,9 @@ class ByteLru:
             self._pins[entry] = count
 
     def has_room(self, folder: str, num_bytes: int, other_bytes: int = 0) -> bool:
-        """Whether so much more may be added without dropping anything.
+        """Whether `num_bytes` can be added without dropping anything.
 
-        `other_bytes`: what counts for the bound and is no entry.
+        `other_bytes`: bytes that count towards the limit and do not belong to an entry.
         """
         of_folder = self._folders[folder].num_bytes if folder in self._folders else 0
         return (
@@ -182,10 +185,10 @@ class ByteLru:
     def make_room(
         self, folder: str, num_bytes: int, now_ns: int, other_bytes: int = 0
     ) -> list[Entry] | None:
-        """Drops what has expired, and then as much as is needed to add `num_bytes` to `folder`.
+        """Drop expired entries, then as many as needed to add `num_bytes` to `folder`.
 
-        Returns what was dropped. None: there cannot be so much room beside what is pinned; nothing
-        was dropped.
+        Returns the dropped entries. None: the pinned entries do not leave enough room; nothing was
+        dropped.
         """
         mine = self._folders.get(folder, _Folder())
         if (
@@ -203,13 +206,13 @@ class ByteLru:
         return dropped
 
     def has_expired(self, now_ns: int) -> bool:
-        """Whether there is something that nobody has used for the time to live."""
+        """Whether an unpinned entry was not used within the time to live."""
         if self._ttl_ns is None or not self._order:
             return False
         return self._records[next(iter(self._order))].used_ns <= now_ns - self._ttl_ns
 
     def drop_expired(self, now_ns: int) -> list[Entry]:
-        """Drops that; returns it."""
+        """Drop expired entries and return them."""
         dropped: list[Entry] = []
         while self.has_expired(now_ns):
             dropped.append(self._drop_oldest(self._order))

@@ -1,4 +1,4 @@
-"""`GuardedTier`: a tier that never raises, with what was learnt of it."""
+"""`GuardedTier`: a tier whose methods never raise, with its measured read costs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ logger = get_logger(__name__)
 
 
 class GuardedTier:
-    """A failure is a miss, and is counted. A tier that keeps failing is left alone for a while:
-    reads and writes on their own, so that a full disk can still be read. Any thread."""
+    """Wraps a tier. A failure counts as a miss and is recorded. A tier that keeps failing is not
+    used for a while. Reads and writes have separate breakers, so that a full disk can still be
+    read. Safe for threads."""
 
     def __init__(self, tier: Tier, counts: StoreCounts, tell: TierWatcher | None = None) -> None:
-        """`tell`: told of what the tier keeps."""
+        """`tell`: receives the names of chunks that the tier stores and drops."""
         self.tier = tier
         self.name = tier.name
         self.costs = ReadCosts()
@@ -33,20 +34,20 @@ class GuardedTier:
 
     @property
     def can_read(self) -> bool:
-        """Whether it is worth asking."""
+        """Whether reads are allowed now."""
         return not self._reads.is_open
 
     @property
     def can_write(self) -> bool:
-        """Whether it is worth giving it anything."""
+        """Whether writes are allowed now."""
         return not self._writes.is_open
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """Whether each is there; nothing is if the tier fails."""
+        """Whether each chunk is present; all False if the tier fails."""
         return self._look(self.tier.contains, keys)
 
     def find(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        """The same, with what others have just written. Takes a while."""
+        """As `contains`, and finds chunks that other processes have just written. May be slow."""
         return self._look(self.tier.find, keys)
 
     def _look(
@@ -64,8 +65,8 @@ class GuardedTier:
         return found
 
     def read(self, key: ChunkKey, shape: ChunkShape, into: memoryview) -> memoryview | None:
-        """The verified K/V, which may be in `into`, memory for a chunk. None: it is not there, or
-        not what it should be, or the tier fails."""
+        """Return the verified K/V, which may be a part of `into`, a buffer for one chunk. None: the
+        chunk is missing or invalid, or the tier fails."""
         if not self.can_read:
             return None
         try:
@@ -78,20 +79,20 @@ class GuardedTier:
             return None
         except ChunkError as error:
             self._counts.add("corrupt", self.name)
-            logger.warning("KV store, %s: chunk %s is dropped: %s", self.name, key.name, error)
+            logger.warning("KV store, %s: dropped chunk %s: %s", self.name, key.name, error)
             self.delete(key)
             return None
         self._reads.succeeded()
         return data
 
     def loaded(self, num_bytes: int, seconds: float) -> None:
-        """So many bytes were read, verified and copied to where they are wanted."""
+        """Record that `num_bytes` were read, verified and copied to their destination."""
         self.costs.observe(num_bytes, seconds)
         self._counts.add("load_seconds", self.name, seconds)
         self._counts.add("load_bytes", self.name, num_bytes)
 
     def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> bool:
-        """Whether the chunk was stored."""
+        """Write a chunk. Return whether it was stored."""
         if not self.can_write:
             self._counts.add("store_dropped", "tier_failing")
             return False
@@ -107,7 +108,7 @@ class GuardedTier:
         return True
 
     def delete(self, key: ChunkKey) -> None:
-        """Drops a chunk, if the tier can."""
+        """Delete a chunk if the tier works."""
         try:
             self.tier.delete(key)
         except TierError as error:
@@ -121,7 +122,7 @@ class GuardedTier:
         pause_s = breaker.failed()
         if pause_s is not None:
             logger.warning(
-                "KV store, %s: a %s failed again: %s; it is left alone for %.0f s",
+                "KV store, %s: a %s failed repeatedly: %s; pausing it for %.0f s",
                 self.name,
                 what,
                 error,

@@ -1,4 +1,4 @@
-"""What the store is asked for, and what it says: plain records between threads."""
+"""Jobs for the KV store and their results: plain records passed between threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from quire.kvstore.chunks import ChunkKey, ChunkShape
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk by its name and size. Its tail may be missing: it has one block or more."""
+    """The key and the size of a chunk. A chunk at the end of a prefix may be shorter than a whole
+    one, but has at least one block."""
 
     key: ChunkKey
     num_blocks: int
@@ -19,25 +20,25 @@ class StoredChunk:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PoolChunk:
-    """A computed chunk, in blocks of the pool that do not change until they are reused."""
+    """A computed chunk in blocks of the pool, which do not change until they are reused."""
 
     key: ChunkKey
     shape: ChunkShape
     block_ids: Sequence[int]
     copy_to: Callable[[memoryview], bool]
-    """Copies its K/V out of the pool, on any thread. False: that failed."""
+    """Copies the chunk's K/V out of the pool. Callable on any thread. False: the copy failed."""
 
 
 CopyIn = Callable[[memoryview], bool]
-"""Copies a piece of the K/V of a chunk, which it is given whole, into blocks of the pool, on any
-thread. False: that failed."""
+"""Copies one piece of a chunk into blocks of the pool; its argument is the K/V of the whole chunk.
+Callable on any thread. False: the copy failed."""
 
 
 class LoadJob:
-    """Chunks that a request waits for, in the order in which they are wanted.
+    """Chunks that a request waits for, in the order in which it needs them.
 
-    Readers copy them into blocks that are reserved for them. From `close` on, which the engine's
-    thread calls before it gives the blocks back, nothing is written to these any more.
+    Readers copy them into blocks that are reserved for them. The engine's thread calls `close`
+    before it frees the blocks; nothing is written to them afterwards.
     """
 
     def __init__(
@@ -47,23 +48,23 @@ class LoadJob:
         copies: Sequence[Sequence[CopyIn]],
         deadline: float,
     ) -> None:
-        """`copies`: the pieces of each chunk. `deadline`: `time.monotonic()` from which nobody
-        waits."""
+        """`copies`: the pieces of each chunk. `deadline`: value of `time.monotonic()` after which
+        the request does not wait any longer."""
         self.request_id = request_id
         self.chunks = chunks
         self.deadline = deadline
         self.is_cancelled = False
-        """Set by the engine's thread, read by the readers: the rest need not be read."""
+        """Set by the engine's thread: readers skip the remaining chunks."""
         self._copies = copies
         self._changed = threading.Condition()
         self._num_copying = 0
 
     def num_pieces(self, index: int) -> int:
-        """Of a chunk."""
+        """Number of pieces of the chunk at `index`."""
         return len(self._copies[index])
 
     def copy(self, index: int, piece: int, data: memoryview) -> bool:
-        """Copies a piece of a chunk into its blocks. False: that failed, or the job is closed. Any
+        """Copy a piece of a chunk into its blocks. False: the copy failed or the job is closed. Any
         thread."""
         with self._changed:
             if self.is_cancelled:
@@ -77,8 +78,7 @@ class LoadJob:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is copied any more when this returns: it waits for pieces that are being copied,
-        which takes some milliseconds. Idempotent."""
+        """Stop copying. Waits some milliseconds for pieces that are being copied. Idempotent."""
         with self._changed:
             self.is_cancelled = True
             self._changed.wait_for(lambda: not self._num_copying)
@@ -86,35 +86,38 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True)
 class LoadedChunk:
-    """One chunk of a job was looked for."""
+    """Result of one chunk of a job."""
 
     job: LoadJob
     index: int
-    """Of the chunk in the job."""
+    """Index of the chunk in the job."""
     is_copied: bool
-    """Its K/V is verified and in its blocks. False: it could not be had."""
+    """True: the verified K/V is in its blocks. False: the chunk could not be loaded."""
     tier: str = ""
 
 
 @dataclass(eq=False, slots=True)
 class LookupJob:
-    """Chunks whose presence in far tiers is asked for, for a request that waits for the answer."""
+    """Query of a waiting request: which of these chunks do far tiers have?"""
 
     request_id: str
     wholes: list[list[ChunkKey]]
-    """The whole chunks of a prompt in order of position, or the last ones, each of all groups."""
+    """Whole chunks of the prompt, or the last ones of them, in order of position; one list of keys
+    for all groups each."""
     tails: list[list[ChunkKey]]
-    """What may follow after so many whole chunks: chunks that end before the next one does."""
+    """`tails[n]`: chunks that may follow the first n whole chunks and end before the next whole
+    one."""
     deadline: float
     awaited: frozenset[ChunkKey] = frozenset()
-    """What another engine is about to store: it is asked for until it is there, in all tiers."""
+    """Chunks that another engine is about to store. All tiers are polled for them until they
+    appear."""
     found: set[ChunkKey] = field(default_factory=set)
     num_seen: int = 0
-    """How many were found when it was last looked at."""
+    """Number of chunks found at the last check."""
     num_loaded: int = 0
-    """How many were found when the last part of them was loaded."""
+    """Number of chunks found when the last part of them was loaded."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether all awaited chunks were found."""
         return self.found.issuperset(self.awaited)

@@ -1,4 +1,4 @@
-"""Makes the `KVStore` of a configuration."""
+"""Creates the `KVStore` of a configuration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ logger = get_logger(__name__)
 def open_store(
     config: KVStoreConfig | None, block_bytes: int, events: TierEvents | None = None
 ) -> KVStore | None:
-    """None: there is none, or none of its tiers can be used. A local tier that cannot be opened is
-    left out, with a warning: it is a cache. Raises ConfigError for a URL that names no tier."""
+    """Return None if no store is configured or none of its tiers can be used. A local tier that
+    cannot be opened is left out with a warning, because the store is only a cache. Raises
+    ConfigError if a URL does not name a tier."""
     if config is None:
         return None
     tiers = _local_tiers(config)

@@ -1,4 +1,4 @@
-"""`KVStore`: chunks of K/V in tiers. The engine's thread asks and is never kept waiting."""
+"""`KVStore`: chunks of K/V in tiers. Its calls never block the engine's thread."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from quire.system.at_exit import close_at_exit
 
 MAX_QUEUED_BYTES = 64 << 20
 NUM_READ_THREADS = 4
-"""More than cores: some wait for a disk while others copy."""
+"""More threads than cores: some wait for a disk while others copy."""
 _MOST_FAR_KEYS = 1 << 16
 _FAR_KEYS_LIVE_S = 60.0
-"""How long an answer of a far tier is believed."""
+"""How long the answer of a far tier is considered valid."""
 _CLOSE_S = 5.0
-"""How long what is queued may take to be written at the end."""
+"""How long `close` waits for queued chunks to be written."""
 
 
 class KVStore:
-    """The tiers, their threads and what is known of them.
+    """The tiers, their threads and the known contents.
 
-    `has`, `wants`, `save` and `load` are called by the engine's thread and neither read nor ask
-    any place but memory. What was asked for comes by `take_news`.
+    The engine's thread calls `has`, `wants`, `save` and `load`, which access memory only. Results
+    of loads and lookups are returned by `take_news`.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class KVStore:
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         events: TierEvents | None = None,
     ) -> None:
-        """`shape`: of a whole chunk. `tiers`: nearest first; closed with the store. `events`: tells
-        what they keep."""
+        """`shape`: size of a whole chunk. `tiers`: nearest first; closed with the store. `events`:
+        publishes which chunks the tiers store and drop."""
         self.shape = shape
         self.chunk_blocks = shape.num_blocks
         self.role = role
@@ -62,7 +62,7 @@ class KVStore:
         self._local = [tier for tier in self._tiers if tier.tier.is_local]
         self._has_far = len(self._local) < len(self._tiers)
         self._far: OrderedDict[ChunkKey, float] = OrderedDict()
-        """Chunks that a far tier said it has, and until when that is believed."""
+        """Chunks that a far tier reported, and the time until which the answer is valid."""
         self._far_lock = threading.Lock()
         self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes, self._was_written)
         self._readers = Readers(
@@ -70,7 +70,7 @@ class KVStore:
         )
         self._is_closed = False
         self._pid = os.getpid()
-        """Of the process that has the threads."""
+        """Process that owns the threads."""
         close_at_exit(self, KVStore.close)
         if self._has_far and self.is_read:
             self._readers.connect()
@@ -80,42 +80,42 @@ class KVStore:
         return ChunkShape(chunk.num_blocks, self.shape.block_bytes)
 
     def has(self, key: ChunkKey) -> bool:
-        """Whether a chunk is in a tier, as far as is known."""
+        """Whether a chunk is in a tier, according to local information."""
         if self._writes.holds(key) or any(tier.contains([key])[0] for tier in self._local):
             return True
         return self._has_far and self._far.get(key, 0.0) > time.monotonic()
 
     def wants(self, chunk: StoredChunk) -> bool:
-        """Whether the store should be given a chunk."""
+        """Whether `save` should be called for a chunk."""
         is_known = self._writes.knows(chunk.key) or self.has(chunk.key)
         return self.role != "kv_consumer" and not is_known
 
     def touch(self, keys: Sequence[ChunkKey]) -> None:
-        """A prefix with these chunks, in order of position, was used: its end is dropped before its
-        beginning."""
+        """Record the use of a prefix with these chunks, in order of position. Its later chunks are
+        evicted before its earlier ones."""
         for tier in self._local:
             tier.contains(keys)
 
     def save(
         self, chunk: StoredChunk, block_ids: Sequence[int], copy_to: Callable[[memoryview], bool]
     ) -> None:
-        """Stores a computed chunk some time later. `block_ids`: of the pool, in which it is.
-        `copy_to` copies its K/V, on another thread, before `before_reuse` returns for one of them;
-        False: that failed."""
+        """Store a computed chunk later. `block_ids`: the blocks of the pool that hold it. `copy_to`
+        copies its K/V on another thread, before `before_reuse` returns for one of these blocks; it
+        returns False if the copy failed."""
         self._writes.put_pooled(PoolChunk(chunk.key, self.shape_of(chunk), block_ids, copy_to))
 
     def before_reuse(self, block_id: int) -> None:
-        """A block of the pool is about to get other contents. What waits in it to be stored is
-        copied, or dropped if too much is queued."""
+        """Must be called before a block of the pool gets other contents. Chunks in it that wait to
+        be stored are copied, or dropped if the queue is full."""
         self._writes.before_reuse(block_id)
 
     def leave_pool(self) -> None:
-        """The same for all blocks."""
+        """Do the same as `before_reuse` for all blocks."""
         self._writes.leave_pool()
 
     def is_worth_loading(self, chunks: Sequence[StoredChunk], compute_s: float) -> bool:
-        """Whether loading these is expected to be quicker than computing, which takes so long. The
-        nearest tier is asked that has the first of them."""
+        """Whether loading these chunks is expected to be faster than computing them in `compute_s`.
+        The estimate is that of the nearest tier that has the first chunk."""
         for tier in self._tiers:
             if not tier.tier.is_local or tier.contains([chunks[0].key])[0]:
                 num_bytes = sum(self.shape_of(chunk).num_bytes for chunk in chunks)
@@ -127,35 +127,35 @@ class KVStore:
         return True
 
     def load(self, job: LoadJob) -> None:
-        """Reads chunks and copies them into the pool; each of them is a piece of news."""
+        """Read chunks and copy them into the pool. `take_news` returns one result per chunk."""
         self._readers.load(job)
 
     def prepare(self) -> None:
-        """Makes the memory ready that chunks are read into."""
+        """Allocate the memory into which chunks are read."""
         self._readers.prepare(self.shape.num_bytes)
 
     def pace_loads(self, seconds: float | None) -> None:
-        """So much processor time loads may take until they are told again; None: any."""
+        """Grant loads this much processor time until the next call; None: unlimited."""
         self._readers.pace.grant(seconds)
 
     @property
     def is_read(self) -> bool:
-        """Whether anything is loaded from it."""
+        """Whether this role loads chunks."""
         return self.role != "kv_producer"
 
     @property
     def must_look_up(self) -> bool:
-        """Whether tiers have to be asked what they have before `has` knows it."""
+        """Whether far tiers must be queried before `has` knows their chunks."""
         return self._has_far and self.is_read
 
     def look_up(self, job: LookupJob) -> None:
-        """Asks far tiers, all of them for what is awaited; the job itself is the news."""
+        """Query far tiers; all tiers for awaited chunks. `take_news` returns the job itself."""
         keys = [key for chunk in (*job.wholes, *job.tails) for key in chunk]
         job.found = {key for key in keys if self.has(key)}
         self._readers.look_up(job)
 
     def take_news(self, timeout_s: float = 0.0) -> LoadedChunk | LookupJob | None:
-        """The next piece of news, which the caller waits for at most so long."""
+        """Return the next result; wait for it at most `timeout_s`."""
         try:
             news = self._readers.news.get(timeout=timeout_s) if timeout_s else self._next()
         except queue.Empty:
@@ -168,7 +168,7 @@ class KVStore:
         return self._readers.news.get_nowait()
 
     def forget(self, keys: Sequence[ChunkKey]) -> None:
-        """Drops chunks whose K/V may be invalid."""
+        """Delete chunks whose K/V may be invalid."""
         with self._far_lock:
             for key in keys:
                 self._far.pop(key, None)
@@ -176,22 +176,22 @@ class KVStore:
         self._readers.delete(keys)
 
     def clear(self, folder: str | None = None) -> int:
-        """Drops what is queued, and every chunk of local tiers some time later, or those of one
-        `ChunkKey.folder`. How many these have."""
+        """Drop queued chunks, and later all chunks of local tiers, or only those of one
+        `ChunkKey.folder`. Returns the number of chunks in the local tiers."""
         self._writes.clear(folder)
         num_chunks = sum(tier.tier.num_chunks(folder) for tier in self._local)
         self._readers.clear([tier.tier for tier in self._local], folder)
         return num_chunks
 
     def pin(self, key: ChunkKey, *, is_pinned: bool) -> bool:
-        """Keeps a chunk in local tiers, or lets it go again. Whether one has it."""
+        """Pin or unpin a chunk in local tiers. Returns whether a local tier has it."""
         found = [tier.tier for tier in self._local if tier.contains([key])[0]]
         for tier in found:
             tier.pin(key) if is_pinned else tier.unpin(key)
         return bool(found)
 
     def stats(self) -> dict[str, Any]:
-        """What it holds and what happened."""
+        """Return the usage of the tiers and the counters."""
         return {
             "chunk_blocks": self.chunk_blocks,
             "queued_bytes": self._writes.num_queued_bytes,
@@ -200,17 +200,17 @@ class KVStore:
         }
 
     def usage(self) -> dict[str, tuple[int, int]]:
-        """Chunks and bytes of each tier that counts them."""
+        """Return the chunks and bytes of each local tier."""
         found = {tier.name: tier.tier.usage() for tier in self._local}
         return {name: (usage.num_chunks, usage.num_bytes) for name, usage in found.items()}
 
     def flush(self, timeout_s: float = _CLOSE_S) -> bool:
-        """Waits until all that was given is stored. False: it took too long."""
+        """Wait until all saved chunks are stored. False: the timeout passed."""
         return self._writes.flush(timeout_s)
 
     def close(self) -> None:
-        """Writes what is queued and closes the tiers. Idempotent. Does nothing in a forked child,
-        which has none of the threads."""
+        """Write queued chunks and close the tiers. Idempotent. Does nothing in a forked child,
+        which does not have the threads."""
         if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
@@ -219,8 +219,8 @@ class KVStore:
         self._close_rest()
 
     def abandon(self) -> None:
-        """The same without waiting for anything, for an owner that is gone: the store's threads do
-        it. May be called by the garbage collector, on any thread."""
+        """Close without waiting, when the owner is gone: the store's threads finish the work. The
+        garbage collector may call this on any thread."""
         if self._is_closed or self._pid != os.getpid():
             return
         self._is_closed = True
@@ -237,7 +237,7 @@ class KVStore:
             self._remember([key])
 
     def _remember(self, keys: Sequence[ChunkKey] | set[ChunkKey]) -> None:
-        """That far tiers have these. Any thread."""
+        """Note that far tiers have these chunks. Any thread."""
         until = time.monotonic() + _FAR_KEYS_LIVE_S
         with self._far_lock:
             for key in keys:

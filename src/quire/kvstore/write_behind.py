@@ -1,4 +1,4 @@
-"""`WriteBehind`: chunks on their way into the tiers. Nobody waits for it."""
+"""`WriteBehind`: writes chunks to the tiers in the background."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = get_logger(__name__)
 
 
 class WriteBehind:
-    """Two queues and a thread that empties them. Any thread.
+    """Two queues and a thread that empties them. Safe for threads.
 
-    A computed chunk waits in the block pool, where it takes no memory, and is copied when its turn
-    comes. Chunks that cannot stay where they are wait as copies, in a queue of bounded bytes: what
-    comes from a far tier, and what is in blocks that are about to be reused. A copy that does not
-    fit is dropped, and counted. Copies can be read while they wait.
+    A computed chunk waits in the block pool, where it takes no extra memory, and is copied when the
+    thread gets to it. Chunks that cannot stay where they are wait as copies in a queue with limited
+    bytes: chunks from far tiers, and chunks in blocks that are about to be reused. A copy that does
+    not fit is dropped and counted. Waiting copies can be read.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class WriteBehind:
         max_queued_bytes: int,
         written: Callable[[ChunkKey], None] = lambda _: None,
     ) -> None:
-        """`written`: told of each chunk that was given to the tiers, by the thread."""
+        """`written`: called by the thread for each chunk that was passed to the tiers."""
         self._tiers = tiers
         self._counts = counts
         self._max_queued_bytes = max_queued_bytes
@@ -47,34 +47,35 @@ class WriteBehind:
         """Copies, in order of arrival."""
         self._pooled = _PoolChunks()
         self._copying: PoolChunk | None = None
-        """The one of those that the thread is copying out of the pool."""
+        """The pooled chunk that the thread is copying now."""
         self._writing: ChunkKey | None = None
         self._is_unwanted = False
-        """That is to be deleted again."""
+        """Whether the chunk being written must be deleted afterwards."""
         self._buffer: memoryview | None = None
-        """Of the thread: a chunk with its header, at the begin of a page."""
+        """Buffer of the thread for a chunk with its header; page-aligned."""
         self._is_closing = False
         self._drops_at = math.inf
-        """`time.monotonic()` when what is queued is dropped: a time after nobody needs it."""
+        """`time.monotonic()` after which queued chunks are dropped; set by `stop`."""
         self._at_end: Callable[[], None] = _nothing
         self._thread = threading.Thread(target=self._run, name="kv-store-write", daemon=True)
         self._thread.start()
 
     def holds(self, key: ChunkKey) -> bool:
-        """Whether there is a copy of a chunk, for `get`."""
+        """Whether `get` can return this chunk."""
         return key in self._queued
 
     def knows(self, key: ChunkKey) -> bool:
-        """Whether a chunk is on its way."""
+        """Whether a chunk is queued or being written."""
         return key in self._queued or key in self._pooled or key == self._writing
 
     def get(self, key: ChunkKey) -> memoryview | None:
-        """The K/V of a chunk that waits as a copy."""
+        """Return the K/V of a queued copy."""
         entry = self._queued.get(key)
         return None if entry is None else memoryview(entry[0]).cast("B")
 
     def put(self, key: ChunkKey, shape: ChunkShape, data: Buffer) -> bool:
-        """Queues a copy, which must not change any more. False: it is known, or dropped."""
+        """Queue a copy, which must not change afterwards. False: the chunk is already queued, or
+        was dropped."""
         with self._changed:
             if self.knows(key) or not self._has_room(shape.num_bytes):
                 return False
@@ -82,55 +83,56 @@ class WriteBehind:
         return True
 
     def put_pooled(self, chunk: PoolChunk) -> None:
-        """Queues a chunk that is in the pool; nothing happens if it is known."""
+        """Queue a chunk that is in the pool, unless it is already queued."""
         with self._changed:
             if not self.knows(chunk.key) and not self._is_closing:
                 self._pooled.add(chunk)
                 self._changed.notify_all()
 
     def before_reuse(self, block_id: int) -> None:
-        """A block of the pool is about to get other contents: what waits in it is copied."""
+        """Must be called before a block of the pool gets other contents. Copies the chunks that
+        wait in it."""
         if self._pooled.in_block(block_id):
             with self._changed:
                 self._leave_pool([*self._pooled.in_block(block_id)])
 
     def leave_pool(self) -> None:
-        """The pool is about to give its memory back."""
+        """Must be called before the pool frees its memory. Copies all waiting chunks."""
         with self._changed:
             self._leave_pool(self._pooled.chunks())
 
     @property
     def num_queued_bytes(self) -> int:
-        """Bytes of copies that wait or are being written."""
+        """Bytes of queued copies, including one that is being written."""
         return self._num_queued_bytes
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until nothing is queued. False: it took too long."""
+        """Wait until the queues are empty. False: the timeout passed."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._num_waiting, timeout_s)
 
     def clear(self, folder: str | None = None) -> None:
-        """Drops what is queued, of one folder or of all, but for what is being written."""
+        """Drop queued chunks, of one folder or all, except the one being written."""
         with self._changed:
             keys = [*self._queued, *(chunk.key for chunk in self._pooled.chunks())]
             self._drop([key for key in keys if folder in (None, key.folder)])
 
     def drop(self, keys: Sequence[ChunkKey]) -> None:
-        """Drops these where they are queued. One that is being written is deleted afterwards."""
+        """Drop these chunks from the queues. One that is being written is deleted afterwards."""
         with self._changed:
             self._drop(keys)
             self._is_unwanted = self._is_unwanted or self._writing in keys
 
     def stop(self, timeout_s: float, at_end: Callable[[], None]) -> None:
-        """As `close`, but waits for nothing. The thread calls `at_end` as the last thing."""
+        """As `close`, but without waiting. The thread calls `at_end` before it ends."""
         with self._changed:
             self._drops_at, self._at_end = time.monotonic() + timeout_s, at_end
             self._is_closing = True
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread: what is queued is written, for so long, and then dropped. The pool is
-        not read any more afterwards. Idempotent."""
+        """End the thread after it wrote the queued chunks; after the timeout they are dropped. The
+        pool is not read afterwards. Idempotent."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -146,7 +148,7 @@ class WriteBehind:
         return len(self._queued) + len(self._pooled) + (self._writing is not None)
 
     def _has_room(self, num_bytes: int) -> bool:
-        """Whether so much more can be queued; where not, a dropped chunk is counted."""
+        """Whether `num_bytes` fit into the queue; counts a dropped chunk if not."""
         if self._is_closing:
             return False
         has_room = self._num_queued_bytes + num_bytes <= self._max_queued_bytes
@@ -169,8 +171,8 @@ class WriteBehind:
         self._changed.notify_all()
 
     def _leave_pool(self, chunks: Sequence[PoolChunk]) -> None:
-        """Copies them, as far as there is room. The lock is held: who copies takes a millisecond
-        for a chunk."""
+        """Copy chunks out of the pool while there is room. The lock is held during the copies,
+        about a millisecond per chunk."""
         for chunk in chunks:
             self._changed.wait_for(lambda chunk=chunk: self._copying is not chunk)  # type: ignore[misc]
             if self._pooled.get(chunk.key) is not chunk:
@@ -188,13 +190,13 @@ class WriteBehind:
         at_end()
 
     def _write_all(self) -> None:
-        """Returns when the queues are empty and closed."""
+        """Write until the queues are empty and closed."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._num_waiting or self._is_closing)
                 if time.monotonic() >= self._drops_at:
                     self.clear()
-                if self._queued:  # they take memory
+                if self._queued:  # first, because copies take memory
                     key = self._writing = next(iter(self._queued))
                 elif self._pooled:
                     self._copying = self._pooled.first()
@@ -227,7 +229,7 @@ class WriteBehind:
             self._written(key)
 
     def _copy(self, chunk: PoolChunk) -> list[Buffer]:
-        """An encoded chunk in the thread's buffer, in one piece; nothing if that failed."""
+        """Return an encoded chunk in the thread's buffer, as one part; empty if the copy failed."""
         num_bytes = HEADER_BYTES + chunk.shape.num_bytes
         if self._buffer is None or len(self._buffer) < num_bytes:
             self._buffer = page_memory(num_bytes)
@@ -247,11 +249,11 @@ class WriteBehind:
 
 
 def _nothing() -> None:
-    """Nobody waits for the end."""
+    """Default of `_at_end`."""
 
 
 class _PoolChunks:
-    """Chunks that are still in the block pool, in order of arrival. Not safe for threads."""
+    """Chunks that wait in the block pool, in order of arrival. Not safe for threads."""
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[ChunkKey, PoolChunk] = OrderedDict()
@@ -264,29 +266,29 @@ class _PoolChunks:
         return len(self._chunks)
 
     def first(self) -> PoolChunk:
-        """The one that has waited for longest."""
+        """Return the oldest chunk."""
         return next(iter(self._chunks.values()))
 
     def get(self, key: ChunkKey) -> PoolChunk | None:
-        """The chunk of that name."""
+        """Return the chunk with this key."""
         return self._chunks.get(key)
 
     def chunks(self) -> list[PoolChunk]:
-        """In order of arrival."""
+        """Return all chunks in order of arrival."""
         return [*self._chunks.values()]
 
     def in_block(self, block_id: int) -> Sequence[PoolChunk]:
-        """The chunks that have a block."""
+        """Return the chunks that use this block."""
         return self._of_block.get(block_id, ())
 
     def add(self, chunk: PoolChunk) -> None:
-        """Behind all others. None has its key."""
+        """Append a chunk, whose key must be new."""
         self._chunks[chunk.key] = chunk
         for block_id in chunk.block_ids:
             self._of_block.setdefault(block_id, []).append(chunk)
 
     def remove(self, chunk: PoolChunk) -> None:
-        """Forgets one that is there."""
+        """Remove a chunk, which must be present."""
         del self._chunks[chunk.key]
         for block_id in chunk.block_ids:
             chunks = self._of_block[block_id]

@@ -1,6 +1,6 @@
-"""Logging: one logger tree under `quire`, configured only if the application did not do it.
+"""Logging: one logger tree under `quire`, configured only if the application has not done so.
 
-A handler is attached to `quire` alone, and only if neither it nor the root logger has one.
+A handler is attached only to `quire`, and only if neither it nor the root logger has one.
 
 Logging does not block: a thread writes to standard error (`writer.py`).
 """
@@ -25,13 +25,13 @@ from quire.redaction import redact
 
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
 _MAX_CONFIG_BYTES = 1 << 20
-"""Largest file that configures the log."""
+"""Maximum size of a logging configuration file."""
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {10: "\\n", 13: "\\r", 9: "\t"}
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters of the message, so that no input can forge a log line, and hides
-    secrets, in tracebacks too."""
+    """Escapes control characters of the message, so that no input can forge a log line, and redacts
+    secrets, also in tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(_FORMAT, datefmt="%m-%d %H:%M:%S")
@@ -64,8 +64,8 @@ _writers: list[Writer] = []
 
 
 class _UnblockedStderr(io.TextIOBase):
-    """Non-blocking `sys.stderr` of Quire's own processes: warnings, tracebacks and other loggers
-    write here, in order with the log and without secrets."""
+    """Non-blocking `sys.stderr` of Quire's own processes: receives warnings, tracebacks and other
+    loggers' output, in order with the log, and redacts secrets."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -89,7 +89,7 @@ class _UnblockedStderr(io.TextIOBase):
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger for a module; pass `__name__`. Configures the `quire` tree at first use."""
+    """The logger for a module; pass `__name__`. Configures the `quire` tree on first use."""
     root = logging.getLogger("quire")
     is_ours = not root.handlers and not logging.getLogger().handlers
     if is_ours and env.configures_logging():
@@ -99,17 +99,17 @@ def get_logger(name: str) -> logging.Logger:
         root.propagate = False
         try:
             root.setLevel(env.log_level())
-        except ConfigError as error:  # modules make their loggers when they are imported
+        except ConfigError as error:  # modules create their loggers at import time
             root.setLevel(logging.INFO)
             root.warning("%s", error)
     return logging.getLogger(name)
 
 
 def configure(level: str | None, config_file: str | None) -> None:
-    """Sets the least level that is logged, or all logging from a JSON file for `dictConfig`.
+    """Set the minimum log level, or configure all logging from a JSON file for `dictConfig`.
 
-    None: as it is. In a file, vLLM's logger `vllm` stands for `quire`. Raises ConfigError for a
-    file that cannot be used.
+    None: leave it unchanged. In a file, vLLM's logger `vllm` stands for `quire`. Raises ConfigError
+    for an unusable file.
     """
     root = logging.getLogger("quire")
     if config_file is not None and env.configures_logging():
@@ -127,10 +127,10 @@ def _configure_from(file: str) -> None:
 
     try:
         path = env.expanded(file)
-        if not path.is_file():  # a device or a pipe may never end
-            raise ValueError("it is no regular file")
+        if not path.is_file():  # reading a device or a pipe may never end
+            raise ValueError("it must be a regular file")
         if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ValueError(f"it has more than {_MAX_CONFIG_BYTES} bytes")
+            raise ValueError(f"it must have at most {_MAX_CONFIG_BYTES} bytes")
         config = json.loads(path.read_text(encoding="utf-8"))
         config = {"disable_existing_loggers": False, **config}
         loggers = config.get("loggers", {})
@@ -139,15 +139,15 @@ def _configure_from(file: str) -> None:
         logging.config.dictConfig(config)
     except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
         raise ConfigError(
-            f"log_config_file {quoted(file)} cannot be used: {reason(error)}; it is a JSON file "
-            "for Python's logging.config.dictConfig"
+            f"log_config_file {quoted(file)} cannot be used: {reason(error)}; it must be a JSON "
+            "file for Python's logging.config.dictConfig"
         ) from None
 
 
 def unblock_stderr() -> None:
-    """Makes `sys.stderr` of this process non-blocking, unless it was replaced by another stream.
+    """Make `sys.stderr` of this process non-blocking, unless it was replaced by another stream.
 
-    For Quire's own processes; not called by the library in an application's process.
+    For Quire's own processes; the library does not call this in an application's process.
     """
     fd = _stderr_fd()
     if fd is not None:
@@ -155,10 +155,10 @@ def unblock_stderr() -> None:
 
 
 def flush() -> None:
-    """Waits until all log records are written, at most `FLUSH_S` seconds."""
+    """Wait until all log records are written, at most `FLUSH_S` seconds."""
     for handler in logging.getLogger("quire").handlers:
         handler.flush()
-    for writer in _writers:  # a handler may write to it through `sys.stderr`
+    for writer in _writers:  # a handler may write to the writer through `sys.stderr`
         writer.flush()
 
 
@@ -205,14 +205,14 @@ def _encode(text: str) -> bytes:
 
 @contextmanager
 def phase(logger: logging.Logger, what: str) -> Iterator[None]:
-    """Logs `what` with the seconds that the `with` block took."""
+    """Log `what` with the seconds that the `with` block took."""
     begin = time.perf_counter()
     yield
     logger.info("%s: %.2f s", what, time.perf_counter() - begin)
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, so imports included; resolution 0.01 s."""
+    """Seconds since this process was started, including imports; resolution 0.01 s."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     uptime_s = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
     return uptime_s - int(fields[19]) / os.sysconf("SC_CLK_TCK")

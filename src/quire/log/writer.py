@@ -1,6 +1,6 @@
 """`Writer`: writes texts to a file descriptor from its own thread, so that callers do not block.
 
-Used by the log's handler and by the non-blocking `sys.stderr`. Knows bytes, and no log records.
+Used by the log's handler and by the non-blocking `sys.stderr`. Works on bytes, not on log records.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MAX_BYTES = 1 << 20
-"""Most bytes that wait to be written: some ten thousand lines."""
+"""Maximum number of bytes that wait to be written, about ten thousand lines."""
 _POLL_MS = 1000
 FLUSH_S = 2.0
-"""Longest wait for the remaining texts when a process ends."""
+"""Maximum wait for the remaining texts when a process ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class _Batch:
 
 
 class Writer:
-    """`add` never blocks, even if the descriptor's reader does not read.
+    """Queues texts and writes them; `add` never blocks, even if the descriptor's reader is stuck.
 
     Texts are written in the order in which they were added. If too many wait, the oldest are
-    dropped, because the last ones say why a process ended; the text of `tell_missing` with their
-    number takes their place. Any thread may call it. A forked child has its own queue.
+    dropped, because the last ones explain why a process ended; the text that `tell_missing` returns
+    for their number takes their place. Thread-safe. A forked child has its own queue.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Writer:
         self._num_missing = 0
         self._is_writing = False
         self._is_stuck = False
-        """Whether a flush timed out, and nothing was written since."""
+        """Whether a flush timed out and nothing was written since."""
         os.register_at_fork(after_in_child=self._forget)
 
     def add(self, text: bytes) -> None:
-        """Queues a text to be written."""
+        """Queue a text to be written."""
         with self._changed:
             self._texts.append(text)
             self._num_bytes += len(text)
@@ -67,8 +67,8 @@ class Writer:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float = FLUSH_S) -> bool:
-        """Waits until all is written. False after `timeout_s`; at once if the last flush timed out
-        and nothing was written since."""
+        """Wait until all texts are written. Returns False after `timeout_s`, or at once if the last
+        flush timed out and nothing was written since."""
         end = time.monotonic() + timeout_s
         with self._changed:
             while self._has_work() and self._thread is not threading.current_thread():
@@ -79,7 +79,8 @@ class Writer:
             return not self._has_work()
 
     def _forget(self) -> None:
-        """In a forked child: the thread and the waiting texts belong to the parent."""
+        """Reset the state in a forked child: the thread and the waiting texts belong to the
+        parent."""
         self._changed = threading.Condition()
         self._thread = None
         self._texts.clear()
@@ -93,7 +94,7 @@ class Writer:
         thread = threading.Thread(target=self._run, name="quire-log", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # too many threads, or the interpreter is ending
+        except RuntimeError:  # there are too many threads, or the interpreter is ending
             self._write_without_waiting()
         else:
             self._thread = thread
@@ -118,9 +119,10 @@ class Writer:
                 self._changed.notify_all()
 
     def _take(self) -> _Batch:
-        """The next texts, at most `PIPE_BUF` bytes of them, after a notice of missing ones.
+        """Take the next texts, at most `PIPE_BUF` bytes of them, after a notice of missing ones.
 
-        One write for several lines: each write has to wait for the GIL if other threads are busy.
+        Several lines share one write, because each write waits for the GIL while other threads are
+        busy.
         """
         missing, self._num_missing = self._num_missing, 0
         texts: list[bytes] = []
@@ -133,12 +135,12 @@ class Writer:
         return _Batch(b"".join([notice, *texts]), missing + len(texts))
 
     def _write(self, text: bytes) -> bool:
-        """Blocks until the text is written; False if it cannot be."""
+        """Block until the text is written; returns False if it cannot be."""
         left = memoryview(text)
         while left:
             try:
                 left = left[os.write(self._fd, left) :]
-            except BlockingIOError:  # another process has made it non-blocking
+            except BlockingIOError:  # another process made the descriptor non-blocking
                 poller = select.poll()
                 poller.register(self._fd, select.POLLOUT)
                 poller.poll(_POLL_MS)

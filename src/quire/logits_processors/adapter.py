@@ -1,4 +1,4 @@
-"""`AdapterLogitsProcessor`: makes a processor out of a callable for each request."""
+"""`AdapterLogitsProcessor`: builds a logits processor from one callable per request."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ RequestLogitsProcessor = Callable[..., Any]
 
 
 class AdapterLogitsProcessor(LogitsProcessor):
-    """To be subclassed with `is_argmax_invariant` and `new_req_logits_processor`.
+    """Base class; subclasses define `is_argmax_invariant` and `new_req_logits_processor`.
 
-    A callable that raises ends its own request and no other.
+    If a callable raises, only its own request ends.
     """
 
     def __init__(self, vllm_config: EngineConfig, device: str, is_pin_memory: bool) -> None:
-        """A subclass that has its own calls this one."""
+        """Subclasses with their own constructor must call this one."""
         del vllm_config, device, is_pin_memory
         self.req_info: dict[int, Callable[..., Any]] = {}
-        """By place in the batch: the callable, which lacks the logits alone. It holds the growing
-        list of output tokens."""
+        """By position in the batch: the callable with all arguments bound except the logits,
+        including the growing list of output tokens."""
 
     @abstractmethod
     def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
-        """What changes the logits of a request with these parameters; None: nothing does."""
+        """The callable for a request with these parameters; None: its logits stay unchanged."""
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Raises RowsError for requests whose callable could not be made."""
+        """Raises RowsError for requests whose callable cannot be created."""
         if batch_update is None:
             return
 
@@ -68,7 +68,7 @@ class AdapterLogitsProcessor(LogitsProcessor):
             raise RowsError(failed)
 
     def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Changes the rows in place. Raises RowsError for requests whose callable fails."""
+        """Change the rows in place. Raises RowsError for requests whose callable fails."""
         errors: dict[int, Exception] = {}
         for place, process in self.req_info.items():
             row = logits[place]
@@ -99,10 +99,10 @@ def process_dict_updates(
     batch_update: BatchUpdate | None,
     new_state: Callable[[SamplingParams, list[int] | None, list[int]], T | None],
 ) -> bool:
-    """Keeps a dict by place in the batch up to date; returns whether it changed.
+    """Update a dict keyed by position in the batch; returns whether it changed.
 
-    `new_state`: from parameters, prompt tokens and output tokens to a request's entry; None: it
-    has none.
+    `new_state` creates a request's entry from its parameters, prompt tokens and output tokens;
+    None: the request has no entry.
     """
     if batch_update is None:
         return False
@@ -126,8 +126,8 @@ def process_dict_updates(
 
 
 def _check_row(changed: Any, row: NDArray[np.float32]) -> None:
-    """Raises TypeError unless it has the row's shape and type."""
+    """Raises TypeError unless `changed` has the row's shape and type."""
     shape, dtype = getattr(changed, "shape", None), getattr(changed, "dtype", None)
     if shape != row.shape or dtype != row.dtype:
         what = type(changed).__name__ if shape is None else f"{dtype} {list(shape)}"
-        raise TypeError(f"it returned {what} for logits of float32 {list(row.shape)}")
+        raise TypeError(f"the callable must return float32 {list(row.shape)}, not {what}")

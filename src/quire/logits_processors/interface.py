@@ -1,6 +1,6 @@
-"""`LogitsProcessor`: what a user subclasses, and what it is told of the batch.
+"""`LogitsProcessor`: the base class for users' processors, and the description of batch changes.
 
-Legend: N requests of which a token is chosen in the step, V vocabulary. Request i of the batch is
+Legend: N requests for which a token is sampled in the step, V vocabulary. Request i of the batch is
 row i of the logits.
 """
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 
 class MoveDirectionality(Enum):
-    """How two places of the batch change."""
+    """How two positions of the batch change."""
 
     UNIDIRECTIONAL = auto()
-    """The request of the first place goes to the second one."""
+    """The request of the first position moves to the second one."""
     SWAP = auto()
-    """Both exchange their requests. Quire never does it."""
+    """The two positions exchange their requests. Quire never uses this."""
 
 
 RemovedRequest = int
-"""The place of a request that has left."""
+"""The position of a request that left the batch."""
 AddedRequest = tuple[int, SamplingParams, list[int] | None, list[int]]
-"""Place, parameters, prompt tokens, and the tokens generated so far: a list that grows, so that it
-holds all of them at every step."""
+"""Position, parameters, prompt tokens, and generated tokens: a list that grows, so that it contains
+all generated tokens at every step."""
 MovedRequest = tuple[int, int, MoveDirectionality]
 
 
 @dataclass(frozen=True)
 class BatchUpdate:
-    """How the batch differs from that of the step before, to be taken in this order: removed,
-    added, moved. A request that is added or moved may take the place of one that has left."""
+    """The differences from the previous step's batch, to be applied in this order: removed, added,
+    moved. An added or moved request may take the position of a removed one."""
 
     batch_size: int
     """N"""
     removed: Sequence[RemovedRequest]
-    """Those whose places nobody has taken, in descending order."""
+    """Removed requests whose positions were not reused, in descending order."""
     added: Sequence[AddedRequest]
     moved: Sequence[MovedRequest]
 
@@ -55,49 +55,48 @@ class BatchUpdate:
 class LogitsProcessor(ABC):
     """Changes the logits of a step. Used by one thread.
 
-    What it knows of a request has to follow from what `added` says of it: a request may be removed
-    and added again, with the tokens that it has by then.
+    The state for a request must depend only on its data in `added`: a request may be removed and
+    added again with the tokens generated so far.
     """
 
     @classmethod  # noqa: B027 (most have no parameters)
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raises ValueError for parameters that it cannot work with: the request is refused, with
-        that message. Called in the process of the front end."""
+        """Raises ValueError for unsupported parameters: the request is rejected with that message.
+        Called in the front end's process."""
 
     @abstractmethod
     def __init__(self, vllm_config: EngineConfig, device: str, is_pin_memory: bool) -> None:
-        """Called before the model is loaded, and after a failure of `apply` or `update_state`.
-        `device` is "cpu", `is_pin_memory` False."""
+        """Called before the model is loaded, and again after `apply` or `update_state` failed.
+        `device` is "cpu" and `is_pin_memory` is False."""
 
     @abstractmethod
     def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The logits [N, V] after the change: the same array, which may be written to, or another
-        one of this shape and type."""
+        """Return the changed logits [N, V]: the same array, which may be modified, or another one
+        of this shape and type."""
 
     @abstractmethod
     def is_argmax_invariant(self) -> bool:
-        """Whether it never changes which token has the largest logit. Such a processor sees logits
-        after penalties, divided by the temperature; what it does to greedy requests has no effect,
-        and a batch of these alone is not shown to it. Asked once."""
+        """Whether the processor never changes which token has the largest logit. Such a processor
+        gets logits after penalties and temperature. It does not affect greedy requests, and is not
+        called for batches that contain only greedy requests. Called once."""
 
     @abstractmethod
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Called before each step that chooses tokens; None: the batch is that of the last one."""
+        """Called before each step that samples tokens; None: the batch has not changed."""
 
 
 class RowsError(QuireError):
-    """Raised by a processor that knows which requests it failed for, when it has done its work for
-    all others."""
+    """Raised by a processor for requests that failed, after it has processed all others."""
 
     def __init__(
         self, errors: Mapping[int, Exception], logits: NDArray[np.float32] | None = None
     ) -> None:
-        """`errors`: by place in the batch. `logits` [N, V]: right but for the rows of those."""
+        """`errors`: by position in the batch. `logits` [N, V]: valid except for the failed rows."""
         super().__init__("; ".join(f"request {place}: {e!r}" for place, e in errors.items()))
         self.errors = errors
         self.logits = logits
 
 
 def class_name(cls: type[Any]) -> str:
-    """As users write it: `module:Class`."""
+    """The name of a class as users write it: `module:Class`."""
     return f"{cls.__module__}:{cls.__qualname__}"

@@ -1,8 +1,8 @@
-"""Finds the classes of logits processors: by name, as classes, and as entry points of packages.
+"""Loads the classes of logits processors: by name, as classes, and from entry points of packages.
 
-Names come from the engine's own arguments and from installed packages, never from a checkpoint or
-a request: loading one runs its module. `processor_names` is called while an engine is planned, and
-`load_processors` wherever the classes are used, in the process of the engine too.
+Names come from the engine's own arguments and from installed packages, never from a checkpoint or a
+request, because loading a class runs its module. `processor_names` is called while an engine is
+planned; `load_processors` is called in each process that uses the classes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from quire.logits_processors.interface import LogitsProcessor, class_name
 
 VLLM_GROUP = "vllm.logits_processors"
 GROUPS = (VLLM_GROUP, "quire.logits_processors")
-"""Entry points of installed packages that are always loaded."""
+"""Groups of entry points; those of installed packages are always loaded."""
 
 ProcessorName = str | type[LogitsProcessor]
-"""`module:Class`; the class itself where no other process could import it by that name."""
+"""`module:Class`, or the class itself if other processes could not import it by name."""
 
 
 def processor_names(given: object) -> tuple[ProcessorName, ...]:
-    """All processors of an engine with this argument `logits_processors`: those of installed
-    packages, then the given ones. Loads them. Raises ConfigError."""
+    """All processors for the engine argument `logits_processors`: those of installed packages, then
+    the given ones. Loads them. Raises ConfigError."""
     if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
         raise ConfigError(
             f"logits_processors={quoted(given)} must be a list of classes or of names such as "
@@ -36,7 +36,7 @@ def processor_names(given: object) -> tuple[ProcessorName, ...]:
 
 
 def load_processors(names: Sequence[ProcessorName]) -> list[type[LogitsProcessor]]:
-    """The classes. Raises ConfigError naming the one that cannot be loaded."""
+    """Load the classes. Raises ConfigError that names a class that cannot be loaded."""
     return [_load(name) for name in names]
 
 
@@ -55,12 +55,12 @@ def _installed() -> list[ProcessorName]:
 
 
 def _load(name: object) -> type[LogitsProcessor]:
-    """Runs the module if it is not imported yet."""
+    """Load one class; imports its module if necessary."""
     if isinstance(name, type):
         return _checked(name)
     if not isinstance(name, str):
         raise ConfigError(
-            f"logits_processors: {quoted(name)} is neither a class nor a name such as "
+            f"logits_processors: {quoted(name)} must be a class or a name such as "
             "'package.module:Class'"
         )
     module_name, colon, path = name.strip().partition(":")
@@ -89,18 +89,18 @@ def _checked(found: object) -> type[LogitsProcessor]:
     if isinstance(found, type) and issubclass(found, LogitsProcessor):
         left = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         if left:
-            raise ConfigError(f"logits processor {class_name(found)} does not define {left}")
+            raise ConfigError(f"logits processor {class_name(found)} must define {left}")
         return found
     named = class_name(found) if isinstance(found, type) else quoted(found)
     raise ConfigError(
-        f"logits processor {named} is not a subclass of LogitsProcessor, which is in "
-        "quire.logits_processors and, for programs written for vLLM, in "
+        f"logits processor {named} must be a subclass of LogitsProcessor from "
+        "quire.logits_processors or, in programs written for vLLM, from "
         "vllm.v1.sample.logits_processor"
     )
 
 
 def _importable(cls: type[LogitsProcessor]) -> ProcessorName:
-    """By name, if that gives the same class in any process."""
+    """The name, if it identifies the same class in any process; otherwise the class."""
     found: Any = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
         found = getattr(found, part, None)

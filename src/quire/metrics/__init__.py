@@ -1,1 +1,1 @@
-"""Counters and how they are shown to Prometheus."""
+"""Metrics, and their exposition to Prometheus."""

@@ -1,4 +1,4 @@
-"""Histogram bounds. vLLM's, so that dashboards made for it fit."""
+"""Histogram bounds. They are vLLM's, so that its dashboards work."""
 
 from __future__ import annotations
 

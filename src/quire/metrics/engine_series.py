@@ -1,7 +1,7 @@
-"""The names, kinds, help texts and bounds of an engine's metrics: vLLM's for everything that
-exists here, under `vllm:`; ours, where it has none, under `quire:`.
+"""The names, types, help texts and bounds of an engine's metrics: vLLM's names with `vllm:` where
+they exist, otherwise Quire's own with `quire:`.
 
-A table in the form of a class; `EngineMetrics` knows what they mean.
+Written as a table; `EngineMetrics` records the values.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from quire.version import __version__
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
-"""Where the K and V of a cached prompt come from; the last: tiers beyond the disk."""
+"""Sources of the K/V of cached prompts; the last one stands for tiers beyond the disk."""
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
 class EngineSeries:
-    """Every series of one engine, as attributes; `metric_set` lists them."""
+    """All series of one engine as attributes; `metric_set` lists them."""
 
     def __init__(self, config: EngineConfig) -> None:
         model_name = config.model.served_model_name[0]
@@ -57,7 +57,7 @@ class EngineSeries:
         )
         self.engine_sleep_state.of("awake").set(1)
         self.engine_ready = make.gauge(
-            "quire:engine_ready", "1 while the engine shows signs of life, 0 once it does not."
+            "quire:engine_ready", "1 while the engine responds, 0 otherwise."
         )
 
     def _make_counters(self, make: MetricSet) -> None:
@@ -191,7 +191,7 @@ class EngineSeries:
 
 
 def _describe(make: MetricSet, config: EngineConfig) -> None:
-    """Gauges that are always 1 and tell of the configuration in their labels."""
+    """Gauges with the constant value 1, whose labels describe the configuration."""
     facts = cache_facts(config)
     labels, values = tuple(facts), tuple(str(value) for value in facts.values())
     info = make.gauges(
@@ -205,8 +205,8 @@ def _describe(make: MetricSet, config: EngineConfig) -> None:
 
 
 def cache_facts(config: EngineConfig) -> dict[str, object]:
-    """The labels of `vllm:cache_config_info`: those fields of vLLM's CacheConfig that mean
-    something here."""
+    """The labels of `vllm:cache_config_info`: the fields of vLLM's CacheConfig that apply to
+    Quire."""
     cache, length = config.cache, config.model.max_model_len
     sizes = (cache.num_blocks, length, config.scheduler.max_num_batched_tokens, cache.block_size)
     windows = [group.window for group in cache.layout.groups if group.window is not None]

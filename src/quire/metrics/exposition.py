@@ -1,6 +1,6 @@
-"""Metric sets in Prometheus' text format, by way of prometheus_client.
+"""Metric sets in Prometheus' text format, created with prometheus_client.
 
-Called when `/metrics` is read; recording never comes here. Adds the process' own metrics.
+Called only when `/metrics` is read, not when values are recorded. Adds the process metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Exposition:
-    """All that one server exposes: the given sets and its process."""
+    """All metrics that one server exposes: the given sets and its process metrics."""
 
     def __init__(self, sets: Sequence[MetricSet]) -> None:
         self._registry = CollectorRegistry()
@@ -31,12 +31,12 @@ class Exposition:
         self._registry.register(_SetCollector(sets))
 
     def text(self) -> bytes:
-        """The body of `/metrics`, as of now."""
+        """The current body of `/metrics`."""
         return generate_latest(self._registry)
 
 
 class _SetCollector(Collector):
-    """Makes prometheus_client's families out of ours."""
+    """Converts Quire's families to those of prometheus_client."""
 
     def __init__(self, sets: Sequence[MetricSet]) -> None:
         self._sets = sets

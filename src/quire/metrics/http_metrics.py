@@ -1,6 +1,6 @@
-"""HTTP requests by endpoint, method and kind of status, under the names that dashboards know.
+"""HTTP requests by endpoint, method and status class, under the names that dashboards use.
 
-All labels come from closed sets: an unknown path or method is `other`, whatever it was.
+All labels come from closed sets: an unknown path or method is counted as `other`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ OTHER = "other"
 
 
 class HttpMetrics:
-    """Counts of one server. A series exists from its first request on."""
+    """Metrics of one server. A series exists from its first request on."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        """`paths` are the endpoints'; everything else counts as `other`."""
+        """`paths`: the endpoints; all other paths count as `other`."""
         self._paths = frozenset(paths)
         self.metric_set = MetricSet({})
         self._requests: Family[Counter] = self.metric_set.counters(
@@ -41,7 +41,7 @@ class HttpMetrics:
         self.metric_set.families += [self._durations, self._request_bytes, self._reply_bytes]
         self._all_durations = self.metric_set.histogram(
             "http_request_duration_highr_seconds",
-            "Duration of HTTP requests in seconds, whatever their handler.",
+            "Duration of HTTP requests in seconds, over all handlers.",
             HTTP_DURATION_S,
         )
 
@@ -54,8 +54,8 @@ class HttpMetrics:
         request_bytes: int = 0,
         reply_bytes: int = 0,
     ) -> None:
-        """Counts one request; status 0: the client left before an answer began. Sizes are those
-        that the headers name."""
+        """Record one request; status 0: the client disconnected before the answer began. Sizes come
+        from the headers."""
         handler = path if path in self._paths else OTHER
         method = method if method in _METHODS else OTHER
         kind = f"{status // 100}xx" if status else "gone"

@@ -1,4 +1,4 @@
-"""The metrics of the KV store: sums that the engine keeps, shown under their names here."""
+"""The metrics of the KV store, from totals that the engine keeps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from quire.metrics.series import Counter, Family, Gauge, MetricSet
 _COUNTERS = {
     "hit_tokens": ("tier", "Prompt tokens whose K/V was loaded from the KV store."),
     "load_bytes": ("tier", "Bytes of K/V that were read, verified and copied."),
-    "load_seconds": ("tier", "Seconds that this took, of all threads."),
+    "load_seconds": ("tier", "Seconds of all threads spent on loading."),
     "store_bytes": ("tier", "Bytes of chunks that were written."),
     "errors": ("tier", "Reads, writes and lookups that failed."),
-    "corrupt": ("tier", "Chunks that were not what they should be, and were dropped."),
+    "corrupt": ("tier", "Chunks that failed verification and were dropped."),
     "store_dropped": ("reason", "Chunks that were not stored."),
-    "load_abandoned": ("reason", "Loads that were not waited for to the end."),
-    "gate_skipped_tokens": ("reason", "Tokens in the store that were computed all the same."),
+    "load_abandoned": ("reason", "Loads that were given up before their end."),
+    "gate_skipped_tokens": ("reason", "Stored tokens that were computed instead of loaded."),
 }
 _GAUGES = {
     "usage_bytes": "Bytes of chunks that a tier holds.",
@@ -24,7 +24,7 @@ _GAUGES = {
 
 
 class KVStoreSeries:
-    """Families that are empty until something has happened."""
+    """Families without series until the first event."""
 
     def __init__(self, make: MetricSet) -> None:
         self._counters: dict[str, Family[Counter]] = {
@@ -37,7 +37,7 @@ class KVStoreSeries:
         }
 
     def hit_tokens(self) -> dict[str, int]:
-        """Prompt tokens that were loaded, by tier; a tier that holds something has an entry."""
+        """Loaded prompt tokens by tier; every tier with chunks has an entry."""
         tiers = {tier: 0 for (tier,) in self._gauges["usage_bytes"].series}
         loaded = self._counters["hit_tokens"].series.items()
         return tiers | {tier: int(counter.value) for (tier,), counter in loaded}
@@ -45,7 +45,8 @@ class KVStoreSeries:
     def show(
         self, sums: Mapping[str, Mapping[str, float]], usage: Mapping[str, tuple[int, int]]
     ) -> None:
-        """`sums`: of all time, by name and label; `usage`: chunks and bytes, by tier."""
+        """Update the metrics. `sums`: totals by name and label; `usage`: chunks and bytes by
+        tier."""
         for name, family in self._counters.items():
             for label, value in sums.get(name, {}).items():
                 family.series.setdefault((label,), Counter()).value = value

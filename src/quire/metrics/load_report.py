@@ -1,6 +1,6 @@
-"""The engine's load as a header of a reply (ORCA), for gateways that balance by it.
+"""The engine's load as a response header (ORCA), for load-balancing gateways.
 
-A request asks for it with the header `endpoint-load-metrics-format: TEXT` (or JSON), as in vLLM.
+A request enables it with the header `endpoint-load-metrics-format: TEXT` (or JSON), as in vLLM.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ LOAD_HEADER = "endpoint-load-metrics"
 
 
 def load_report(form: str, series: EngineSeries) -> str | None:
-    """The header's value in the format of that name; None for any other, as in vLLM: a gateway
-    may ask every server for the format that it prefers."""
+    """The header's value in this format; None for an unknown format, as in vLLM, because a gateway
+    may ask every server for its preferred format."""
     metrics = {
         "num_requests_waiting": float(series.num_requests_waiting.value),
         "kv_cache_usage_perc": float(series.kv_cache_usage_perc.value),

@@ -1,4 +1,4 @@
-"""Metrics as vLLM's Python API gives them: an object for each series, with its value now.
+"""Current metrics in the form of vLLM's Python API: one object per series.
 
 Called by `LLM.get_metrics`. Names and fields are vLLM's.
 """
@@ -15,7 +15,7 @@ _PREFIX = "vllm:"
 
 @dataclass
 class Metric:
-    """A name and labels; `engine` and `model_name` are always among them."""
+    """A name and labels, which always include `engine` and `model_name`."""
 
     name: str
     labels: dict[str, str]
@@ -23,44 +23,44 @@ class Metric:
 
 @dataclass
 class Counter(Metric):
-    """A number that only grows."""
+    """A number that only increases."""
 
     value: int
 
 
 @dataclass
 class Vector(Metric):
-    """Counters in order. Nothing here is one; the type is vLLM's."""
+    """A list of counters. The type is vLLM's; Quire has no such metric."""
 
     values: list[int]
 
 
 @dataclass
 class Gauge(Metric):
-    """A number that is what it is now."""
+    """A number that may go up and down."""
 
     value: float
 
 
 @dataclass
 class Histogram(Metric):
-    """How many values were counted, and their sum."""
+    """Distribution of the observed values, with their count and sum."""
 
     count: int
     sum: float
     buckets: dict[str, int]
-    """By upper bound how many were not above it; the last one is `+Inf`."""
+    """Number of values at or below each upper bound; the last bound is `+Inf`."""
 
 
 def read_metrics(metric_set: MetricSet) -> list[Metric]:
-    """Every series under one of vLLM's names."""
+    """All series with vLLM's names."""
     found: list[Metric] = []
     for family in metric_set.families:
         if not family.name.startswith(_PREFIX):
             continue
         for values, one in family.series.items():
             if isinstance(one, series.Summary):
-                continue  # of no kind that vLLM's API has
+                continue  # vLLM's API has no such type
             own = dict(zip(family.label_names, values, strict=True))
             found.append(_metric(family.name, {**metric_set.base_labels, **own}, one))
     return found

@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms that cost a few additions to record.
+"""Counters, gauges and histograms that are cheap to update.
 
-They are plain objects, written by one thread, and are turned into Prometheus' format only when
-`/metrics` is read (`exposition`). Label values are given when a series is made, never by a request:
-their number is fixed for good.
+They are plain objects, written by one thread, and converted to Prometheus' format only when
+`/metrics` is read (`exposition`). Label values are set when a series is created, never by a
+request, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Kind = Literal["counter", "gauge", "histogram", "summary"]
 
 
 class Counter:
-    """A number that only grows."""
+    """A number that only increases."""
 
     __slots__ = ("value",)
 
@@ -25,12 +25,12 @@ class Counter:
         self.value = 0.0
 
     def inc(self, amount: float = 1) -> None:
-        """Adds `amount`, which is not negative."""
+        """Add `amount`, which must not be negative."""
         self.value += amount
 
 
 class Gauge:
-    """A number that is what it is now."""
+    """A number that may go up and down."""
 
     __slots__ = ("value",)
 
@@ -38,39 +38,39 @@ class Gauge:
         self.value = 0.0
 
     def set(self, value: float) -> None:
-        """Replaces the value."""
+        """Replace the value."""
         self.value = value
 
 
 class Histogram:
-    """How often values fell at or below each bound, and their sum."""
+    """Counts of values per bucket, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend; a last one of infinity is implied."""
+        """`bounds` must be ascending; a last bound of infinity is implied."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Counts a value that came so many times."""
+        """Count a value `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     @property
     def count(self) -> int:
-        """Values counted."""
+        """Number of counted values."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Each bound as text, the last one `+Inf`, with how many values were not above it."""
+        """Each bound as text, the last one `+Inf`, with the number of values at or below it."""
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, accumulate(self.counts), strict=True))
 
 
 class Summary:
-    """How many values there were, and their sum."""
+    """The number of values and their sum."""
 
     __slots__ = ("count", "sum")
 
@@ -79,7 +79,7 @@ class Summary:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts one value."""
+        """Count one value."""
         self.count += 1
         self.sum += value
 
@@ -89,7 +89,7 @@ Series = TypeVar("Series", Counter, Gauge, Histogram, Summary)
 
 @dataclass(slots=True)
 class Family(Generic[Series]):
-    """All series of one name, told apart by the values of their labels."""
+    """All series with one name, distinguished by their label values."""
 
     name: str
     documentation: str
@@ -98,13 +98,13 @@ class Family(Generic[Series]):
     series: dict[tuple[str, ...], Series]
 
     def of(self, *label_values: str) -> Series:
-        """The series with these label values; they must be among those it was made with."""
+        """The series with these label values, which must exist."""
         return self.series[label_values]
 
 
 @dataclass(slots=True)
 class MetricSet:
-    """The families of one engine, all with the same leading labels."""
+    """The families of one engine, all with the same base labels."""
 
     base_labels: Mapping[str, str]
     families: list[Family[Counter] | Family[Gauge] | Family[Histogram] | Family[Summary]] = field(
@@ -112,7 +112,7 @@ class MetricSet:
     )
 
     def counter(self, name: str, documentation: str) -> Counter:
-        """A new counter without further labels."""
+        """Create a counter without further labels."""
         return self.counters(name, documentation, (), [()]).of()
 
     def counters(
@@ -122,14 +122,14 @@ class MetricSet:
         label_names: tuple[str, ...],
         label_values: Sequence[tuple[str, ...]],
     ) -> Family[Counter]:
-        """New counters, one for each tuple of label values."""
+        """Create counters, one for each tuple of label values."""
         series = {values: Counter() for values in label_values}
         family = Family(name, documentation, "counter", label_names, series)
         self.families.append(family)
         return family
 
     def gauge(self, name: str, documentation: str) -> Gauge:
-        """A new gauge without further labels."""
+        """Create a gauge without further labels."""
         return self.gauges(name, documentation, (), [()]).of()
 
     def gauges(
@@ -139,14 +139,14 @@ class MetricSet:
         label_names: tuple[str, ...],
         label_values: Sequence[tuple[str, ...]],
     ) -> Family[Gauge]:
-        """New gauges, one for each tuple of label values."""
+        """Create gauges, one for each tuple of label values."""
         series = {values: Gauge() for values in label_values}
         family = Family(name, documentation, "gauge", label_names, series)
         self.families.append(family)
         return family
 
     def histogram(self, name: str, documentation: str, bounds: Sequence[float]) -> Histogram:
-        """A new histogram without further labels."""
+        """Create a histogram without further labels."""
         series: dict[tuple[str, ...], Histogram] = {(): Histogram(bounds)}
         self.families.append(Family(name, documentation, "histogram", (), series))
         return series[()]

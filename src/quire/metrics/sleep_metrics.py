@@ -1,4 +1,4 @@
-"""How long it took to put the engine to sleep and to wake it up, by a development route."""
+"""Durations of putting the engine to sleep and waking it up by development routes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SleepMetrics:
 
     @contextmanager
     def record(self, operation: Operation) -> Iterator[None]:
-        """Times the block."""
+        """Measure the block."""
         in_flight = self._in_flight.of(operation)
         in_flight.set(in_flight.value + 1)
         begin = time.perf_counter()

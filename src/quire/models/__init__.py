@@ -1,4 +1,4 @@
-"""Model families: from config.json to a program, sizes and tensor names.
+"""Model families: they turn a config.json into a program, sizes and tensor names.
 
     ModelDescription           all that config.json says of a model, typed and interpreted once
     build_program(hf_config)   its `program`; likewise model_facts, name_map, family_of
@@ -6,10 +6,10 @@
     quantisation_of(hf_config) the description of the quantisation, wherever it is written
     as_asked(hf_config, name)  config.json of a quantised checkpoint, for a value of `quantization`
     ModelRegistry              the known architectures; register_model adds one
-    is_transformers(hf_config) whether no family, but transformers computes the model
+    is_transformers(hf_config) whether transformers' modules compute the model, not a family
 
-A checkpoint with images or sound has the configuration of its text model in a section of its own
-(`text_part`): that model is built, and the other parts are left out.
+A multimodal checkpoint has the configuration of its text model in a separate section
+(`text_part`): only that model is built.
 
 `hf_config` is config.json as read. All raise CheckpointError for a missing or impossible key
 and UnsupportedModelError for an architecture or feature that is not implemented.

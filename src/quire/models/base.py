@@ -1,7 +1,7 @@
 """The interface of a model family: `ModelFamily`, `ModelFacts`, and `NameMap` for tensor names.
 
-`weights/binding.py` maps a checkpoint's names by `NameMap`; `planning` reads `ModelFacts`. Knows no
-tensor's contents and no device.
+`weights/binding.py` maps a checkpoint's names by `NameMap`; `planning` reads `ModelFacts`. This
+module does not know tensor contents or devices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "quick_gelu": "gelu_quick",
     "relu2": "relu2",
 }
-"""Names in config.json to the program's activations."""
+"""Maps names in config.json to the program's activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ModelFacts:
     hidden_size: int
     vocab_size: int
     max_model_len: int
-    """The longest context that the positions allow, with rope scaling, computed as in vLLM."""
+    """Longest context that the positions allow, with rope scaling, computed as in vLLM."""
     sliding_window: int | None
     """The window, if every layer has one; None if a layer sees all positions."""
     eos_token_ids: tuple[int, ...]
@@ -52,24 +52,25 @@ class ModelFacts:
 class NameMap:
     """Maps the tensor names of a family's checkpoints to the canonical ones in `Param.parts`.
 
-    The base model is saved under several prefixes (`transformer.h.0...`, or bare `h.0...`);
-    the canonical name has `prefix`. Tensors at the top (`lm_head.weight`) have none.
+    The base model is saved under several prefixes (`transformer.h.0...`, or bare `h.0...`). The
+    canonical name has `prefix`. Top-level tensors (`lm_head.weight`) have no prefix.
     """
 
     prefix: str
     """Canonical prefix of the base model, with its dot: `model.`"""
     other_prefixes: tuple[str, ...]
-    """Further prefixes, the longest first; the empty one is understood."""
+    """Other possible prefixes, longest first. The empty prefix is always accepted."""
     ignorable: tuple[str, ...]
     """Regular expressions of canonical names that are not loaded (buffers, tied heads)."""
     top_level: tuple[str, ...] = ("lm_head.",)
     has_other_parts: bool = False
-    """The checkpoint has parts for images or sound too, and its text part has a prefix."""
+    """Whether the checkpoint is multimodal: it has other parts, and its text part has a prefix."""
     prediction_layers: tuple[str, ...] = ()
-    """Prefixes of layers for multi-token prediction."""
+    """Prefixes of the layers for multi-token prediction."""
 
     def canonical(self, name: str) -> str | None:
-        """The canonical name, which the program may lack; None for a tensor that is not loaded."""
+        """Return the canonical name, which the program may lack; None for a tensor that is not
+        loaded."""
         if self.part_left_out(name) is not None:
             return None
         name = self._without_wrapper(name)
@@ -84,7 +85,7 @@ class NameMap:
         return full
 
     def part_left_out(self, name: str) -> str | None:
-        """The part of the checkpoint that the tensor is of, if that part is not computed."""
+        """Return the unused part of the checkpoint that the tensor belongs to, or None."""
         if name.startswith(("mtp.", "model.mtp_", *self.prediction_layers)):
             return "mtp"
         if not self.has_other_parts or name != self._without_wrapper(name):
@@ -96,12 +97,13 @@ class NameMap:
         return name.removeprefix("model.").partition(".")[0]
 
     def summary(self, names: Iterable[str]) -> str | None:
-        """Which parts of a checkpoint with these tensors are left out, in words; None: nothing."""
+        """Return a message about the unused parts of a checkpoint with these tensors; None if there
+        are none."""
         counts = Counter(part for name in names if (part := self.part_left_out(name)) is not None)
         if not counts:
             return None
         parts = ", ".join(f"{part} ({count} tensors)" for part, count in sorted(counts.items()))
-        return f"only the text model is computed; left out: {parts}"
+        return f"only the text model is computed; unused: {parts}"
 
     def _without_wrapper(self, name: str) -> str:
         if not self.has_other_parts:
@@ -132,7 +134,7 @@ _OTHER_PARTS = (
     "embed_audio.",
     "connector.",
 )
-"""Beginnings of the names of other parts below the text part's own prefix."""
+"""Name prefixes of other parts below the text part's own prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class ModelFamily:
     facts: Callable[[ConfigReader], ModelFacts]
     names: Callable[[ConfigReader], NameMap]
     models: str = ""
-    """Well-known models of the family, for people."""
+    """Well-known models of the family, for users."""
 
 
 HfConfig = Mapping[str, Any]

@@ -24,38 +24,38 @@ MAX_POSITIONS = 1 << 28
 
 
 class ConfigReader:
-    """Reads one mapping. Missing and null are the same, as in transformers. Changes nothing."""
+    """Reads one mapping without changing it. A null value counts as missing, as in transformers."""
 
     def __init__(self, config: Mapping[str, Any], where: str = "config.json") -> None:
         if not isinstance(config, Mapping):
             raise CheckpointError(
-                f"{where} holds {_show(config)}, not an object of keys and values"
+                f"{where} must be an object of keys and values, not {_show(config)}"
             )
         self._config = config
         self._spellings: Mapping[str, str] = {}
         self._defaults: Mapping[str, Any] = {}
         self.where = where
         self.used: set[str] = set()
-        """Keys that were asked for and are there, as config.json spells them."""
+        """Keys that were read and exist, as spelled in config.json."""
 
     def translated(self, spellings: Mapping[str, str], defaults: Mapping[str, Any]) -> ConfigReader:
-        """A reader of the same values in which keys may have other names: `spellings` gives the one
-        in config.json for each. `defaults` has values of keys that config.json leaves out."""
+        """Return a reader of the same values with other names for keys: `spellings` maps a key to
+        its name in config.json. `defaults` has values for keys that config.json omits."""
         reader = ConfigReader(self._config, self.where)
         reader._spellings, reader._defaults = spellings, defaults
         reader.used = self.used
         return reader
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and not null."""
+        """Whether the key is present and not null."""
         return self._find(key) is not None
 
     def is_false(self, key: str) -> bool:
-        """Whether the key is there and false."""
+        """Whether the key is present and false."""
         return self._find(key) is False
 
     def size(self, key: str, maximum: int, *, example: int, default: int | None = None) -> int:
-        """A whole number from 1 to `maximum`. Required unless there is a default."""
+        """Return a whole number from 1 to `maximum`. Required unless there is a default."""
         value = self._get(key, default, example)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
             raise self.error(key, value, f"a whole number from 1 to {maximum}", example)
@@ -64,7 +64,7 @@ class ConfigReader:
     def sizes(
         self, key: str, length: int, maximum: int, *, example: int, default: int | None = None
     ) -> tuple[int, ...]:
-        """`length` whole numbers from 1 to `maximum`: a list of them, or one that all are."""
+        """Return `length` whole numbers from 1 to `maximum`: a list, or one number for all."""
         value = self._find(key)
         if not isinstance(value, list | tuple):
             return (self.size(key, maximum, example=example, default=default),) * length
@@ -75,7 +75,7 @@ class ConfigReader:
         return found
 
     def count(self, key: str, maximum: int, *, default: int) -> int:
-        """A whole number from 0 to `maximum`."""
+        """Return a whole number from 0 to `maximum`."""
         value = self._get(key, default, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= maximum:
             raise self.error(key, value, f"a whole number from 0 to {maximum}", default)
@@ -84,7 +84,7 @@ class ConfigReader:
     def number(
         self, key: str, low: float, high: float, *, example: float, default: float | None = None
     ) -> float:
-        """A finite number from `low` to `high`. Required unless there is a default."""
+        """Return a finite number from `low` to `high`. Required unless there is a default."""
         value = self._get(key, default, example)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not low <= value <= high:
@@ -92,46 +92,48 @@ class ConfigReader:
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """true or false."""
+        """Return true or false."""
         value = self._get(key, default, default)
         if not isinstance(value, bool):
             raise self.error(key, value, "true or false", default)
         return value
 
     def choice(self, key: str, table: Mapping[str, _T], *, default: str | None = None) -> _T:
-        """The entry of `table` for the key's text. Raises UnsupportedModelError if it has none."""
+        """Return the entry of `table` for the key's string. Raises UnsupportedModelError if there
+        is none."""
         value = self._get(key, default, next(iter(table)))
         if not isinstance(value, str):
-            raise self.error(key, value, "a text", next(iter(table)))
+            raise self.error(key, value, "a string", next(iter(table)))
         if value not in table:
             raise UnsupportedModelError(
-                f"{self.where}: {key} {value!r} is not supported; known are {', '.join(table)}"
+                f"{self.where}: {key} {value!r} is not supported; supported are {', '.join(table)}"
             )
         return table[value]
 
     def section(self, key: str) -> ConfigReader | None:
-        """The object under the key; None where it is missing, null or empty."""
+        """Return a reader of the object under the key; None if it is missing, null or empty."""
         value = self._find(key)
         if value is None or value == {}:
             return None
         return ConfigReader(value, f"{self.where}: {key}")
 
     def texts(self, key: str, length: int) -> list[str] | None:
-        """A list of exactly `length` texts; None where it is missing."""
+        """Return a list of exactly `length` strings; None if the key is missing."""
         value = self._find(key)
         if value is None:
             return None
         is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
         if not is_list or len(value) != length:
             raise CheckpointError(
-                f"{self.where}: {key} must be a list of {length} texts, one a layer"
+                f"{self.where}: {key} must be a list of {length} strings, one per layer"
             )
         return list(value)
 
     def numbers(
         self, key: str, length: int, low: float, high: float, *, example: float
     ) -> list[float] | None:
-        """A list of `length` finite numbers from `low` to `high`; None where it is missing."""
+        """Return a list of `length` finite numbers from `low` to `high`; None if the key is
+        missing."""
         value = self._find(key)
         if value is None:
             return None
@@ -145,12 +147,12 @@ class ConfigReader:
         return [float(item) for item in value]
 
     def text(self, key: str) -> str | None:
-        """A text; None where the key is missing or has something else."""
+        """Return a string; None if the key is missing or has another type."""
         value = self._find(key)
         return value if isinstance(value, str) else None
 
     def indices(self, key: str, maximum: int) -> tuple[int, ...]:
-        """A list of whole numbers from 0 to `maximum`; empty where it is missing."""
+        """Return a list of whole numbers from 0 to `maximum`; empty if the key is missing."""
         value = self._find(key)
         if value is None:
             return ()
@@ -162,7 +164,7 @@ class ConfigReader:
         return tuple(value)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """A token id or a list of them; empty if the key is missing."""
+        """Return a token id or several as a tuple; empty if the key is missing."""
         value = self._find(key)
         if value is None:
             return ()
@@ -173,7 +175,7 @@ class ConfigReader:
         return tuple(items)
 
     def error(self, key: str, value: object, wanted: str, example: object) -> CheckpointError:
-        """The error about a key's value; the caller raises it."""
+        """Return the error about a key's value, for the caller to raise."""
         return CheckpointError(
             f"{self.where}: {self._spelled(key)} is {_show(value)}; "
             f"it must be {wanted}, for example {_json(example)}"
@@ -186,12 +188,12 @@ class ConfigReader:
         if value is None:
             name = self._spelled(key)
             raise CheckpointError(
-                f'{self.where} lacks {name}; add it, for example "{name}": {_json(example)}'
+                f'{self.where} must have {name}; add it, for example "{name}": {_json(example)}'
             )
         return value
 
     def _spelled(self, key: str) -> str:
-        """The key that config.json has: the spelling of its family, or the usual one."""
+        """Return the key's name in config.json: the spelling of its family, or the usual one."""
         name = self._spellings.get(key, key)
         return key if name not in self._config and key in self._config else name
 

@@ -1,6 +1,5 @@
-"""From a `DecoderSpec` to a program, sizes and tensor names, and `decoder_family`, which makes a
-family of a function that reads the spec.
-"""
+"""Turns a `DecoderSpec` into a program, sizes and tensor names. `decoder_family` makes a family
+from a function that reads the spec."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ def decoder_family(
     other_prefixes: tuple[str, ...] = (),
     ignorable: tuple[str, ...] = (),
 ) -> ModelFamily:
-    """A family whose programs follow from a spec.
+    """Make a family whose programs follow from a `DecoderSpec`.
 
-    `models`: well-known models of it, for people. `keys`: what its config.json calls Llama's keys.
-    `defaults`: values of keys, under Llama's names, that a config.json leaves out; those of the
-    model's class in transformers. `other_prefixes`, `ignorable`: as in `NameMap`.
+    `models`: well-known models, for users. `keys`: maps Llama's keys to those of the family's
+    config.json. `defaults`: values of omitted keys, by Llama's names, as in the model's class in
+    transformers. `other_prefixes`, `ignorable`: as in `NameMap`.
     """
 
     def read(reader: ConfigReader) -> tuple[ConfigReader, DecoderSpec]:
@@ -58,7 +57,7 @@ def decoder_family(
 
 
 def build_decoder(spec: DecoderSpec) -> Program:
-    """The program."""
+    """Build the program of a spec."""
     builder = Builder(spec.name)
     names = spec.names
     size = (spec.vocab_size, spec.hidden_size)
@@ -164,7 +163,7 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix
 
 
 def _qkv(spec: DecoderSpec, prefix: str) -> list[Out]:
-    """The three products, wherever the checkpoint has their rows."""
+    """Return the outputs q, k and v, from separate or fused tensors."""
     attention, names, heads = spec.attention, spec.names.layer, spec.attention.heads
     dims = {"q": heads.q_dim, "k": heads.kv_dim, "v": heads.kv_dim}
     bias = attention.qkv_bias
@@ -179,7 +178,7 @@ def _qkv(spec: DecoderSpec, prefix: str) -> list[Out]:
 
 
 def _rows_of(part: str, attention: AttentionSpec) -> tuple[tuple[int, int], ...]:
-    """Which rows of a tensor that holds q, k and v are q's, k's or v's."""
+    """Return which rows of a fused tensor belong to q, k or v."""
     heads, dim = attention.heads, attention.heads.head_dim
     groups = heads.num_kv_heads if attention.fused == "grouped" else 1
     queries, keys = heads.q_dim // groups, heads.kv_dim // groups
@@ -190,7 +189,7 @@ def _rows_of(part: str, attention: AttentionSpec) -> tuple[tuple[int, int], ...]
     }[part]
     size = queries + 2 * keys
     if size % dim:
-        raise ValueError(f"{size} rows are no whole heads")
+        raise ValueError(f"{size} rows must be a multiple of head_dim {dim}")
     return tuple((group * size + first, count) for group in range(groups))
 
 
@@ -235,7 +234,7 @@ def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
 def _gated(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
     mlp, names, size = spec.mlp, spec.names.layer, spec.mlp.size
     if mlp.activation == "xielu":
-        raise ValueError("xielu has no gate")
+        raise ValueError("xielu must be used without a gate")
     outs = [
         Out("gate", prefix + names.gate, size, mlp.bias),
         Out("up", prefix + names.up, size, mlp.bias),
@@ -251,7 +250,7 @@ def _gated(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
 
 
 def decoder_facts(spec: DecoderSpec, reader: ConfigReader) -> ModelFacts:
-    """The sizes of a decoder."""
+    """Return the sizes of a decoder."""
     heads = spec.attention.heads
     windows = [window for window in spec.attention.windows if window is not None]
     return ModelFacts(
@@ -280,8 +279,8 @@ def decoder_names(
     other_prefixes: tuple[str, ...] = (),
     ignorable: tuple[str, ...] = (),
 ) -> NameMap:
-    """The root's prefix or none; rotary tables are ignored, and the head of a tied model. Layers
-    behind the last are for multi-token prediction."""
+    """Return the mapping of tensor names. Rotary tables and the head of a tied model are ignored.
+    Layers after the last one are for multi-token prediction."""
     patterns = [_BUFFERS, *ignorable]
     head = spec.names.head
     if spec.tie_word_embeddings:

@@ -1,7 +1,7 @@
-"""Mixtures of experts: what a family says of its experts, and the ops that they become.
+"""Mixtures of experts: their description in a family's spec, and the ops built from it.
 
-A layer's feed-forward is a router, experts that each token takes a few of, and in some families a
-shared expert that every token takes.
+The feed-forward of such a layer has a router, experts of which each token uses a few, and in some
+families a shared expert that every token uses.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from quire.models.config_reader import MAX_FEED_FORWARD, MAX_LAYERS, ConfigReade
 from quire.program import Activation, Builder, ExpertTensors, Out, Routing, Tensor, Value
 
 MAX_EXPERTS = 1024
-"""Of a layer, as many as the kernels choose among."""
+"""Maximum number of experts per layer that the kernels support."""
 MAX_EXPERTS_IN_ALL = 1 << 16
-"""Of all layers: each has tensors of its own. Kimi K2 has 23,424."""
+"""Maximum number of experts in all layers: each has separate tensors. Kimi K2 has 23,424."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedExpert:
-    """A gated MLP beside the experts that every token takes."""
+    """A gated MLP that every token uses in addition to its experts."""
 
     width: int
     prefix: str
-    """Of its tensors, behind the layer's: `mlp.shared_expert`."""
+    """Tensor name prefix, relative to the layer prefix: `mlp.shared_expert`."""
     gate: str | None = None
-    """A linear [1, D] whose sigmoid multiplies its output."""
+    """Name of a linear [1, D] whose sigmoid multiplies the MLP's output."""
     gate_up: str | None = None
-    """The name of gate and up, if they are one tensor, the gate's rows first."""
+    """Name of the fused gate and up tensor (the gate's rows first), if there is one."""
     down: str = "down_proj"
     bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
-    """The experts of a layer. Names are behind the layer's prefix, `model.layers.3.`"""
+    """The experts of a layer. Tensor names are relative to the layer prefix `model.layers.3.`."""
 
     num_experts: int
     width: int
-    """I."""
+    """I, the width of an expert."""
     activation: Activation
     routing: Routing
     tensors: ExpertNames
     router: str = "mlp.gate"
     router_bias: bool = False
     choice_bias: str | None = None
-    """A tensor [E] that counts for the choice of experts alone."""
+    """Name of a bias tensor [E] used only for the choice of experts."""
     choice_bias_is_row: bool = False
-    """It is [1, E]."""
+    """Whether the bias has the shape [1, E]."""
     weighs_inputs: bool = False
-    """Weights multiply what experts read, see `Experts`."""
+    """Whether routing weights multiply the experts' inputs, see `Experts`."""
     shared: SharedExpert | None = None
 
 
@@ -58,7 +58,7 @@ class MoeSpec:
 class ExpertNames:
     """How a checkpoint names the experts' tensors.
 
-    `single`: a matrix each for gate, up and down of every expert. `fused`: [E, 2 I, D] with the
+    `single`: separate gate, up and down matrices for every expert. `fused`: [E, 2 I, D] with the
     gate's rows first, and [E, D, I]. `transposed`: [E, D, 2 I] and [E, I, D].
     """
 
@@ -69,10 +69,11 @@ class ExpertNames:
     gate_up: str = "gate_up_proj"
     down: str = "down_proj.weight"
     has_biases: bool = False
-    """Of single matrices: "gate_proj.bias" [I] beside "gate_proj.weight" [I, D], and so on."""
+    """Whether single matrices have biases: "gate_proj.bias" [I] for "gate_proj.weight" [I, D], and
+    so on."""
 
     def of(self, layer: str, num_experts: int, width: int, hidden_size: int) -> ExpertTensors:
-        """The tensors of a layer. `width`: I; `hidden_size`: D."""
+        """Return the tensors of a layer. `width`: I; `hidden_size`: D."""
         prefix = f"{layer}{self.prefix}"
         if self.layout != "single":
             is_transposed = self.layout == "transposed"
@@ -106,7 +107,7 @@ class ExpertNames:
 def read_num_experts(
     reader: ConfigReader, key: str = "num_experts", *, default: int | None = None
 ) -> int:
-    """E. Transformers 5 writes `num_local_experts` for families that had another key."""
+    """Read E. Transformers 5 writes `num_local_experts` for families that had another key."""
     key = "num_local_experts" if reader.has("num_local_experts") else key
     num_layers = reader.size("num_hidden_layers", MAX_LAYERS, example=16)
     most = min(MAX_EXPERTS, MAX_EXPERTS_IN_ALL // num_layers)
@@ -116,7 +117,8 @@ def read_num_experts(
 def read_top_k(
     reader: ConfigReader, num_experts: int, key: str = "num_experts_per_tok", *, default: int
 ) -> int:
-    """How many experts a token takes. Raises CheckpointError if there are not so many."""
+    """Read the number of experts per token. Raises CheckpointError if it exceeds the number of
+    experts."""
     top_k = reader.size(key, MAX_EXPERTS, example=8, default=default)
     if top_k > num_experts:
         raise reader.error(key, top_k, f"at most the {num_experts} experts", num_experts)
@@ -124,13 +126,13 @@ def read_top_k(
 
 
 def read_width(reader: ConfigReader, key: str, *, default: int | None = None) -> int:
-    """I."""
+    """Read I."""
     return reader.size(key, MAX_FEED_FORWARD, example=768, default=default)
 
 
 def sparse_layers(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: those that are sparse in `mlp_layer_types`, if it is there; or
-    each `decoder_sparse_step`-th behind the first `first_k_dense_replace`, but those of
+    """Return which layers have experts: the sparse ones of `mlp_layer_types` if it is present; else
+    every `decoder_sparse_step`-th layer after the first `first_k_dense_replace`, except those of
     `mlp_only_layers`."""
     kinds = reader.texts("mlp_layer_types", num_layers)
     if kinds is not None:
@@ -147,7 +149,7 @@ def sparse_layers(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]:
 
 
 def mixture(builder: Builder, x: Value, moe: MoeSpec, layer: str) -> Value:
-    """The experts' output of the normed x; the shared expert's is added last."""
+    """Add the experts of the normed x to the program; the shared expert's output is added last."""
     logits = builder.linear(
         x, layer + moe.router, moe.num_experts, bias=moe.router_bias, hint="router", exact=True
     )

@@ -1,7 +1,8 @@
-"""Which known architecture an unknown one is most like, and what differs; why others never run.
+"""Finds the known architecture most similar to an unknown one, for the error that refuses it, and
+says why some models can never run.
 
-Only for the message that refuses it. A config.json is compared by its keys: a family builds its
-program from it, and what it did not ask for is what differs.
+Architectures are compared by the keys of config.json: the keys that a family's builder does not
+read are the differences.
 """
 
 from __future__ import annotations
@@ -30,30 +31,31 @@ _OF_STATE = (
     "state_size", "ssm_", "mamba_", "lru_width", "attention_hidden_size", "linear_num_",
     "linear_conv_kernel_dim", "short_conv_kernel_size",
 )  # fmt: skip
-"""Beginnings of keys of models that keep a state: Mamba, RWKV, Griffin, gated delta rules."""
+"""Prefixes of keys of models with a recurrent state: Mamba, RWKV, Griffin, gated delta rules."""
 _UNLIKE = frozenset({"bitnet"})
-"""Types of models whose config.json has the keys of a known family, and which compute otherwise:
-BitNet normalises inside attention and the MLP, and rounds activations."""
+"""Model types whose config.json has the keys of a known family but whose computation differs:
+BitNet has norms inside attention and the MLP, and rounds activations."""
 _LEAST_LIKENESS = 0.6
-"""Of two names without these, from 0 to 1; below it a name says nothing."""
+"""Minimum similarity of two names without suffixes, from 0 to 1; lower values count as 0."""
 _USUAL = "llama"
-"""The family that stands for all others, where nothing else decides."""
+"""Preferred family if the other criteria are equal."""
 
 
 def why_never(config: HfConfig, architecture: str) -> str | None:
-    """The reason why a model can run neither here nor with transformers' modules, as far as its
-    config.json says it; None: it says nothing."""
+    """Return why neither Quire nor transformers' modules can run a model, according to its
+    config.json; None if there is no such reason."""
     if config.get("is_encoder_decoder") is True:
         return "it has an encoder"
     if not _DECODER.search(architecture):
-        return "it is not a decoder of text"
+        return "it is not a text decoder"
     if any(key.startswith(_OF_STATE) for key in config):
-        return "it keeps a state in addition to keys and values"
+        return "it has a recurrent state in addition to keys and values"
     return None
 
 
 def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str | None:
-    """A sentence with the nearest architecture and what differs; None where no one is near."""
+    """Return a sentence about the nearest architecture and the differences; None if there is
+    none."""
     if config.get("model_type") in _UNLIKE:
         return None
     found: list[tuple[int, bool, float, bool, str, list[str]]] = []
@@ -73,18 +75,18 @@ def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str
     *_, architecture, other = max(found)
     if not other:
         return (
-            f"the nearest is {architecture}, which reads all keys of this config.json, but the "
-            "model may compute other things; if it does not, run it as that with "
+            f"the nearest is {architecture}, which uses all keys of this config.json, but the "
+            "model may compute something else; if it does not, run it as this architecture with "
             f'hf_overrides={{"architectures": ["{architecture}"]}}'
         )
     shown = ", ".join(other[:_MAX_KEYS]) + (
         f" and {len(other) - _MAX_KEYS} more" * (len(other) > _MAX_KEYS)
     )
-    return f"the nearest is {architecture}, which has no meaning for its keys {shown}"
+    return f"the nearest is {architecture}, which does not use the keys {shown}"
 
 
 def _likeness(name: str, architecture: str) -> float:
-    """Of the names of two architectures; 0 where they have little in common."""
+    """Return the similarity of two architectures' names; 0 if it is low."""
     first, second = (_SUFFIXES.sub("", text).lower() for text in (name, architecture))
     matcher = SequenceMatcher(None, first, second)
     if matcher.real_quick_ratio() < _LEAST_LIKENESS:  # their lengths alone say so

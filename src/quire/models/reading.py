@@ -1,4 +1,4 @@
-"""From a config.json to the parts of a `DecoderSpec`: what several families read alike."""
+"""Reads the parts of a `DecoderSpec` that several families share."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def read_spec(
     interleaved: bool = False,
     mlp_size: int | None = None,
 ) -> DecoderSpec:
-    """Llama's reading of a config.json; families change the result.
+    """Read Llama's spec; families change the result.
 
-    `rotaries`: of each layer, instead of the same in all. `mlp_size`: instead of
+    `rotaries`: one per layer, instead of the same for all. `mlp_size`: replaces
     `intermediate_size`.
     """
     heads = read_heads(reader)
@@ -65,27 +65,27 @@ def read_spec(
 
 
 def read_activation(reader: ConfigReader, key: str, default: str = "silu") -> Activation:
-    """The activation of the MLP."""
+    """Read the activation of the MLP."""
     return reader.choice(key, ACTIVATIONS, default=default)
 
 
 def read_mlp_size(reader: ConfigReader, default: int | None = None) -> int:
-    """F."""
+    """Read F, the width of the MLP."""
     return reader.size("intermediate_size", MAX_FEED_FORWARD, example=11008, default=default)
 
 
 def read_num_layers(reader: ConfigReader) -> int:
-    """The number of layers."""
+    """Read the number of layers."""
     return reader.size("num_hidden_layers", MAX_LAYERS, example=32)
 
 
 def read_hidden_size(reader: ConfigReader) -> int:
-    """D."""
+    """Read D."""
     return reader.size("hidden_size", MAX_HIDDEN, example=4096)
 
 
 def read_heads(reader: ConfigReader) -> HeadLayout:
-    """N, K and H. Raises CheckpointError if they do not divide evenly."""
+    """Read N, K and H. Raises CheckpointError if they do not divide evenly."""
     num_heads = reader.size("num_attention_heads", MAX_HEADS, example=32)
     num_kv_heads = reader.size("num_key_value_heads", MAX_HEADS, example=8, default=num_heads)
     if num_heads % num_kv_heads:
@@ -100,7 +100,7 @@ def read_heads(reader: ConfigReader) -> HeadLayout:
 
 
 def split_heads(reader: ConfigReader, hidden_size: int, num_heads: int) -> HeadLayout:
-    """Heads that share hidden_size evenly, each with keys and values of its own."""
+    """Return heads that split hidden_size evenly; each has its own keys and values."""
     if hidden_size % num_heads or hidden_size // num_heads > MAX_HEAD_DIM:
         raise CheckpointError(
             f"{reader.where}: hidden size {hidden_size} does not divide into {num_heads} heads of "
@@ -110,28 +110,29 @@ def split_heads(reader: ConfigReader, hidden_size: int, num_heads: int) -> HeadL
 
 
 def read_factor(reader: ConfigReader, key: str, default: float = 1.0) -> float:
-    """A positive factor."""
+    """Read a positive factor."""
     return reader.number(key, 1.0 / LARGEST_FACTOR, LARGEST_FACTOR, example=1.0, default=default)
 
 
 def read_cap(reader: ConfigReader, key: str) -> float | None:
-    """A bound; None where there is none."""
+    """Read an upper limit; None if there is none."""
     return read_factor(reader, key) if reader.has(key) else None
 
 
 def read_window(reader: ConfigReader, default: int | None = None) -> int:
-    """`sliding_window`."""
+    """Read `sliding_window`."""
     return reader.size("sliding_window", MAX_POSITIONS, example=4096, default=default)
 
 
 def every_window(reader: ConfigReader) -> tuple[int | None, ...]:
-    """`sliding_window` in all layers, or in none."""
+    """Return `sliding_window` for all layers, or None for all."""
     window = read_window(reader) if reader.has("sliding_window") else None
     return (window,) * read_num_layers(reader)
 
 
 def pattern_windows(reader: ConfigReader, pattern: int) -> tuple[int | None, ...]:
-    """`layer_types`, or a window in every layer but each `pattern`-th."""
+    """Return the windows from `layer_types`, or a window in every layer except each `pattern`-th
+    one."""
     num_layers = read_num_layers(reader)
     types = read_layer_types(reader)
     if types is None:
@@ -143,7 +144,7 @@ def pattern_windows(reader: ConfigReader, pattern: int) -> tuple[int | None, ...
 
 
 def qwen_windows(reader: ConfigReader) -> tuple[int | None, ...]:
-    """Windows if `use_sliding_window` is set: `layer_types`, or every layer from
+    """Return the windows if `use_sliding_window` is set: from `layer_types`, or in every layer from
     `max_window_layers` on."""
     num_layers = read_num_layers(reader)
     window = None
@@ -154,12 +155,14 @@ def qwen_windows(reader: ConfigReader) -> tuple[int | None, ...]:
         first = reader.count("max_window_layers", MAX_LAYERS, default=28)
         return tuple(window if layer >= first else None for layer in range(num_layers))
     if window is None and "sliding_attention" in types:
-        raise reader.error("use_sliding_window", False, "true where layer_types slide", True)
+        raise reader.error(
+            "use_sliding_window", False, "true if layer_types has sliding_attention", True
+        )
     return tuple(window if kind == "sliding_attention" else None for kind in types)
 
 
 def read_layer_types(reader: ConfigReader, local: str = "sliding_attention") -> list[str] | None:
-    """`layer_types`, each full_attention or `local`; None where the key is missing."""
+    """Read `layer_types`, each full_attention or `local`; None if the key is missing."""
     types = reader.texts("layer_types", read_num_layers(reader))
     for kind in types or ():
         if kind not in ("full_attention", local):
@@ -170,7 +173,7 @@ def read_layer_types(reader: ConfigReader, local: str = "sliding_attention") -> 
 
 
 def refuse_layer_types(reader: ConfigReader) -> None:
-    """For families without windows: refuses `layer_types` with another kind of layer."""
+    """Refuse `layer_types` with other kinds than full_attention, for families without windows."""
     types = reader.texts("layer_types", read_num_layers(reader)) or ()
     for kind in types:
         if kind != "full_attention":
@@ -180,7 +183,7 @@ def refuse_layer_types(reader: ConfigReader) -> None:
 
 
 def refuse_flags(reader: ConfigReader, *keys: str) -> None:
-    """Refuses keys that are set: what they switch on is not implemented."""
+    """Refuse flags that are set, because their features are not implemented."""
     for key in keys:
         if reader.has(key) and not reader.is_false(key):
             raise UnsupportedModelError(f"{reader.where}: {key} is not supported")
@@ -189,10 +192,10 @@ def refuse_flags(reader: ConfigReader, *keys: str) -> None:
 def rotaries_by_kind(
     reader: ConfigReader, windows: Sequence[int | None], local: ConfigReader | None = None
 ) -> tuple[Rotary, ...]:
-    """The rotary embedding of each layer, by whether it has a window.
+    """Return the rotary embedding of each layer, which depends on whether the layer has a window.
 
-    Two forms: `rope_parameters` by kind of layer; or one for all layers, or for those without a
-    window if `local` has that of the others.
+    There are two forms: `rope_parameters` per kind of layer; or one set for all layers, which
+    applies only to layers without a window if `local` has the set of the others.
     """
     head_dim = read_heads(reader).head_dim
     kinds = reader.section("rope_parameters") or ConfigReader({}, reader.where)

@@ -1,7 +1,7 @@
-"""`ModelRegistry`: from the `architectures` of config.json to a family.
+"""`ModelRegistry`: maps the `architectures` of config.json to a family.
 
-A new model needs a `ModelFamily` in `families/` and one row below.
-Families are imported at first use.
+A new model needs a `ModelFamily` in `families/` and one row below. Families are imported on first
+use.
 """
 
 from __future__ import annotations
@@ -118,29 +118,30 @@ _TEXT_MODELS = {
     "qwen3_vl_text": "Qwen3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }
-"""The architecture of the text part of a checkpoint with images or sound, by its `model_type`."""
+"""Architecture of the text part of a multimodal checkpoint, by its `model_type`."""
 
 
 class _ModelRegistry:
-    """Architecture name -> family, or its import path. Shared by the whole process."""
+    """Maps architecture names to families or their import paths. Shared by the whole process."""
 
     def __init__(self, rows: dict[str, str]) -> None:
         self._rows: dict[str, ModelFamily | str] = {**rows}
 
     def register_model(self, architecture: str, family: ModelFamily | str) -> None:
-        """Adds an architecture, or replaces it. `family` may be "package.module:ATTRIBUTE"."""
+        """Add or replace an architecture. `family` may be "package.module:ATTRIBUTE"."""
         if isinstance(family, str) and len(family.split(":")) != 2:
-            raise ValueError(f"{family!r} is not of the form package.module:ATTRIBUTE")
+            raise ValueError(f"{family!r} must have the form package.module:ATTRIBUTE")
         if not isinstance(family, str | ModelFamily):
-            raise TypeError(f"{family!r} is neither a ModelFamily nor package.module:ATTRIBUTE")
+            raise TypeError(f"{family!r} must be a ModelFamily or package.module:ATTRIBUTE")
         self._rows[architecture] = family
 
     def get_supported_archs(self) -> list[str]:
-        """The known architectures, sorted."""
+        """Return the known architectures, sorted."""
         return sorted(self._rows)
 
     def resolve(self, architectures: Sequence[str]) -> ModelFamily:
-        """The family of the first known name. Raises UnsupportedModelError if there is none."""
+        """Return the family of the first known name. Raises UnsupportedModelError if there is
+        none."""
         known = next((name for name in architectures if name in self._rows), None)
         if known is None:
             raise UnsupportedModelError(
@@ -161,9 +162,9 @@ ModelRegistry = _ModelRegistry(_BUILT_IN)
 
 
 def resolve(registry: _ModelRegistry, config: HfConfig, is_wrapped: bool) -> ModelFamily:
-    """The family of a text model's config.json: by its `architectures`, or, where these name the
-    model around it (`is_wrapped`), by its `model_type`. An unknown one is refused with the nearest.
-    """
+    """Return the family of a text model's config.json by its `architectures`; if these name the
+    enclosing multimodal model (`is_wrapped`), by its `model_type`. The error for an unknown model
+    names the nearest family."""
     architectures = architectures_of(config)
     known = registry.get_supported_archs()
     of_type = _TEXT_MODELS.get(str(config.get("model_type")))
@@ -184,7 +185,7 @@ def resolve(registry: _ModelRegistry, config: HfConfig, is_wrapped: bool) -> Mod
 
 
 def architectures_of(hf_config: Any) -> list[str]:
-    """The `architectures` of config.json. Raises CheckpointError if they are missing."""
+    """Return the `architectures` of config.json. Raises CheckpointError if they are missing."""
     found = hf_config.get("architectures")
     if (
         not isinstance(found, list | tuple)

@@ -29,23 +29,23 @@ _MAX_FACTOR = 1e4
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """The rope settings of one checkpoint, read from any of the three forms."""
+    """RoPE settings of one checkpoint, read from any of the three forms."""
 
     kind: str
     theta: float
     dim: int
-    """Numbers rotated per head."""
+    """Number of rotated dimensions per head."""
     head_dim: int
     """H."""
     max_positions: int
     """max_position_embeddings, before any scaling."""
     original_positions: int
-    """The length trained on before scaling (yarn and llama3)."""
+    """Length in training, before scaling (yarn and llama3)."""
     scaling: ConfigReader
-    """The object that holds the scaling's own keys."""
+    """The object that contains the scaling's keys."""
 
     def factor(self) -> float:
-        """The context extension. yarn and longrope may leave it out: then max / original
+        """Factor of the context extension. yarn and longrope may omit it: then max / original
         positions."""
         may_lack = self.kind in ("yarn", "longrope")
         implied = self.max_positions / self.original_positions if may_lack else None
@@ -59,16 +59,18 @@ def rotary(
     scaling: ConfigReader | None = None,
     interleaved: bool = False,
 ) -> Rotary:
-    """Frequencies and cos/sin scale. `scaling`: the object to read instead of the usual ones.
+    """Return the frequencies and the cos/sin scale. `scaling`: an object to read instead of the
+    default.
 
-    Raises UnsupportedModelError for another scaling.
+    Raises UnsupportedModelError for an unknown scaling.
     """
     config = _read(reader, head_dim, scaling)
     return replace(_KINDS[config.kind](config), interleaved=interleaved)
 
 
 def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
-    """The longest context: linear and dynamic extend it; the others state it extended.
+    """Return the longest context: linear and dynamic scaling extend max_position_embeddings; the
+    others state the extended length.
 
     Source: vLLM, `_get_and_verify_max_len`.
     """
@@ -135,10 +137,10 @@ def _dynamic(config: RopeConfig) -> Rotary:
     """NTK-aware scaling for the full extended length, from the first token on, as in vLLM.
 
     transformers recomputes the base as a sequence grows: up to max_position_embeddings tokens it
-    has the unscaled base, so that its logits differ from those here for every shorter sequence.
-    There a cached key would depend on the length of its request; a fixed base keeps every row a
-    function of its own tokens. Both agree for a sequence of max_position_embeddings * factor
-    tokens. `alpha` is the stretch of the base itself, the same at any length (Hunyuan).
+    uses the unscaled base, so its logits differ from these for shorter sequences. A cached key
+    would then depend on the length of its request; with a fixed base every row depends only on its
+    own tokens. Both agree for a sequence of max_position_embeddings * factor tokens. `alpha` scales
+    the base directly, at any length (Hunyuan).
     """
     dim = config.dim
     if dim < 4:
@@ -187,10 +189,9 @@ def _yarn_scale(scaling: ConfigReader, factor: float) -> float:
 
 
 def _longrope(config: RopeConfig) -> Rotary:
-    """The long factors where the model goes beyond the length that it was trained on, the short
-    ones otherwise, for all tokens of all requests. transformers chooses by the length of each
-    sequence, so that a cached key would depend on the length of its request. PhiMoE states the
-    scale of each.
+    """Use the long factors if the model's context exceeds its training length, else the short ones,
+    for all tokens of all requests. transformers chooses by the length of each sequence, so a cached
+    key would depend on the length of its request. PhiMoE states the cos/sin scale of each.
 
     Source: Ding et al. 2024, "LongRoPE".
     """

@@ -1,6 +1,6 @@
-"""`DecoderSpec`: the values in which families of decoders differ. `decoder` makes programs of them.
+"""`DecoderSpec`: the values in which decoder families differ. `decoder` builds programs from them.
 
-A family reads its config.json into these records (`reading`); most need no code of their own.
+A family reads its config.json into these records (`reading`); most families need no other code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quire.program import Activation, HeadLayout, NormKind, Rotary
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """The norms over whole rows, all alike."""
+    """The norms over whole rows; all have the same form."""
 
     eps: float
     kind: NormKind = "rms"
@@ -29,13 +29,13 @@ class QkNorm:
     """Norms of q and k without bias."""
 
     over: Literal["head", "row"] = "head"
-    """Each head by itself, or all heads of a token together."""
+    """Norm over each head, or over all heads of a token."""
     kind: NormKind = "rms"
     weights: Literal["shared", "stacked", "listed", "none"] = "shared"
-    """[H] for all heads; [heads, H]; a tensor [H] for each head; no weight."""
+    """[H] shared by all heads; [heads, H]; one tensor [H] per head; no weight."""
     after_rope: bool = False
     rotated_only: bool = False
-    """There are none in layers that do not rotate q and k (Llama 4)."""
+    """Whether only layers with RoPE have the norms (Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,29 @@ class PositionScaling:
     period: int
     shift: int = 0
     unrotated_only: bool = False
-    """There is none in layers that rotate q and k (Llama 4)."""
+    """Whether only layers without RoPE have the factor (Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Attention, the same in all layers but for windows and rotary embeddings."""
+    """Attention; only windows and rotary embeddings differ between layers."""
 
     heads: HeadLayout
     windows: tuple[int | None, ...]
-    """For each layer, the positions that a token sees; None: all."""
+    """Per layer, the number of positions that a token sees; None: all."""
     rotaries: tuple[Rotary | None, ...]
-    """For each layer; None: its q and k are not rotated."""
+    """Per layer, the rotary embedding; None: no RoPE."""
     is_chunked: bool = False
-    """Windows are chunks: a token sees those of its own, see the op `Attention`."""
+    """Whether windows are chunks: a token sees only positions of its chunk, see the op
+    `Attention`."""
     qkv_bias: bool = False
     out_bias: bool = False
     fused: Literal["split", "concat", "grouped"] = "split"
-    """q, k and v in a tensor each; in one, one after the other; or in one, the query heads of a kv
-    head before its k and its v, group by group."""
+    """q, k and v in three tensors; concatenated in one; or in one, grouped by KV head: its query
+    heads, then its k and v."""
     qk_norm: QkNorm | None = None
     clip_qkv: float | None = None
-    """Bound of the numbers of q, k and v, behind the norms of q and k."""
+    """Limit for the absolute values of q, k and v, applied after the norms of q and k."""
     q_scaling: PositionScaling | None = None
     scale: float | None = None
     """Factor on q.k; None: 1 / sqrt(H)."""
@@ -85,14 +86,14 @@ class MlpSpec:
     gated: bool = True
     bias: bool = False
     fused: bool = False
-    """Gate and up are one tensor, the gate first."""
+    """Whether gate and up are one tensor, the gate first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNames:
-    """What a layer's tensors are called, behind the layer's prefix.
+    """Names of a layer's tensors, relative to the layer prefix.
 
-    The norms say where norms are: before a block or on what it adds. None: there is none.
+    The norm fields also say where norms are: before a block or on its output. None: no norm.
     """
 
     attention_norm: str | None = "input_layernorm"
@@ -116,10 +117,10 @@ class LayerNames:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the checkpoint calls its tensors."""
+    """Names of the checkpoint's tensors."""
 
     root: str = "model."
-    """Prefix of all but the head."""
+    """Prefix of all tensors except the head."""
     embed: str = "embed_tokens"
     embed_norm: str | None = None
     layers: str = "layers"
@@ -130,7 +131,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """All values that the program of a decoder depends on."""
+    """All values that determine a decoder's program."""
 
     name: str
     num_layers: int
@@ -142,7 +143,7 @@ class DecoderSpec:
     tie_word_embeddings: bool
     names: Names = Names()
     parallel: bool = False
-    """Attention and MLP read the same row; without a norm of its own, the MLP reads attention's."""
+    """Whether attention and MLP read the same row. If the MLP has no norm, it reads attention's."""
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     """Factor on the outputs of attention and MLP before they are added (Granite)."""
@@ -150,4 +151,4 @@ class DecoderSpec:
     logits_softcap: float | None = None
     head_bias: bool = False
     experts: tuple[MoeSpec | None, ...] = ()
-    """For each layer, its experts in place of the MLP; empty: no layer has any."""
+    """Per layer, the experts that replace the MLP, or None; empty: no layer has experts."""

@@ -1,7 +1,7 @@
-"""The text model of a checkpoint that also reads images or sound.
+"""Finds the text model's configuration in a multimodal checkpoint.
 
 Its config.json has the text model's configuration as a section. Older ones (Qwen2-VL) have the keys
-at the top, next to a section for images.
+at the top level, next to a section for images.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")
 _OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
-"""Keys that may stand outside of the section, and then count for it."""
+"""Keys that may be outside of the section and then apply to it."""
 
 
 def text_part(hf_config: HfConfig) -> HfConfig:
-    """config.json of the text model: the section if there is one, with what stands outside of it;
-    otherwise the whole."""
+    """Return config.json of the text model: the section, if there is one, with the keys outside of
+    it; else the whole."""
     section = _section(hf_config)
     if section is None:
         return hf_config
@@ -33,7 +33,7 @@ def text_part(hf_config: HfConfig) -> HfConfig:
 
 
 def with_tied_head(hf_config: HfConfig, is_tied: bool) -> HfConfig:
-    """The configuration of a model whose head is its table of embeddings, or is not."""
+    """Return the configuration with a tied head, or with an untied one."""
     tied = {"tie_word_embeddings": is_tied}
     key = _section_key(hf_config)
     if key is None:
@@ -42,7 +42,7 @@ def with_tied_head(hf_config: HfConfig, is_tied: bool) -> HfConfig:
 
 
 def has_other_parts(hf_config: HfConfig) -> bool:
-    """Whether the checkpoint has more than a text model."""
+    """Whether the checkpoint is multimodal."""
     if _section(hf_config) is not None:
         return True
     return any(isinstance(hf_config.get(key), Mapping) for key in _OTHER_SECTIONS)

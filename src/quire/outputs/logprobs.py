@@ -1,4 +1,4 @@
-"""Log-probabilities as users hold them: a dict for each position, or flat arrays."""
+"""Log-probabilities in the form for users: a dict per position, or flat arrays."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class Logprob:
 
     logprob: float
     rank: int | None = None
-    """1 is the most likely token of the vocabulary."""
+    """Rank in the vocabulary; 1 is the most likely token."""
     decoded_token: str | None = None
     """The token as text; None without a tokenizer."""
 
 
 LogprobsOnePosition = dict[int, Logprob]
 _NUM_BEFORE = 4
-"""Tokens before one that its text may depend on."""
+"""Number of previous tokens on which the text of a token may depend."""
 
 
 class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
-    """The log-probabilities of some positions in flat arrays, 16 bytes for each.
+    """Log-probabilities of successive positions in flat arrays, 16 bytes per entry.
 
-    A list of dicts to which positions can be added at its end; each access makes a new dict.
-    Enabled by `SamplingParams.flat_logprobs`: a million `Logprob` objects take 200 MB, and slow
-    down every full garbage collection.
+    Behaves like a list of dicts that supports appending; each access creates a new dict. Enabled by
+    `SamplingParams.flat_logprobs`: a million `Logprob` objects take 200 MB and slow down every full
+    garbage collection.
     """
 
     __slots__ = ("_before", "_decode", "_ends", "_ids", "_lists", "_ranks", "_texts", "_values")
@@ -39,21 +39,21 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         decode: Callable[[int, Sequence[int]], str] | None = None,
         before: Sequence[int] = (),
     ) -> None:
-        """`decode` gives the text of a token that follows others; None: tokens have none, but for
-        those that are appended with one.
-        `before`: the last tokens before the first one that has log-probabilities."""
+        """`decode` returns the text of a token after others; None: tokens have no text, unless they
+        are appended with one. `before`: the last tokens before the first one that has
+        log-probabilities."""
         self._ends = array("q")
         """The end index of each position in the arrays below."""
         self._ids = array("i")
         self._values = array("d")
         self._ranks = array("i")
-        """0 for a rank that is not known."""
+        """Ranks; 0 stands for an unknown rank."""
         self._texts: list[str | None] | None = None
-        """The texts of the tokens; None: `decode` gives them."""
+        """The texts of the tokens; None: they are computed by `decode`."""
         self._decode = decode
         self._before = list(before)
         self._lists: dict[str, list[Any]] = {}
-        """The arrays as lists, once somebody has asked for them."""
+        """The arrays as lists, cached on first use."""
 
     @property
     def start_indices(self) -> list[int]:
@@ -67,7 +67,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens of all positions, one after the other."""
+        """The tokens of all positions in order."""
         return self._list("ids", self._ids.tolist)
 
     @property
@@ -86,7 +86,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return self._list("texts", self._all_texts)
 
     def append(self, value: LogprobsOnePosition | None) -> None:
-        """Adds a position. None or an empty dict: one without log-probabilities."""
+        """Add a position. None or an empty dict adds one without log-probabilities."""
         found = value or {}
         entries = found.values()
         texts, self._texts = self._all_texts(), None
@@ -99,7 +99,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
     def append_fast(
         self, token_ids: Iterable[int], logprobs: Iterable[float], ranks: Iterable[int]
     ) -> None:
-        """Adds a position. With empty arguments: one without log-probabilities."""
+        """Add a position. Empty arguments add one without log-probabilities."""
         self._ids.extend(token_ids)
         self._values.extend(logprobs)
         self._ranks.extend(ranks)
@@ -110,7 +110,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
             self._texts += [None] * (len(self._ids) - len(self._texts))
 
     def extend(self, values: Iterable[LogprobsOnePosition | None]) -> None:
-        """Adds positions; those of another `FlatLogprobs` as arrays."""
+        """Add positions; those of another `FlatLogprobs` are copied as arrays."""
         if not isinstance(values, FlatLogprobs):
             for value in values:
                 self.append(value)
@@ -125,26 +125,26 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         self._lists = {}
 
     def insert(self, index: int, value: LogprobsOnePosition | None) -> NoReturn:
-        """Raises TypeError: positions are added at the end alone."""
+        """Raises TypeError: positions can only be added at the end."""
         del index, value
-        raise TypeError("FlatLogprobs takes positions at its end: use append or extend")
+        raise TypeError("FlatLogprobs can only grow at its end: use append or extend")
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise TypeError("FlatLogprobs keeps its positions: they cannot be set")
+        raise TypeError("FlatLogprobs does not support setting positions: use append or extend")
 
     def __delitem__(self, index: Any) -> NoReturn:
-        raise TypeError("FlatLogprobs keeps its positions: they cannot be deleted")
+        raise TypeError("FlatLogprobs does not support deleting positions: use a slice")
 
     def copy(self) -> FlatLogprobs:
-        """A copy."""
+        """Return a copy."""
         return self[:]
 
     def num_entries(self) -> int:
-        """Log-probabilities of all positions."""
+        """Number of log-probabilities of all positions."""
         return len(self._ids)
 
     def entries(self, position: int) -> tuple[array[int], array[float]]:
-        """The tokens of a position, counted from 0, and their log-probabilities. Copies."""
+        """Copies of the tokens of a position, counted from 0, and of their log-probabilities."""
         span = self._span(position)
         return self._ids[span], self._values[span]
 
@@ -166,7 +166,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         if isinstance(index, slice):
             return self._part(*index.indices(len(self)))
         if not -len(self) <= index < len(self):
-            raise IndexError(f"position {index} of {len(self)}")
+            raise IndexError(f"position {index} is out of range for {len(self)} positions")
         position = index % len(self)
         span = self._span(position)
         ids, texts = self._ids[span], self._texts_of(position, span)
@@ -185,7 +185,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return f"FlatLogprobs({list(self)!r})"
 
     def _list(self, name: str, make: Callable[[], list[Any]]) -> list[Any]:
-        """A list that is made once: scripts ask for it again at every index."""
+        """Return a cached list, because scripts access it again for every index."""
         found = self._lists.get(name)
         if found is None:
             found = self._lists[name] = make()
@@ -213,7 +213,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return [decode(token_id, before) for token_id in self._ids[span]]
 
     def _tokens_before(self, position: int) -> list[int]:
-        """The last tokens before a position: the first entry of each of the positions there."""
+        """The last tokens before a position: the first entry of each earlier position."""
         first = max(0, position - _NUM_BEFORE)
         spans = [self._span(place) for place in range(first, position)]
         ids = [self._ids[span.start] for span in spans if span.start < span.stop]
@@ -236,5 +236,5 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
 
 
 SampleLogprobs = list[LogprobsOnePosition] | FlatLogprobs
-"""An entry for each output token: the sampled token first, then the most likely ones in order."""
+"""One entry per output token: the sampled token first, then the most likely ones in order."""
 PromptLogprobs = list["LogprobsOnePosition | None"] | FlatLogprobs

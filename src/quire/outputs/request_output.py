@@ -1,6 +1,6 @@
 """The results of requests: `RequestOutput` with its `CompletionOutput`s. Names are vLLM's.
 
-Made by the OutputProcessor; the engine does not read them.
+Created by the OutputProcessor; the engine does not read them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class RequestStateStats:
-    """Times and counts of one request. `arrival_time` is wall-clock seconds since the epoch;
-    the `_ts` fields are too, so that they can be compared with it."""
+    """Times and counts of one request. `arrival_time` and the `_ts` fields are wall-clock seconds
+    since the epoch."""
 
     num_generation_tokens: int = 0
     num_preemptions: int = 0
@@ -29,13 +29,13 @@ class RequestStateStats:
     first_token_latency: float = 0.0
     """Seconds from arrival to the first token."""
     is_corrupted: bool = False
-    """False: a request with numbers that are not finite ends with an error."""
+    """Always False: a request with numbers that are not finite ends with an error."""
 
 
 @dataclass
 class CompletionOutput:
-    """One of the `n` outputs of a request. Fields and their order are vLLM's; those of features
-    that do not exist here are None."""
+    """One of the `n` outputs of a request. Fields and their order are vLLM's; fields of unsupported
+    features are None."""
 
     index: int
     text: str
@@ -45,9 +45,9 @@ class CompletionOutput:
     logprobs: SampleLogprobs | None
     routed_experts: None = None
     finish_reason: str | None = None
-    """`stop`, `length`, `abort` or `error`; None while it is running."""
+    """`stop`, `length`, `abort`, `error` or `repetition`; None while the output is generated."""
     stop_reason: int | str | None = None
-    """The stop string or token that ended it; None for end-of-sequence and all other ends."""
+    """The stop string or token that ended the output; None for all other ends."""
     lora_request: None = None
     sampling_mask: None = None
     spec_decode_metrics: None = None
@@ -66,16 +66,17 @@ class CompletionOutput:
 
 @dataclass(init=False)
 class RequestOutput:
-    """The outputs of one request, so far or final. Fields and their order are vLLM's, but for
-    `error`; those of features that do not exist here are None."""
+    """The outputs of one request, partial or final. Fields and their order are vLLM's, except
+    `error`; fields of unsupported features are None."""
 
     request_id: str
     prompt: str | None
     """None if the prompt was given as token ids."""
     prompt_token_ids: list[int] | None
     prompt_logprobs: PromptLogprobs | None
-    """A dict for each prompt token: the token itself first, then the most likely ones in order;
-    None for the first token, which has no context. In a stream of deltas: in the first one only."""
+    """One dict per prompt token: the token itself first, then the most likely ones in order; None
+    for the first token, which has no context. In a stream of deltas, only the first output has
+    them."""
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
@@ -83,15 +84,15 @@ class RequestOutput:
     encoder_prompt: None = None
     encoder_prompt_token_ids: None = None
     num_cached_tokens: int | None = None
-    """Prompt tokens that came from the prefix cache."""
+    """Number of prompt tokens that came from the prefix cache."""
     num_cache_creation_tokens: None = None
     _: KW_ONLY
     prompt_token_id_logprobs: None = None
     kv_transfer_params: dict[str, Any] | None = None
-    """What another engine is to be given that goes on with the prompt, if that was asked for."""
+    """Parameters for another engine that continues this prompt, if requested."""
     ec_transfer_params: None = None
     error: str | None = None
-    """The error message, if an output's `finish_reason` is `error`."""
+    """The error message if an output's `finish_reason` is `error`."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class RequestOutput:
         error: str | None = None,
         **later: object,
     ) -> None:
-        """`later`: fields of later versions of vLLM, which a warning names and nothing reads."""
+        """`later`: fields of later versions of vLLM; they are ignored with a warning."""
         if later:
             logger.warning("RequestOutput: ignoring extra arguments: %s", ", ".join(later))
         self.request_id = request_id
@@ -135,9 +136,10 @@ class RequestOutput:
         self.error = error
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
-        """Merges a later output of the same request into this one.
+        """Merge a later output of the same request into this one.
 
-        `aggregate`: both are deltas and are joined; otherwise the later one replaces this one's.
+        `aggregate`: both are deltas, which are concatenated; otherwise the later output replaces
+        this one.
         """
         self.finished |= next_output.finished
         self.metrics = next_output.metrics or self.metrics
@@ -166,14 +168,14 @@ class RequestOutput:
 
 
 def _repr(output: object, names: tuple[str, ...]) -> str:
-    """vLLM's, with the fields in its order."""
+    """vLLM's representation, with the fields in its order."""
     fields = ", ".join(f"{name}={getattr(output, name)!r}" for name in names)
     return f"{type(output).__name__}({fields})"
 
 
 def _extend(old: CompletionOutput, new: CompletionOutput) -> None:
     old.text += new.text
-    old.token_ids += new.token_ids  # a delta's lists are its own
+    old.token_ids += new.token_ids  # safe, because the lists of a delta are not shared
     if isinstance(old.logprobs, FlatLogprobs) and isinstance(new.logprobs, FlatLogprobs):
         old.logprobs.extend(new.logprobs)
     elif isinstance(old.logprobs, list) and isinstance(new.logprobs, list):

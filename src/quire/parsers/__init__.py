@@ -1,1 +1,1 @@
-"""From a text that a model writes to a message: reasoning, content and tool calls."""
+"""Parses the text that a model writes into a message: reasoning, content and tool calls."""

@@ -1,8 +1,8 @@
-"""`reply_constraint`: the form that a reply must have so that its calls are calls of offered tools.
+"""`reply_constraint`: the grammar that limits the calls of a reply to valid calls of its tools.
 
-Called for each request that offers tools. The form is a structural tag, which `structured/` makes a
-grammar of: reasoning first, if the reply may reason; then an answer by `CallRules.choice`. Two
-requests with the same tools and rules have the same grammar.
+Called for each request that offers tools. The result is a structural tag, which `structured/`
+compiles to a grammar: reasoning first, if the reply may reason, then an answer by
+`CallRules.choice`. Requests with the same tools and rules get the same grammar.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ def reply_constraint(
     content: StructuredOutputsParams | None = None,
     left_out: list[str] | None = None,
 ) -> StructuredOutputsParams | None:
-    """The form of the reply; None: any text. Raises RequestError for what cannot be had.
+    """The constraint of the reply; None: any text. Raises RequestError if the request cannot be
+    met.
 
     `is_reasoning`: the prompt ends within the reasoning. `may_reason`: the reply may begin with
-    reasoning of its own. `content`: what the answer has to look like where it is no call; with
-    the choice `required` it always is one. `check` raises GrammarError for a grammar that does not
-    work, as `InputProcessor.check_grammar` does. `left_out`: as `CallRules.schemas` has it.
+    reasoning. `content`: the constraint of an answer that is not a call; unused with the choice
+    `required`. `check` raises GrammarError for a grammar that cannot be compiled, as
+    `InputProcessor.check_grammar` does. `left_out`: see `CallRules.schemas`.
 
-    - `none`, or no tools: the content alone, behind the reasoning.
-    - `required`: nothing but calls; several only if `is_parallel`.
-    - `auto`: a text in which a marker begins calls, of offered tools alone. With `content` the
-      answer is either calls or that. Any text, where no text announces the model's calls.
+    - `none`, or no tools: the content alone, after the reasoning.
+    - `required`: only calls; several only if `is_parallel`.
+    - `auto`: text in which a marker begins calls of the offered tools. With `content`, the answer
+      is either calls or that content. Any text, if no marker announces the model's calls.
 
-    Calls whose form is not known are held to none.
+    Calls in a format without a grammar are not constrained.
     """
     is_known = format.tools is None or format.tools.has_grammar
     left_out = [] if left_out is None else left_out
@@ -77,14 +78,14 @@ def reply_constraint(
 
 
 def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
-    """The form of the calls. Raises GrammarError for definitions that refer to each other in too
-    long a row, where the form of calls writes out what is referred to."""
+    """The grammar of the calls. Raises GrammarError if definitions refer to each other in too long
+    a chain and the format expands references."""
     try:
         return tools.grammar(schemas, is_parallel=rules.is_parallel)
     except RecursionError:
         raise GrammarError(
-            "the parameters of a tool are nested too deeply for this model's form of calls: let "
-            "fewer definitions refer to each other in a row",
+            "the parameters of a tool are nested too deeply for this model's call format: use a "
+            "shorter chain of definitions that refer to each other",
             parameter="tools",
         ) from None
 
@@ -93,8 +94,8 @@ def _calls(tools: ToolFormat, schemas: Schemas, rules: CallRules) -> Part:
 def named_as_tools(
     rules: CallRules, check: Check, content: StructuredOutputsParams | None = None
 ) -> Iterator[None]:
-    """Errors about the grammar of a `reply_constraint` name the tool that is at fault, or the field
-    of the content."""
+    """Makes errors about the grammar of a `reply_constraint` name the tool or the content field
+    that caused them."""
     try:
         yield
     except GrammarError as error:
@@ -111,7 +112,7 @@ def named_as_tools(
 def _answer(
     format: ReplyFormat, calls: Part, content: Part | None, schemas: Schemas, rules: CallRules
 ) -> Part | None:
-    """What follows the reasoning. None: any text, of a model that announces calls by no text."""
+    """The grammar of what follows the reasoning. None: any text, if no marker announces calls."""
     if rules.choice == "required":
         return sequence(_SPACE, calls)
     triggers, is_opening = _triggers(_tools_of(format), calls, schemas)
@@ -131,7 +132,7 @@ def _text_with_calls(
     *,
     is_opening: bool,
 ) -> Part:
-    """Text in which a marker begins calls. The marks of reasoning and of answers may be in it."""
+    """Text in which a marker begins calls. It may contain the marks of reasoning and answers."""
     tags, tools = format.reasoning, _tools_of(format)
     begins, marks = ((), ()) if tags is None else (tags.begins, tags.answer_marks)
     marks = (*marks, *tools.answer_marks)
@@ -157,7 +158,8 @@ def _text_with_calls(
 
 
 def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[str], bool]:
-    """The texts that begin calls anywhere in an answer; whether others begin an answer alone."""
+    """The texts that begin calls anywhere in an answer; whether other texts begin calls only at the
+    start of an answer."""
     triggers, is_opening = dict[str, None](), False
     patterns = tools.call_patterns(schemas)
     sure = [marker for marker in tools.markers if re.escape(marker) in patterns]
@@ -165,7 +167,7 @@ def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[st
         markers = [one for one in sure if text.startswith(one)]
         if not markers and text.startswith(tools.opening_markers):
             is_opening = True
-        else:  # the shortest that its tokens allow is taken
+        else:  # a text is cut at the shortest trigger that its tokens allow
             triggers.update(dict.fromkeys([*markers, text]))
     return list(triggers), is_opening
 
@@ -173,7 +175,7 @@ def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[st
 def _tools_of(format: ReplyFormat) -> ToolFormat:
     if format.tools is None:
         raise RequestError(
-            "tools need a model whose calls of tools are read: name the form of its calls with "
+            "tools require a model with a known call format: name the format with "
             "--tool-call-parser",
             parameter="tools",
         )
@@ -183,12 +185,12 @@ def _tools_of(format: ReplyFormat) -> ToolFormat:
 def _calls_or(
     content: Part, tools: ToolFormat, calls: Part, triggers: list[str], *, is_opening: bool
 ) -> Part:
-    """Calls, or this content."""
+    """A grammar for either calls or this content."""
     if is_opening or not triggers or not all(text.startswith(tools.markers) for text in triggers):
         raise RequestError(
-            "a reply of this model's cannot be either calls of tools or of a given form, because "
-            'no mark tells its calls from other text: set tool_choice to "none" or "required", or '
-            "leave out what the reply has to look like",
+            "tool_choice 'auto' cannot be combined with structured output for this model, because "
+            'no marker separates its calls from other text: set tool_choice to "none" or '
+            '"required", or remove the structured output constraint',
             parameter="tool_choice",
         )
     only_calls = {**_one_of(triggers, [calls]), "is_bare": True}
@@ -196,7 +198,7 @@ def _calls_or(
 
 
 def _without(part: Any, markers: Sequence[str]) -> Any:
-    """The part without these texts in the free text that it ends with."""
+    """Exclude these markers from the free text at the end of the part."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in ("any_text", "triggered_tags"):
         return {**part, "excludes": [*(part.get("excludes") or ()), *markers]}
@@ -212,7 +214,7 @@ def _after_reasoning(
     is_reasoning: bool,
     may_reason: bool,
 ) -> Part:
-    """The answer, behind the reasoning."""
+    """The reasoning followed by the answer."""
     if tags is None or not (is_reasoning or may_reason):
         return answer
     reasoning = _reasoning(tags, markers)
@@ -223,13 +225,13 @@ def _after_reasoning(
 
 
 def _reasoning(tags: ReasoningTags, markers: Sequence[str]) -> Part:
-    """What follows the begin, with the end. No call is in it."""
+    """The reasoning after its begin tag, with the end tag. It contains no call."""
     ends = _one_of(tags.ends, map(const, tags.ends))
     return {**ends, "excludes": [marker for marker in markers if marker not in tags.ends]}
 
 
 def _one_of(triggers: Sequence[str], tags: Iterable[Part]) -> Part:
-    """A text up to the first of these triggers, and the tag that begins with it."""
+    """Any text up to the first of these triggers, then the tag that begins with it."""
     return {
         "type": "triggered_tags",
         "triggers": list(triggers),
@@ -240,7 +242,7 @@ def _one_of(triggers: Sequence[str], tags: Iterable[Part]) -> Part:
 
 
 def _content_part(content: StructuredOutputsParams) -> Part:
-    """As a part of a structural tag. Raises GrammarError."""
+    """Convert the content to a part of a structural tag. Raises GrammarError."""
     value = getattr(content, content.kind)
     if content.kind == "json":
         return {"type": "json_schema", "json_schema": parsed_schema("json", value)}

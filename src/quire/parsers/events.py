@@ -1,4 +1,4 @@
-"""What a reply consists of: the events of a `ReplyParser`, and the message that they make."""
+"""The events of a `ReplyParser`, and the message that they form."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of the answer."""
+    """The next part of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of the reasoning before the answer."""
+    """The next part of the reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegins:
-    """The model calls a tool. Its arguments follow, then `CallEnds`."""
+    """A tool call begins. Its arguments follow, then `CallEnds`."""
 
     index: int
-    """Calls of a reply count from 0."""
+    """Position of the call in the reply, counted from 0."""
     name: str
     id: str | None = None
-    """As the model wrote it; None if it wrote none."""
+    """The id that the model wrote; None if it wrote none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the arguments of a call: the next part of a JSON text."""
+    """The next part of a call's arguments, which form a JSON text."""
 
     index: int
     text: str
@@ -41,7 +41,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnds:
-    """A call is complete. A call without this was cut short."""
+    """A call is complete. A call without this event was cut short."""
 
     index: int
 
@@ -51,18 +51,18 @@ Event = Content | Reasoning | CallBegins | Arguments | CallEnds
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call of a tool."""
+    """A tool call."""
 
     name: str
     id: str | None = None
     arguments: str = ""
-    """A JSON text; what the model wrote of it, if it was cut short."""
+    """A JSON text; incomplete if the call was cut short."""
     is_complete: bool = False
 
 
 @dataclass(slots=True)
 class Message:
-    """The sum of events."""
+    """The message that a sequence of events forms."""
 
     content: str = ""
     reasoning: str = ""
@@ -70,7 +70,7 @@ class Message:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Message:
-        """The message that these events make."""
+        """Build the message from these events."""
         message = cls()
         content, reasoning = [], []
         arguments: list[list[str]] = []
@@ -93,7 +93,7 @@ class Message:
 
 
 def merged(events: Iterable[Event]) -> list[Event]:
-    """The same events, with texts of one kind that follow each other made one."""
+    """The same events, with successive texts of one kind merged into one event."""
     merged: list[Event] = []
     parts: list[str] = []
 

@@ -1,8 +1,7 @@
-"""What a family of models writes: `ReplyFormat`, of how it reasons and how it calls tools.
+"""`ReplyFormat`: how a family of models writes reasoning and tool calls.
 
-A new format of calls is a `ToolFormat` in `tool_formats/`, with a row in `registry` and its
-examples in the tests. Most have markers; what is unlike the others replaces `ReplyFormat` as a
-whole.
+A new call format is a `ToolFormat` in `tool_formats/`, with a row in `registry` and examples in the
+tests. Most formats have markers; a family that works differently replaces `ReplyFormat` completely.
 """
 
 from __future__ import annotations
@@ -21,69 +20,71 @@ from quire.structured.tags.starts import first_texts
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""
 Part = dict[str, Any]
-"""A part of a structural tag's `format`, in the types that `structured.tags` knows."""
+"""A part of a structural tag's `format`; `structured.tags` defines the types."""
 
 
 class ToolFormat(ABC):
-    """How calls of tools are written."""
+    """How tool calls are written."""
 
     markers: tuple[str, ...] = ()
-    """Each begins a call, or several, wherever it comes in the answer."""
+    """Texts that begin one or more calls anywhere in the answer."""
     opening_markers: tuple[str, ...] = ()
-    """Begin a call as the first text of the answer alone: bare JSON, a list. Is not read."""
+    """Texts that begin a call only at the start of the answer (bare JSON, a list). They are left
+    unread for `read_calls`."""
     bare_markers: tuple[str, ...] = ()
-    """Each begins a call wherever it comes, and is its first character. Is not read."""
+    """First characters that may begin a call anywhere. They are left unread for `read_calls`."""
 
     answer_marks: ClassVar[tuple[str, ...]] = ()
-    """Markers that begin no call, but stand around an answer: they are dropped."""
+    """Markers around an answer that begin no call; they are dropped."""
     has_grammar: ClassVar[bool] = True
-    """Whether `grammar` tells what calls look like."""
+    """Whether `grammar` describes the calls."""
     other_texts: tuple[str, ...] = ()
-    """Texts that `read_calls` looks for, beside the markers and what `grammar` writes."""
+    """Texts that `read_calls` looks for in addition to the markers and the texts of `grammar`."""
 
     def markers_in_reasoning(self) -> tuple[str, ...]:
-        """Those of `markers` that end reasoning whose end the model did not write."""
+        """The markers that end reasoning if the model did not write the end mark."""
         return self.markers
 
     @abstractmethod
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Reads the calls behind `reply.marker`, with whatever closes them.
+        """Reads the calls after `reply.marker`, including their end marks.
 
-        False if this is no call after all: then no call has begun, and what was read is content.
+        Returns False if the text is not a call. Then no call has begun, and the text becomes
+        content.
         """
 
     def make_id(self, name: str, index: int) -> str | None:  # noqa: ARG002
-        """An id for a call for which the model wrote none, where the model reads ids of a certain
-        form alone. None: any id will do, and the caller makes it.
+        """An id for a call without one, if the model accepts only ids of a certain form. None: any
+        id is accepted, and the caller makes it.
 
-        `name`: of the tool. `index`: how many calls the conversation has before this one.
+        `name`: the tool. `index`: number of calls in the conversation before this one.
         """
         return None
 
     @abstractmethod
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """The form of one call, or of one and more if `is_parallel`, of these tools.
+        """The grammar of one call of these tools, or of one or more if `is_parallel`.
 
-        The whole of it, from a marker to what closes the last call. `read_calls` reads all that
-        it allows.
+        It covers everything from a marker to the end mark of the last call. `read_calls` must be
+        able to read every text that the grammar allows.
         """
 
     def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
-        """What a text without calls does not contain: regular expressions of what `read_calls`
-        takes for the begin of a call, other than in the form of `grammar`. Without `/` and line
-        breaks; of white space, `[ \\t\\r\\n]`."""
+        """Regular expressions that a text without calls must not match: every beginning that
+        `read_calls` accepts as a call, apart from the form of `grammar`. They must not use `/` or
+        line breaks; the only white space is `[ \\t\\r\\n]`."""
         markers = (*self.markers, *self.bare_markers)
         return tuple(re.escape(text) for text in markers if text not in self.answer_marks)
 
     def opening_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
-        """The same for the begin of the answer: what it does not begin with."""
+        """Regular expressions that must not match at the start of an answer without calls."""
         return tuple(map(re.escape, self.opening_markers))
 
     def is_call_so_far(self, text: str, tools: Schemas, least: int) -> bool:
-        """Whether a reply that was cut ends with the begin of a call. `text`: from a marker on.
+        """Whether a reply that was cut ends with the beginning of a call. `text`: from a marker on.
 
-        True for what no text without calls contains, and for a part of how a call of one of these
-        tools begins, if that has `least` characters. So JSON in an answer stays content.
+        True if the text matches a call pattern, or if at least `least` characters of it are a
+        prefix of a call of one of these tools. JSON in an answer therefore stays content.
         """
         if any(re.search(pattern, text) for pattern in self.call_patterns(tools)):
             return True
@@ -96,7 +97,7 @@ class ToolFormat(ABC):
         return any(_squeezed(one).startswith(begin) for one in first_texts(form))
 
     def literal_texts(self) -> tuple[str, ...]:
-        """All texts that calls are known by, each of which may be, or contain, a special token."""
+        """All texts that identify calls; each may be a special token or contain one."""
         written = texts_within(self.grammar({"f": {}}, is_parallel=True))
         markers = (*self.markers, *self.opening_markers, *self.bare_markers)
         return (*markers, *self.other_texts, *written)
@@ -104,13 +105,13 @@ class ToolFormat(ABC):
 
 @dataclass(frozen=True)
 class ReplyFormat:
-    """Reasoning, then the answer with calls in it. Each may be missing."""
+    """Reasoning, then an answer that may contain calls. Each part may be missing."""
 
     reasoning: ReasoningTags | None = None
     tools: ToolFormat | None = None
 
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
-        """All texts that reasoning and calls are known by."""
+        """All texts that identify reasoning and calls."""
         tags, tools = self.reasoning, self.tools if has_tools else None
         marks = () if tags is None else (*tags.begins, *tags.ends, tags.header, *tags.answer_marks)
         return (*marks, *(() if tools is None else tools.literal_texts()))
@@ -123,12 +124,12 @@ class ReplyFormat:
         must_call: bool,  # noqa: ARG002
         is_reasoning: bool,  # noqa: ARG002
     ) -> Part | None:
-        """The form of a whole reply, with these calls or this content, where `parse` is not that of
-        `ReplyFormat`. None: as `constraint` makes it of the tags and markers."""
+        """The grammar of a whole reply, for subclasses with their own `parse`. None: `constraint`
+        builds it from the tags and markers."""
         return None
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
-        """Reads a whole reply. `has_tools`: calls are looked for."""
+        """Reads a whole reply. `has_tools`: parse calls."""
         tags, tools = self.reasoning, self.tools if has_tools else None
         if tags is not None and tags.is_content:
             reply.content(tags.begin if reply.is_reasoning else "")
@@ -160,7 +161,7 @@ def _read_first_reasoning(
 
 
 def _read_reasoning(reply: Reply, tags: ReasoningTags, tools: ToolFormat | None) -> Parse[None]:
-    """What follows the begin, with the end."""
+    """Reads the reasoning after its begin mark, through the end mark."""
     reader = reply.reader
     reply.is_reasoning = True
     calls = tools.markers_in_reasoning() if tools is not None and tags.ends_at_call else ()
@@ -179,7 +180,7 @@ def _read_reasoning(reply: Reply, tags: ReasoningTags, tools: ToolFormat | None)
 def _read_calls_in_reasoning(
     reply: Reply, tags: ReasoningTags, tools: ToolFormat, marker: str
 ) -> Parse[None]:
-    """Calls end the reasoning. What is no call is part of it, up to an end in it."""
+    """Calls end the reasoning. Text that is not a call stays part of it, up to an end mark."""
     text = yield from _try_calls(reply, tools, marker)
     if text is None:
         reply.end_reasoning(keeps_space=False)
@@ -220,7 +221,7 @@ def _read_space(reply: Reply) -> Parse[str]:
 def read_marked_calls(
     reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
 ) -> Parse[None]:
-    """Reads calls at a marker; what is none becomes content. `is_read`: the marker was read."""
+    """Reads calls at a marker; other text becomes content. `is_read`: the marker was consumed."""
     text = yield from _try_calls(reply, tools, marker, is_read=is_read)
     if text is not None:
         reply.content(marker + text if is_read else text)
@@ -229,8 +230,8 @@ def read_marked_calls(
 def _try_calls(
     reply: Reply, tools: ToolFormat, marker: str, *, is_read: bool = True
 ) -> Parse[str | None]:
-    """Reads calls. None if any has begun, or would have if the reply had not been cut; otherwise
-    what was read, which is none."""
+    """Tries to read calls. Returns None if a call has begun, or would have begun if the reply had
+    not been cut; otherwise the text that was read."""
     before, reader = reply.num_calls, reply.reader
     reply.marker = marker
     reader.ran_out = False
@@ -248,12 +249,12 @@ def _try_calls(
 
 
 def _squeezed(text: str) -> str:
-    """Without white space, of which models write more or less."""
+    """Remove white space, because models vary in how much they write."""
     return "".join(text.split())
 
 
 def texts_within(part: Any) -> Iterator[str]:
-    """The literal texts of a part of a structural tag."""
+    """Yields the literal texts of a part of a structural tag."""
     if isinstance(part, Mapping):
         for key, value in part.items():
             if key in _LITERALS and isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Calls written as JSON objects that have a tool's name and its arguments, in any order."""
+"""Reads calls written as JSON objects that hold a tool's name and arguments in any order."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from quire.parsers.reader import WHITE_SPACE, Emit, Parse, TextReader, ignore
 from quire.parsers.reply import Reply
 
 _MAX_NAME_CHARS = 256
-"""Of a tool whose name is written outside of JSON."""
+"""Maximum length of a tool name that is written outside of JSON."""
 
 
 @dataclass(frozen=True)
 class CallKeys:
-    """The keys of a call's object."""
+    """The keys of a call object."""
 
     name: tuple[str, ...] = ("name",)
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ()
     others: tuple[str, ...] | None = None
-    """What else a call without arguments may have; None: every key. All of them are skipped."""
+    """Other keys that a call without arguments may have; None: any key. Their values are
+    skipped."""
 
 
 CALL_KEYS = CallKeys()
 BARE_KEYS = CallKeys(others=("type", "id"))
-"""Of an object that no marker says to be a call: it has arguments, or no more than the name of a
-tool that the request offers."""
+"""Keys of an object without a marker: it is a call if it has arguments, or if it has only the name
+of an offered tool and these keys."""
 
 
 def read_json_call(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
-    """Reads one object. False if it is no call: then none has begun.
+    """Reads one object. Returns False if it is not a call; then no call has begun.
 
-    Arguments are passed on as they were written, as they come, if the name came before them.
-    Without arguments they are `{}`.
+    Arguments are streamed as written if the name came before them. If there are none, they are
+    `{}`.
     """
     call = _Call(reply, keys)
     is_closed = yield from json_members(reply.reader, call.read)
@@ -47,9 +48,9 @@ def read_json_call(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
 
 
 def read_json_calls(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
-    """Reads a call, or a list of calls. False if there is none.
+    """Reads a call or a list of calls. Returns False if there is none.
 
-    What else is in the list is skipped; a list that begins with no object is none of calls.
+    Other elements of the list are skipped. A list that does not begin with an object has no calls.
     """
     before = reply.num_calls
 
@@ -67,8 +68,8 @@ def read_json_calls(reply: Reply, keys: CallKeys = CALL_KEYS) -> Parse[bool]:
 
 
 def read_arguments(reader: TextReader, emit: Emit) -> Parse[bool]:
-    """Reads the value of arguments: an object, or a string that has one as its text. `null` and
-    an empty string are `{}`. False if it is missing or cut short."""
+    """Reads the value of arguments: an object, or a string whose text is an object. `null` and an
+    empty string become `{}`. Returns False if the value is missing or cut short."""
     char = yield from reader.skip_space()
     if char == "n" and (yield from reader.literal("null")):
         emit("{}")
@@ -83,7 +84,7 @@ def read_arguments(reader: TextReader, emit: Emit) -> Parse[bool]:
 
 
 def read_name(reader: TextReader, *ends: str) -> Parse[str]:
-    """Reads a name up to one of these, which is not read, or to where it cannot go on."""
+    """Reads a name up to one of `ends`, which is not read, a line break, or the maximum length."""
     parts: list[str] = []
     while len(parts) < _MAX_NAME_CHARS and (yield from reader.starts_with(*ends)) is None:
         char = yield from reader.next_char()
@@ -94,8 +95,8 @@ def read_name(reader: TextReader, *ends: str) -> Parse[str]:
 
 
 def read_named_call(reply: Reply, name: str, *ends: str, call_id: str | None = None) -> Parse[None]:
-    """The call of a tool whose name was read: reads its arguments. Without them they are `{}`, and
-    the call is complete if one of `ends` follows."""
+    """Reads the arguments of a call whose name was read. If there are none, they are `{}`, and the
+    call is complete only if one of `ends` follows."""
     reply.begin_call(name, call_id)
     char = yield from reply.reader.skip_space()
     if char and char in '{"n':
@@ -110,7 +111,7 @@ def read_named_call(reply: Reply, name: str, *ends: str, call_id: str | None = N
 
 
 def read_end(reply: Reply, *ends: str) -> Parse[None]:
-    """Reads what closes calls: brackets too many, and one of `ends`. Each may be missing."""
+    """Reads the end of calls: extra brackets, and one of `ends`. Each may be missing."""
     reader = reply.reader
     reader.record()
     while (yield from reader.skip_space()) in ("}", "]"):
@@ -131,7 +132,7 @@ class _Counted:
 
 
 class _Call:
-    """A call whose object is read."""
+    """A call whose object is being read."""
 
     def __init__(self, reply: Reply, keys: CallKeys) -> None:
         self.has_begun = False
@@ -143,10 +144,10 @@ class _Call:
         """Arguments that came before the name."""
         self._has_arguments = False
         self._is_certain = True
-        """Whether it has no keys but those of calls."""
+        """Whether all keys so far belong to calls."""
 
     def read(self, key: str) -> Parse[bool]:
-        """Reads the value of a key. False: it is broken, or this is no call."""
+        """Reads the value of a key. Returns False if it is broken or the object is not a call."""
         reader, keys = self._reply.reader, self._keys
         if key in keys.name and not self._name:
             self._name = (yield from json_string(reader)) or ""
@@ -160,7 +161,8 @@ class _Call:
         return (yield from json_value(reader, ignore))
 
     def begin_late(self, is_closed: bool) -> bool:
-        """After the object, whose arguments came before the name or not at all. False: no call."""
+        """Begin and end a call after its object was read, if it had not begun. Returns False if it
+        is not a call."""
         is_certain = self._keys.others is None or (
             self._is_certain and self._name in self._reply.tools
         )

@@ -1,7 +1,7 @@
-"""JSON in the text of a model, read as it arrives: values as they were written, and strings.
+"""Reads JSON in the text of a model as it arrives: values as written, and strings.
 
-Nothing is built of a value: it is passed on as text. A text that is no JSON is read up to where it
-would end if it were, so that broken arguments end where their brackets do, or where a tag comes.
+Values are passed on as text, not built. Invalid JSON is read up to where a valid value would end,
+so that broken arguments end at their closing brackets or at a tag.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _IN_STRING = re.compile(r'["\\]')
 _IN_BRACKETS = re.compile(r'["{}\[\]<]')
 _SCALAR_END = re.compile(r"[,}\]:\s<]")
 _MAX_KEY_CHARS = 512
-"""Of a string that is read whole: a key, or the name of a tool."""
+"""Maximum length of a string that is read whole: a key or a tool name."""
 
 
 def json_value(reader: TextReader, emit: Emit) -> Parse[bool]:
-    """Reads one value and white space before it, which is dropped; the value's text goes to
-    `emit`. False if it is missing or cut short."""
+    """Reads one value and drops white space before it; passes the text of the value to `emit`.
+    Returns False if it is missing or cut short."""
     char = yield from reader.skip_space()
     if not char:
         return False
@@ -40,8 +40,9 @@ def json_value(reader: TextReader, emit: Emit) -> Parse[bool]:
 
 
 def json_members(reader: TextReader, read: Callable[[str], Parse[bool]]) -> Parse[bool]:
-    """Reads an object and white space before it; `read` reads the value of a key. False if there
-    is none, `read` says so, or it is broken or cut short: then what is left of it is not read."""
+    """Reads an object; `read` reads the value of a key. Leading white space is skipped. Returns
+    False, leaving the rest unread, if there is no object, `read` returns False, or the object is
+    broken or cut short."""
     if (yield from reader.skip_space()) != "{":
         return False
     reader.take(1)
@@ -57,7 +58,7 @@ def json_members(reader: TextReader, read: Callable[[str], Parse[bool]]) -> Pars
 
 
 def json_elements(reader: TextReader, read: Callable[[], Parse[bool]]) -> Parse[bool]:
-    """Reads a list, as `json_members` reads an object; `read` reads an element."""
+    """Reads a list as `json_members` reads an object; `read` reads one element."""
     if (yield from reader.skip_space()) != "[":
         return False
     reader.take(1)
@@ -69,7 +70,7 @@ def json_elements(reader: TextReader, read: Callable[[], Parse[bool]]) -> Parse[
 
 
 def json_string(reader: TextReader, most: int = _MAX_KEY_CHARS) -> Parse[str | None]:
-    """The value of a string; None if there is none, it is cut short or longer than `most`."""
+    """The value of a string; None if it is missing, cut short, or longer than `most`."""
     parts: list[str] = []
     if not (yield from json_string_value(reader, parts.append)):
         return None
@@ -78,8 +79,8 @@ def json_string(reader: TextReader, most: int = _MAX_KEY_CHARS) -> Parse[str | N
 
 
 def json_string_value(reader: TextReader, emit: Emit) -> Parse[bool]:
-    """Reads a string and white space before it; its value goes to `emit`. False if there is none
-    or it is cut short."""
+    """Reads a string and white space before it; passes its value to `emit`. Returns False if it is
+    missing or cut short."""
     if (yield from reader.skip_space()) != '"':
         return False
     reader.take(1)
@@ -92,7 +93,7 @@ def json_string_value(reader: TextReader, emit: Emit) -> Parse[bool]:
 class _StringDecoder:
     """Decodes the inside of a JSON string that arrives in pieces.
 
-    What is no escape stands for itself; half of a surrogate pair becomes U+FFFD.
+    Invalid escapes are kept as written. Half of a surrogate pair becomes U+FFFD.
     """
 
     def __init__(self, emit: Emit) -> None:
@@ -100,7 +101,7 @@ class _StringDecoder:
         self._rest = ""
 
     def take(self, text: str) -> None:
-        """More of the text between the quotes."""
+        """Add the next part of the text between the quotes."""
         text = self._rest + text
         cut = _complete_length(text)
         self._rest = text[cut:]
@@ -108,7 +109,7 @@ class _StringDecoder:
             self._emit(_unescaped(text[:cut]))
 
     def end(self) -> None:
-        """The string is complete, or cut short."""
+        """Emit the rest: the string is complete or cut short."""
         if self._rest:
             self._emit(_unescaped(self._rest))
             self._rest = ""
@@ -118,17 +119,17 @@ _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\(?:u[0-9a-fA-F]{0,3}|.)?", re.DO
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "\\": "\\", "/": "/", '"': '"'}
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _LONGEST_OPEN = 12
-"""Characters of a surrogate pair, which is the longest that has to be complete."""
+"""Characters of an escaped surrogate pair, the longest unit that must be complete."""
 
 
 def _complete_length(text: str) -> int:
-    """How much of a string's inside can be decoded by itself."""
+    """Length of the prefix that can be decoded without further text."""
     begin = text.find("\\", max(0, len(text) - _LONGEST_OPEN))
     while begin > 0 and text[begin - 1] == "\\":
         begin -= 1
     if begin < 0:
         return len(text)
-    half = -1  # where a high surrogate begins that nothing follows yet
+    half = -1  # position of a high surrogate without its second half yet
     for found in _ESCAPE.finditer(text, begin):
         escape = found.group()
         is_open = escape == "\\" or (escape[1] == "u" and len(escape) < 6)
@@ -150,7 +151,7 @@ def _unescaped(text: str) -> str:
 
 
 def _separator(reader: TextReader, close: str) -> Parse[bool]:
-    """Reads a comma; `close`, which may come instead, is not read."""
+    """Reads a comma. Returns True also if `close` comes instead, which is not read."""
     char = yield from reader.skip_space()
     if char == ",":
         reader.take(1)
@@ -166,7 +167,7 @@ def _string(reader: TextReader, emit: Emit) -> Parse[bool]:
 
 
 def _inside_string(reader: TextReader, emit: Emit) -> Parse[bool]:
-    """Reads up to the closing quote, and that, which does not go to `emit`."""
+    """Reads through the closing quote, which is not passed to `emit`."""
     while True:
         end = reader.find(lambda text, at: _place(_IN_STRING, text, at))
         emit(reader.take(len(reader.available()) if end < 0 else end))
@@ -197,7 +198,7 @@ def _brackets(reader: TextReader, emit: Emit) -> Parse[bool]:
             if not (yield from _string(reader, emit)):
                 return False
             continue
-        if char == "<":  # JSON has none outside of strings
+        if char == "<":  # outside of strings, JSON has no such character
             return False
         emit(reader.take(1))
         depth += 1 if char in "{[" else -1

@@ -1,4 +1,4 @@
-"""Which special tokens the text of a reply has, so that a `ReplyParser` finds the marks in it."""
+"""Selects the special tokens to keep in a reply's text so that a `ReplyParser` finds its marks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from quire.tokenizer import Tokenizer
 
 
 def kept_token_ids(format: ReplyFormat, tokenizer: Tokenizer, *, has_tools: bool) -> list[int]:
-    """The special tokens that are, or are part of, texts that reasoning and calls are known by;
-    for `SamplingParams.keep_tokens`. All others are left out of the text as before.
+    """Special tokens that are marks of reasoning or calls, or parts of them, for
+    `SamplingParams.keep_tokens`. Other special tokens stay out of the text.
 
-    The same for all requests to one model: to be kept by whoever asks.
+    The result depends only on the model, so callers should cache it.
     """
     texts = format.literal_texts(has_tools=has_tools)
     added = tokenizer.added_tokens

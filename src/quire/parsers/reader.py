@@ -1,11 +1,11 @@
-"""`TextReader`: text that arrives in pieces, read as if it were there from the beginning.
+"""`TextReader`: reads text that arrives in pieces as if it were complete.
 
-What reads it are generators. A bare `yield` means: more text is needed. So a parser is written
-straight on, like one for a whole text, and gives the same for any division into pieces: no method
-decides before the text, whatever follows, allows only one decision.
+Its readers are generators; a bare `yield` means that more text is needed. A parser is therefore
+written like one for a complete text, and gives the same result for any split into pieces: no method
+decides before the text allows only one decision, whatever follows.
 
-The reader keeps what has not been read, which is short: methods take what they can. So the time is
-linear in the text.
+The reader keeps only unread text, which is short because methods consume as much as they can. Time
+is therefore linear in the text.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Parse = Generator[None, None, T]
-"""Yields where more text is needed; returns T."""
+"""Yields when more text is needed; returns T."""
 Emit = Callable[[str], None]
-"""Takes a piece of text."""
+"""Receives a piece of text."""
 WHITE_SPACE = " \t\r\n"
 
 
 def ignore(text: str) -> None:
-    """Takes text that nobody needs."""
+    """Discards the text."""
 
 
 @lru_cache(maxsize=256)
@@ -33,53 +33,53 @@ def _any_of(chars: frozenset[str]) -> re.Pattern[str]:
 
 
 class TextReader:
-    """The text that was not read yet."""
+    """Text that has arrived and is not read yet."""
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
         self.has_ended = False
-        """Whether no text comes after what is here."""
+        """Whether no more text will arrive."""
         self.is_cut = False
         """Whether a limit or a stop string ended the text, not the model."""
         self.has_dropped = False
-        """Whether the end of a text that was cut was dropped."""
+        """Whether an unfinished end of the text was dropped."""
         self.ran_out = False
-        """Whether more text was needed after the last one; readers of calls reset it."""
+        """Whether a method needed text after the end; readers of calls reset it."""
         self.num_read = 0
-        """Characters."""
+        """Number of characters read."""
         self._record: list[str] | None = None
 
     def push(self, text: str) -> None:
-        """Text that arrived."""
+        """Add text that has arrived."""
         self._text = self._text[self._at :] + text
         self._at = 0
 
     def end(self, *, is_cut: bool = False) -> None:
-        """Nothing more arrives. `is_cut`: the model would have written more."""
+        """Mark the end of the text. `is_cut`: the model would have written more."""
         self.has_ended, self.is_cut = True, is_cut
 
     def record(self) -> None:
-        """Begins to keep what is read, until `recorded` takes it."""
+        """Start to record text that is read, until `recorded` is called."""
         self._record = []
 
     def recorded(self) -> str:
-        """What was read since `record`; keeping ends."""
+        """Return the text read since `record`, and stop recording."""
         parts, self._record = self._record or [], None
         return "".join(parts)
 
     def available(self) -> str:
-        """The text that is here."""
+        """The unread text that has arrived."""
         return self._text[self._at :]
 
     def find(self, wanted: Callable[[str, int], int]) -> int:
-        """How many characters before what `wanted` finds, which gets the text and where to begin,
-        and returns a position or -1."""
+        """Number of characters before the match of `wanted`, which gets the text and a start
+        position and returns a position or -1. -1 without a match."""
         found = wanted(self._text, self._at)
         return -1 if found < 0 else found - self._at
 
     def take(self, count: int) -> str:
-        """Reads as many characters, which are here."""
+        """Reads `count` characters, which must have arrived."""
         begin = self._at
         self._at = begin + count
         self.num_read += count
@@ -89,7 +89,7 @@ class TextReader:
         return text
 
     def unread(self, text: str) -> None:
-        """Puts text that was read back, to be read again. Not while `record` keeps it."""
+        """Puts back text that was read. Must not be called between `record` and `recorded`."""
         self.num_read -= len(text)
         if self._text.endswith(text, 0, self._at):
             self._at -= len(text)
@@ -97,7 +97,7 @@ class TextReader:
             self._text, self._at = text + self._text[self._at :], 0
 
     def more(self) -> Parse[bool]:
-        """Waits for more text than there is. False: there is none."""
+        """Waits for more text. Returns False at the end of the text."""
         had = len(self._text) - self._at
         while len(self._text) - self._at == had:
             if self.has_ended:
@@ -107,8 +107,9 @@ class TextReader:
         return True
 
     def drop_cut(self, markers: Sequence[str], least: int = 2) -> bool:
-        """Drops the rest of a text that was cut within one of these markers; False if there is
-        none. A word, or fewer than `least` characters, may as well be text, and stays."""
+        """Drops the rest of a text that was cut within one of these markers; returns False
+        otherwise. A rest that begins with a letter or digit, or is shorter than `least`, may be
+        ordinary text and stays."""
         rest = self.available() if self.has_ended and self.is_cut else ""
         is_cut = len(rest) >= least and not rest[0].isalnum()
         is_cut = is_cut and any(one.startswith(rest) and one != rest for one in markers)
@@ -117,19 +118,20 @@ class TextReader:
         return is_cut
 
     def drop_rest(self) -> None:
-        """Drops what is left of a text that was cut."""
+        """Drops the unread rest of a text that was cut."""
         self.take(len(self._text) - self._at)
         self.has_dropped = True
 
     def next_char(self) -> Parse[str]:
-        """The next character, which is not read; empty at the end."""
+        """The next character, without reading it; empty at the end."""
         while self._at == len(self._text):
             if not (yield from self.more()):
                 return ""
         return self._text[self._at]
 
     def skip_space(self) -> Parse[str]:
-        """Reads white space. Returns the character that follows; empty at the end."""
+        """Reads white space. Returns the character that follows, without reading it; empty at the
+        end."""
         while True:
             char = yield from self.next_char()
             if not char or char not in WHITE_SPACE:
@@ -138,12 +140,12 @@ class TextReader:
             self.take(len(rest) - len(rest.lstrip(WHITE_SPACE)))
 
     def starts_with(self, *texts: str) -> Parse[str | None]:
-        """The longest of these that comes next, which is not read; None if it is none of them."""
+        """The longest of `texts` that follows, without reading it; None if none follows."""
         return (yield from self._match(0, texts))
 
     def literal(self, *texts: str) -> Parse[str | None]:
-        """Reads the longest of these that comes next. None, and nothing is read: none of them. A
-        part of one with which the text was cut is dropped."""
+        """Reads the longest of `texts` that follows. Returns None and reads nothing if none
+        follows. If the text was cut within one of them, the rest is dropped."""
         found = yield from self._match(0, texts)
         if self.is_cut and found != self.available() and self.drop_cut(texts, least=1):
             return None
@@ -154,11 +156,11 @@ class TextReader:
     def until(
         self, markers: Sequence[str], emit: Emit = ignore, *, least_cut: int = 2
     ) -> Parse[str | None]:
-        """Reads up to the first of these markers, and the marker. What is before it goes to `emit`.
+        """Reads through the first of these markers; passes the text before it to `emit`.
 
-        Where several begin at one place, the longest counts. Returns the marker; None if none
-        comes: then all of the text went to `emit`, except a marker within which it was cut, if
-        there are `least_cut` characters of it.
+        If several markers match at one position, the longest is taken. Returns the marker, or None
+        at the end of the text: then all text went to `emit`, except at least `least_cut` characters
+        of a marker within which the text was cut.
         """
         firsts = _any_of(frozenset(marker[0] for marker in markers)) if markers else None
         while True:
@@ -180,7 +182,7 @@ class TextReader:
                 emit(self.take(1))
 
     def while_in(self, chars: str, most: int) -> Parse[str]:
-        """Reads characters as long as they are of these, and no more than `most`."""
+        """Reads characters while they are in `chars`, at most `most` of them."""
         parts: list[str] = []
         while len(parts) < most:
             char = yield from self.next_char()
@@ -190,7 +192,7 @@ class TextReader:
         return "".join(parts)
 
     def _match(self, offset: int, texts: Sequence[str]) -> Parse[str | None]:
-        """The longest of these at `offset`, once nothing that follows can change it."""
+        """The longest of `texts` at `offset`, as soon as further text cannot change the result."""
         while True:
             at = self._at + offset
             rest = len(self._text) - at

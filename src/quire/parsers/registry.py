@@ -1,4 +1,4 @@
-"""The formats by name: vLLM's names of tool parsers and reasoning parsers."""
+"""The formats by vLLM's names of tool parsers and reasoning parsers."""
 
 from __future__ import annotations
 
@@ -73,23 +73,23 @@ TOOL_FORMATS: dict[str, type[ToolFormat]] = {
     "step3p5": parameter_families.Qwen3CoderCalls,
     "xlam": bare.XlamCalls,
 }
-"""For `--tool-call-parser`. Of two that read a template alike, `detection` takes the first."""
+"""Names for `--tool-call-parser`. If two read a template equally well, detection uses the first."""
 
 REASONING_FORMATS: dict[str, ReasoningTags] = {
     **FAMILIES,
     "openai_gptoss": harmony.HARMONY_REASONING,
 }
-"""For `--reasoning-parser`."""
+"""Names for `--reasoning-parser`."""
 
 _CHANNELS: tuple[tuple[type[ReplyFormat], str, str], ...] = (
     (harmony.HarmonyFormat, "openai_gptoss", "openai"),
     (muse_glimmer.MuseGlimmerFormat, "muse_glimmer", "muse_glimmer"),
 )
-"""Formats that replace `ReplyFormat`, with their names of reasoning and of calls."""
+"""Formats that replace `ReplyFormat`, with their reasoning name and tool name."""
 
 
 def reply_format(reasoning: ReasoningTags | None, tools: ToolFormat | None) -> ReplyFormat:
-    """The format of replies with this reasoning and these calls, of which either may be missing."""
+    """The format of replies with this reasoning and these calls; either may be missing."""
     for format, reasoning_name, tools_name in _CHANNELS:
         is_tools = isinstance(tools, TOOL_FORMATS[tools_name])
         if is_tools or (tools is None and reasoning == REASONING_FORMATS[reasoning_name]):

@@ -1,4 +1,4 @@
-"""`Reply`: a reply as its format reads it: the text that arrives, and the events that are told."""
+"""`Reply`: state of one reply while its format parses it: the text and the events."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAX_WORD_CHARS = 256
 
 
 class HeldSpace:
-    """Passes text on, but for white space at its end, which waits for what follows it."""
+    """Passes text on, but holds back white space at its end until more text follows."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._space: list[str] = []
 
     def take(self, text: str) -> None:
-        """More text."""
+        """Add more text."""
         if not text:
             return
         words = text.rstrip(WHITE_SPACE)
@@ -37,26 +37,26 @@ class HeldSpace:
             self._space.append(text[len(words) :])
 
     def release(self) -> None:
-        """The white space is part of the text."""
+        """Pass on the held-back white space."""
         for space in self._space:
             self._emit(space)
         self._space.clear()
 
     def drop(self) -> None:
-        """The white space is not part of the text."""
+        """Discard the held-back white space."""
         self._space.clear()
 
 
 class Reply:
-    """The text of one reply, and what was told of it.
+    """The text of one reply, and the events produced from it.
 
-    White space right before a call, and after the last one, belongs to neither: it is dropped. So
-    is white space before a part of a mark or of a call with which the reply was cut.
+    White space right before a call and after the last call is dropped. So is white space before an
+    unfinished mark or call at which the reply was cut.
     """
 
     def __init__(self, tools: Mapping[str, Mapping[str, Any]], *, is_reasoning: bool) -> None:
-        """`tools`: the JSON schema of the arguments, for each tool the request offers.
-        `is_reasoning`: the prompt ends within the reasoning."""
+        """`tools`: the JSON schema of the arguments for each offered tool. `is_reasoning`: the
+        prompt ends within the reasoning."""
         self.reader = TextReader()
         self.tools = tools
         self.is_reasoning = is_reasoning
@@ -64,34 +64,34 @@ class Reply:
         """The marker that was found last."""
         self.num_calls = 0
         self.reasoning_spans: list[tuple[int, int]] = []
-        """Where reasoning is in the text, from a character up to before another one."""
+        """Spans of reasoning: first character, and the character after the last."""
         self._events = events = list[Event]()
         self._content = HeldSpace(lambda text: events.append(Content(text)))
         self._content_end = ""
         self._reasoning = HeldSpace(lambda text: events.append(Reasoning(text)))
 
     def taken(self) -> list[Event]:
-        """The events since the last time."""
+        """Return the events since the last call of this method."""
         events = self._events.copy()
         self._events.clear()
         return events
 
     def content(self, text: str) -> None:
-        """More of the answer."""
+        """Add text to the answer."""
         self._content.take(text)
         self._content_end = (self._content_end + text[-_MAX_WORD_CHARS:])[-_MAX_WORD_CHARS:]
 
     def last_word(self) -> str:
-        """The word that the answer so far ends with; empty if it ends with white space."""
+        """The last word of the answer so far; empty if the answer ends with white space."""
         words = self._content_end.rsplit(maxsplit=1)
         return words[-1] if words and self._content_end.endswith(words[-1]) else ""
 
     def drop_content_space(self) -> None:
-        """White space at the end of the answer so far is no part of it."""
+        """Drop white space at the end of the answer so far."""
         self._content.drop()
 
     def reasoning(self, text: str) -> None:
-        """More of the reasoning, which was read just now."""
+        """Add text to the reasoning; it must be the text that was read last."""
         if not text:
             return
         self._reasoning.take(text)
@@ -102,42 +102,42 @@ class Reply:
         self.reasoning_spans.append((begin, end))
 
     def insert_reasoning(self, text: str) -> None:
-        """More of the reasoning, which is not in the text."""
+        """Add text to the reasoning that is not part of the reply's text."""
         self._reasoning.take(text)
 
     def keep_reasoning_space(self) -> None:
-        """White space at the end of the reasoning so far is part of it, whatever follows."""
+        """Emit white space at the end of the reasoning so far as part of it."""
         self._reasoning.release()
 
     def end_reasoning(self, *, keeps_space: bool) -> None:
-        """The reasoning is over. `keeps_space`: white space at its end is part of it."""
+        """End the reasoning. `keeps_space`: white space at its end is part of it."""
         self.is_reasoning = False
         if keeps_space:
             self._reasoning.release()
         self._reasoning.drop()
 
     def begin_call(self, name: str, call_id: str | None = None) -> int:
-        """A call of a tool; returns its index."""
+        """Begin a call of a tool; returns its index."""
         self._content.drop()
         self._content_end = ""
         self.end_reasoning(keeps_space=False)
-        self.reader.recorded()  # a call that began never becomes content
+        self.reader.recorded()  # stop recording: a call that began never becomes content
         index = self.num_calls
         self.num_calls += 1
         self._events.append(CallBegins(index, name, call_id))
         return index
 
     def arguments(self, text: str) -> None:
-        """More of the arguments of the call that began last: the next part of a JSON text."""
+        """Add the next part of the JSON arguments to the current call."""
         if text:
             self._events.append(Arguments(self.num_calls - 1, text))
 
     def end_call(self) -> None:
-        """The call that began last is complete."""
+        """Complete the current call."""
         self._events.append(CallEnds(self.num_calls - 1))
 
     def end(self) -> None:
-        """The text is over."""
+        """Finish the reply: the text has ended."""
         if not self.num_calls and not self.reader.has_dropped:
             self._content.release()
         self._content.drop()

@@ -1,1 +1,2 @@
-"""From what a user chose, a checkpoint and a machine to one concrete plan. No weights are read."""
+"""Turns the user's arguments, a checkpoint and the machine into one concrete plan. Does not read
+weights."""

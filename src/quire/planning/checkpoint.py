@@ -1,4 +1,4 @@
-"""What is read from a model directory before anything is decided; no weights are read.
+"""Reads the facts of a model directory that all later decisions need. Does not read weights.
 
 Called by `gather_facts`, and by `quantize_model`, which packs weights without building an engine.
 """
@@ -28,7 +28,7 @@ from quire.weights.packed_file import read_packed_header
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model directory: its configuration, its program, and where its weights come from."""
+    """A model directory: its configuration, its program, and the source of its weights."""
 
     name: str
     path: Path
@@ -56,7 +56,7 @@ class Checkpoint:
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
-    """Finds the model and reads its configuration. Raises ConfigError or ModelError."""
+    """Find the model and read its configuration. Raises ConfigError or ModelError."""
     check_assigned(args)
     check_fields(args)
     name = DEMO_MODEL if args.model is None else args.model
@@ -69,7 +69,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         prefers_gguf=args.load_format == "gguf",
     )
     if args.load_format == "gguf" and not any(path.glob("*.gguf")):
-        raise ConfigError(f"load_format='gguf': {path} holds no GGUF file; leave it out")
+        raise ConfigError(f"load_format='gguf': {path} has no GGUF file; leave load_format out")
     hf_config = as_asked(overridden(read_config(path), args.hf_overrides), args.quantization)
     hf_config = with_model_impl(hf_config, args.model_impl)
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
@@ -85,7 +85,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
 
 
 def _is_gguf(path: Path) -> bool:
-    """Whether the weights are a GGUF file. Loading reports what is wrong with them."""
+    """Whether the weights are a GGUF file. Errors are reported when they are loaded."""
     try:
         return weight_files(path)[-1].suffix == ".gguf"
     except CheckpointError:

@@ -1,7 +1,8 @@
-"""What the user chose, made concrete against the facts. Pure: nothing is read here.
+"""Resolves the user's arguments to concrete values, given the facts. Pure: this module reads
+nothing.
 
-Called by `plan_engine`, and `settle_arithmetic` by `quantize_model`. The rules for each value are
-those of `config/`; sizes that depend on the memory are settled after this.
+Called by `plan_engine`; `quantize_model` calls `settle_arithmetic`. The rules for each value are in
+`config/`. Sizes that depend on the memory are settled later.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """In which numbers a model is held and multiplied."""
+    """Number formats in which a model's weights are held and multiplied."""
 
     dtype: Dtype
     quantization: Quantization | None
@@ -47,27 +48,28 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Concrete values of everything that does not depend on the memory."""
+    """Concrete values of all settings that do not depend on the memory."""
 
     arithmetic: Arithmetic
     kv_cache_dtype: KVCacheDtype
     block_size: int
     max_model_len: int
-    """The largest that is allowed."""
+    """Upper limit of the length in tokens."""
     fits_memory: bool
-    """Whether it becomes as long as the memory has room for."""
+    """Whether `max_model_len` may be reduced to fit the memory."""
     scheduler: SchedulerConfig
     kv_memory: KVMemoryChoice
     sampling_defaults: Mapping[str, Any]
     max_output_tokens: int | None
-    """Most tokens of any reply of a server; None: as many as fit."""
+    """Limit for the tokens of each server reply; None: as many as fit."""
     served_names: tuple[str, ...]
     structured_outputs: StructuredOutputsConfig
     reasoning: ReasoningMarks | None
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
-    """Every choice, once. Raises ConfigError naming the argument, its value and one that works."""
+    """Resolve every setting once. Raises ConfigError that names the argument, its value and one
+    that works."""
     checkpoint, capabilities = facts.checkpoint, facts.backend.capabilities
     arithmetic = settle_arithmetic(args, checkpoint, capabilities)
     own_len = checkpoint.facts.max_model_len
@@ -96,7 +98,8 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
 
 
 def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
-    """With the name of the reasoning's format, which may be given by itself, as in vLLM."""
+    """Return the configuration, including `reasoning_parser`, which may be a separate argument, as
+    in vLLM."""
     given = dict(args.structured_outputs_config or {})
     if args.reasoning_parser:
         given["reasoning_parser"] = args.reasoning_parser
@@ -107,8 +110,8 @@ def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
     found = StructuredOutputsConfig.of(given)
     if found.backend not in OWN_BACKENDS:
         logger.info(
-            "structured_outputs_config.backend=%s has no effect here: structured outputs come from "
-            "llguidance",
+            "structured_outputs_config.backend=%s has no effect here: Quire always uses "
+            "llguidance for structured outputs",
             quoted(found.backend),
         )
     return found
@@ -117,9 +120,10 @@ def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
 def settle_arithmetic(
     args: EngineArgs, checkpoint: Checkpoint, capabilities: Capabilities
 ) -> Arithmetic:
-    """Packed weights are what they are; anything else is rounded to what was asked for.
+    """Resolve dtype and quantization. Packed weights keep their formats; all others are rounded to
+    what the user asked for.
 
-    Raises ConfigError for what the backend does not have, and for what contradicts the file.
+    Raises ConfigError if the backend does not support a format or the file contradicts it.
     """
     if checkpoint.packed is not None:
         args = _as_packed(args, checkpoint.path / PACKED_NAME, checkpoint.packed, capabilities)
@@ -129,7 +133,7 @@ def settle_arithmetic(
     name = args.quantization
     if isinstance(shipped, Expanded) and name == shipped.method:
         name = None
-    if name in GGUF_FORMATS and checkpoint.is_gguf:  # of a file without blocks
+    if name in GGUF_FORMATS and checkpoint.is_gguf:  # a GGUF file without block formats
         name = None
     return Arithmetic(
         resolve.resolve_dtype(args, checkpoint.hf_config, capabilities.dtypes),
@@ -138,12 +142,13 @@ def settle_arithmetic(
 
 
 def _as_shipped(args: EngineArgs, shipped: Shipped | BlockFormats, path: Path) -> EngineArgs:
-    """The weights of a quantised checkpoint are held as they are; its method may be named."""
+    """Check the user's quantization of a checkpoint that is quantised already. Its weights keep
+    their format; the user may name its method."""
     names = GGUF_FORMATS if isinstance(shipped, BlockFormats) else (shipped.method,)
     if args.quantization is not None and args.quantization not in names:
         raise ConfigError(
-            f"quantization={quoted(args.quantization)}: {path} holds weights quantised with "
-            f"{shipped.method}, which are held as they are; leave quantization out, or load the "
+            f"quantization={quoted(args.quantization)}: {path} has weights quantised with "
+            f"{shipped.method}, which keep that format; leave quantization out, or load the "
             "unquantised checkpoint"
         )
     return dataclasses.replace(args, quantization=None)
@@ -157,16 +162,17 @@ def _computed_dtype(name: str) -> str | None:
 def _as_packed(
     args: EngineArgs, file: Path, packed: PackedHeader, capabilities: Capabilities
 ) -> EngineArgs:
-    """The arguments with the file's own arithmetic, which they must not contradict."""
+    """Return the arguments with the dtype and quantization of the packed file. The user's arguments
+    must not contradict them."""
     if not capabilities.reads_packed_weights:
         raise ConfigError(
-            f"{file}: packed weights are the CPU backend's, and here {capabilities.name} computes; "
+            f"{file}: packed weights need the CPU backend, but the backend is {capabilities.name}; "
             "load the checkpoint that they were made from"
         )
     if packed.dtype not in get_args(Dtype) or packed.quantization not in (None, *MEANINGS):
         raise CheckpointError(
             f"{file}: packed in {packed.dtype!r} with quantization {packed.quantization!r}, which "
-            "is not known here; pack the model again, with this Quire: quire quantize MODEL OUT"
+            "this version does not support; pack the model again: quire quantize MODEL OUT"
         )
     if args.dtype != "auto" and _computed_dtype(args.dtype) != packed.dtype:
         raise ConfigError(
@@ -182,6 +188,6 @@ def _as_packed(
         )
     return dataclasses.replace(
         args,
-        dtype=packed.dtype,  # type: ignore[arg-type]  # one of them
+        dtype=packed.dtype,  # type: ignore[arg-type]  # checked above
         quantization=packed.quantization,
     )

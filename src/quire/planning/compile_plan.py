@@ -1,7 +1,7 @@
-"""`CompilePlan`: what a backend compiles, and what that asks of memory.
+"""`CompilePlan`: what a backend compiles, and how much memory that needs.
 
-Made while an engine is planned, and again from the finished `EngineConfig` by the worker, which may
-live in another process: the same program, cache and limits, by the same functions.
+It is made while an engine is planned. The worker, which may run in another process, makes the same
+plan again from the finished `EngineConfig`, with the same functions.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ if TYPE_CHECKING:
     from quire.planning.facts import Facts
 
 _ROW_BYTES = 256
-"""What a request that may run has in the worker's input batch, beside its block tables."""
+"""Bytes of the worker's input batch per running request, besides its block tables."""
 _LOGITS_COPIES = 5
-"""Arrays of the logits of a step's requests that exist at once where logits processors run: the
-model's, what is changed, what it was before the last of them, its result, and a scaled copy."""
+"""Number of arrays with a step's logits that exist at once when logits processors run: the model's,
+the changed ones, the input and the output of the last processor, and a scaled copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """All that `Backend.compile` takes but the weights."""
+    """All arguments of `Backend.compile` except the weights."""
 
     program: Program
-    """After all passes, with the format that each weight gets."""
+    """The program after all passes, which have set the format of each weight."""
     kv: KVCacheSpec
     options: CompileOptions
     gives_logits: bool = False
-    """Whether custom logits processors change the logits before tokens are chosen."""
+    """Whether custom logits processors change the logits before tokens are sampled."""
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
-        """In bytes; `kv.num_blocks` does not matter. Raises BackendError for what it cannot do."""
+        """Return the needs in bytes; `kv.num_blocks` does not matter. Raises BackendError if the
+        backend does not support the plan."""
         program, kv, options = self.program, self.kv, self.options
         entries = len(kv.layout.groups) * ceil_div(options.max_model_len, kv.block_size)
         workspace_bytes = backend.workspace_bytes(program, kv, options)
@@ -62,16 +63,16 @@ class CompilePlan:
 
 @dataclass(frozen=True, slots=True)
 class FittedPlan:
-    """A plan that the memory has room for."""
+    """A plan that fits in memory."""
 
     plan: CompilePlan
     needs: MemoryNeeds
 
 
 def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
-    """The plan of a model's program as it is written, with as many KV blocks as are of use.
+    """Plan a model's program with as many KV blocks as are useful.
 
-    Raises DoesNotFitError, or BackendError for what the backend cannot do.
+    Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
     draft = _draft(program, choices, bool(facts.logits_processors))
     needs = draft.memory_needs(facts.backend)
@@ -89,8 +90,8 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
 
 def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
-    """For people: what the weights would need in the formats that they can be rounded to, and the
-    first that fits. Empty where the weights are not what is too large, or cannot be rounded."""
+    """Return a hint for users: the size of the weights in the smaller formats they can be rounded
+    to, up to the first format that fits. Empty if the weights fit or cannot be rounded."""
     limit = int(facts.memory.available_bytes * choices.kv_memory.utilization)
     room = limit - needs.workspace_bytes - needs.kv_blocks(needs.block_size) * needs.kv_block_bytes
     config = facts.checkpoint.hf_config
@@ -110,14 +111,14 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
             continue
         named.append(f"quantization={name!r} {format_bytes(num_bytes)}")
         if num_bytes <= room:
-            return f". The weights would need with {', with '.join(named)}, which fits"
+            return f". The weights would need: {', '.join(named)}, which fits"
     if not named:
         return ""
-    return f". The weights would need with {', with '.join(named)}, which does not fit either"
+    return f". The weights would need: {', '.join(named)}, which does not fit either"
 
 
 def _draft(program: Program, choices: Choices, gives_logits: bool) -> CompilePlan:
-    """The number of KV blocks is open."""
+    """Return a plan whose number of KV blocks is not settled yet."""
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
     return CompilePlan(
@@ -134,7 +135,7 @@ def _draft(program: Program, choices: Choices, gives_logits: bool) -> CompilePla
 
 
 def compile_plan(config: EngineConfig) -> CompilePlan:
-    """Of a finished configuration: the plan that it was made from."""
+    """Return the plan from which a finished configuration was made."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
     return CompilePlan(
         run_passes(build_program(model.hf_config), model.quantization),

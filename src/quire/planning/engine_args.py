@@ -1,7 +1,7 @@
-"""`EngineArgs` and `AsyncEngineArgs` as users have them: the records, with vLLM's methods.
+"""Public `EngineArgs` and `AsyncEngineArgs`: the plain records plus vLLM's methods.
 
-Inside, everything takes the records. These add the ways from a command line and to a configuration,
-which lie above them.
+The rest of Quire uses the plain records. The methods here parse a command line and build a
+configuration, which are modules of higher layers.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _USAGES: dict[object, Usage] = {
     "UNKNOWN_CONTEXT": "llm", "LLM_CLASS": "llm", "ENGINE_CONTEXT": "llm",
     "API_SERVER": "server", "OPENAI_API_SERVER": "server", "OPENAI_BATCH_RUNNER": "server",
 }  # fmt: skip
-"""vLLM's usage contexts, and Quire's words for whose defaults are taken."""
+"""Maps vLLM's usage contexts to Quire's names of the default sets."""
 
 
 class EngineArgs(engine_args.EngineArgs):
-    """The arguments of one engine."""
+    """Arguments of one engine."""
 
     @staticmethod
     def add_cli_args(parser: P) -> P:
-        """Declares an option for each argument, at its default; returns the parser."""
+        """Add an option for each argument, with its default. Returns the parser."""
         add_cli_args(parser, engine_args.EngineArgs)
         return parser
 
     @classmethod
     def from_cli_args(cls: type[Self], args: argparse.Namespace) -> Self:
-        """The arguments among those of a command line. Raises ConfigError."""
+        """Build the arguments from a parsed command line. Raises ConfigError."""
         return from_cli_args(cls, args)
 
     def create_engine_config(
         self, usage_context: object = None, headless: bool = False
     ) -> EngineConfig:
-        """Everything settled: what an engine is made from. Loads no weights.
+        """Resolve all settings of an engine. Does not load weights.
 
-        `usage_context`: whose defaults are taken, by vLLM's names. Raises ConfigError, ModelError
-        or BackendError.
+        `usage_context`: selects the defaults, by vLLM's names. Raises ConfigError, ModelError or
+        BackendError.
         """
         context = usage_context.value if isinstance(usage_context, Enum) else usage_context
         if not isinstance(context, (str, type(None))) or context not in _USAGES:
@@ -55,17 +55,19 @@ class EngineArgs(engine_args.EngineArgs):
                 "OPENAI_API_SERVER, or leave it out"
             )
         if headless:
-            raise ConfigError("headless=True is not supported: there is one process")
+            raise ConfigError(
+                "headless=True is not supported: Quire has no multi-node mode; leave headless out"
+            )
         from quire.planning.plan import build_engine_config
 
         return build_engine_config(self, _USAGES[context])
 
 
 class AsyncEngineArgs(EngineArgs, engine_args.AsyncEngineArgs):
-    """What `AsyncLLMEngine` takes."""
+    """Arguments of `AsyncLLMEngine`."""
 
     @staticmethod
     def add_cli_args(parser: P, async_args_only: bool = False) -> P:
-        """Declares an option for each argument, or for those that `EngineArgs` lacks."""
+        """Add an option for each argument, or only for those that `EngineArgs` lacks."""
         add_cli_args(parser, engine_args.AsyncEngineArgs, only_own=async_args_only)
         return parser

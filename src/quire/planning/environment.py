@@ -1,6 +1,4 @@
-"""What an engine takes from the environment besides its own choices: how it logs, and what was set
-in vain. Called by `gather_facts`.
-"""
+"""Logging settings of an engine, and checks of environment variables. Called by `gather_facts`."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ _LOGGING_KEYS = ("log_level", "pylogging_config_file")
 
 
 def check_environment(args: EngineArgs) -> None:
-    """Tells once which variables of vLLM change nothing. Raises ConfigError for one that is
-    refused, and for an unknown one where the arguments ask for that."""
+    """Log once which of vLLM's variables have no effect. Raises ConfigError for a refused variable,
+    and, if the arguments ask for that, for an unknown one."""
     unheard = unheard_variables()
     if unheard.unknown and args.fail_on_environ_validation is True:
         raise ConfigError(
@@ -33,7 +31,7 @@ def check_environment(args: EngineArgs) -> None:
 
 
 def log_level(args: EngineArgs) -> str | None:
-    """The level that the arguments ask for. Raises ConfigError for an unknown one."""
+    """Return the requested log level. Raises ConfigError for an unknown one."""
     level: str | None = args.log_level
     if level is None:
         level = _logging_config(args).get("log_level")
@@ -46,7 +44,7 @@ def log_level(args: EngineArgs) -> str | None:
 
 
 def log_config_file(args: EngineArgs) -> str | None:
-    """The file that configures all logging. Raises ConfigError for what is no path."""
+    """Return the file that configures all logging. Raises ConfigError if it is not a path."""
     file: object = args.log_config_file
     if file is None:
         file = _logging_config(args).get("pylogging_config_file")
@@ -58,7 +56,7 @@ def log_config_file(args: EngineArgs) -> str | None:
 
 
 def _logging_config(args: EngineArgs) -> dict[str, str]:
-    """The fields that have a value. Raises ConfigError for one that is not supported."""
+    """Return the supported fields. Raises ConfigError for others."""
     neutral = {"formatter": "text", "configure_logging": True}
     given = args.logging_config or {}
     for name, value in given.items():
@@ -79,5 +77,5 @@ def _shown(unknown: object) -> str:
 
 @cache
 def _warn(message: str) -> None:
-    """Once for each message."""
+    """Log each message once."""
     logger.warning("%s", message)

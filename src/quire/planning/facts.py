@@ -1,7 +1,6 @@
-"""Everything that is read before an engine is planned: the model's files and the machine.
+"""Reads everything that planning an engine needs: the model's files and the machine.
 
-Called by `plan_engine`. What comes after this decides from `Facts` and the arguments alone, and
-reads nothing.
+Called by `plan_engine`. Later stages decide from `Facts` and the arguments alone, and read nothing.
 """
 
 from __future__ import annotations
@@ -32,33 +31,33 @@ from quire.planning.profiler import profiler_config
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the files, the environment and the machine say."""
+    """Facts from the files, the environment and the machine."""
 
     checkpoint: Checkpoint
     weights_digest: str
-    """Of the weights' files: `weights_digest`."""
+    """Result of `weights_digest` for the weights' files."""
     tokenizer_path: Path | None
     chat_template: str | None
-    """The one that the user gave, read."""
+    """Text of the chat template given by the user."""
     generation: GenerationConfig
-    """Where sampling defaults come from."""
+    """Source of the sampling defaults."""
     eos_token_ids: tuple[int, ...]
     observability: ObservabilityConfig
     device: DeviceConfig
     logits_processors: tuple[ProcessorName, ...]
-    """Those of the arguments and of installed packages, loaded once."""
+    """Processors from the arguments and from installed packages, loaded once."""
     kv_cache_bytes: int | None
-    """From the environment; None: it says nothing."""
+    """Size from the environment; None: not set."""
     kv_store: AskedStore
     kv_disk: StoreDisk
     kv_events: KVEventsConfig | None
-    """None: nobody is told of blocks."""
+    """None: KV events are off."""
     backend: Backend
     memory: AvailableMemory
 
 
 def gather_facts(args: EngineArgs) -> Facts:
-    """Reads all of it. Raises ConfigError, ModelError or BackendError."""
+    """Read all facts. Raises ConfigError, ModelError or BackendError."""
     check_environment(args)
     checkpoint = read_checkpoint(args)
     device = choose_device(
@@ -125,7 +124,8 @@ def _chat_template(choice: str | None) -> str | None:
 
 
 def _generation_defaults(choice: str, own: GenerationConfig) -> GenerationConfig:
-    """Those that `generation_config` says: none for `vllm`, `own` for `auto`, or a directory's."""
+    """Return the defaults that `generation_config` selects: empty for `vllm`, `own` for `auto`, or
+    those of a directory."""
     if choice == "vllm":
         return GenerationConfig({}, "")
     if choice == "auto":

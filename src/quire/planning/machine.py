@@ -1,7 +1,7 @@
-"""How much memory this process may still use.
+"""`available_memory`: how much memory this process may still use.
 
-Called where an engine is planned, and by `quire doctor`. Reads /proc and the cgroup files, nothing
-else; a container's limit counts as much as the machine's.
+Called when an engine is planned, and by `quire doctor`. Reads only /proc and the cgroup files. A
+container's limit counts as much as the machine's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from quire.config.memory import AvailableMemory
 
 
 def available_memory(root: Path = Path("/")) -> AvailableMemory:
-    """The smallest of what the machine and every enclosing cgroup have left.
+    """Return the smallest amount that the machine and every enclosing cgroup have left.
 
-    Memory of file caches counts as available: the kernel gives it up for the asking.
+    Memory of file caches counts as available, because the kernel frees it on demand.
     """
     found = [AvailableMemory(_meminfo_available(root), "this machine")]
     found += _cgroup_v2(root)
@@ -53,7 +53,7 @@ def _cgroup_v1(root: Path) -> Iterator[AvailableMemory]:
 
 
 def _own_cgroup(root: Path, controller: str) -> str:
-    """This process's path below the mount; v2 is the line with no controller."""
+    """Return this process's cgroup path below the mount. For v2, `controller` is empty."""
     file = root / "proc/self/cgroup"
     if not file.is_file():
         return ""
@@ -65,7 +65,8 @@ def _own_cgroup(root: Path, controller: str) -> str:
 
 
 def _own_and_above(mount: Path, path: str) -> Iterator[Path]:
-    """A path may be told from outside the container, where it does not exist: the mount counts."""
+    """Yield the directory of a cgroup and its parents. Inside a container the path may not exist,
+    because it is relative to the host; then only the mount is of use."""
     directory = mount / path
     while directory != mount and mount in directory.parents:
         yield directory

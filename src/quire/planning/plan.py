@@ -1,9 +1,9 @@
-"""From what a user chose to a concrete `EngineConfig`: the orchestration above `config/`.
+"""Turns the user's arguments into a concrete `EngineConfig`.
 
-Called by `LLMEngine`, the async engine, the server and `quire explain`. Three stages, each of which
-is entered once: `facts` reads files and machine, `choices` settles what does not depend on the
-memory, and `compile_plan` has the program after all passes and fits it to the memory. No weights
-are read: what cannot fit is refused before anything is loaded.
+Called by `LLMEngine`, the async engine, the server and `quire explain`. There are three stages:
+`facts` reads the files and the machine, `choices` settles what does not depend on the memory, and
+`compile_plan` runs the passes on the program and fits it into the memory. No weights are read: a
+model that cannot fit is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """An `EngineConfig` and how it came about, for those who explain it."""
+    """An `EngineConfig` with the facts and numbers that explain it."""
 
     config: EngineConfig
     compiled: CompilePlan
-    """What the worker makes of the configuration: `compile_plan(config)`."""
+    """Equal to `compile_plan(config)`, which the worker calls."""
     needs: MemoryNeeds
     facts: Facts
     no_kv_store: str
-    """Why there is no KV store, or none in files; "" where there is."""
+    """Why there is no KV store, or none in files; "" if there is one."""
 
 
 def build_engine_config(args: EngineArgs, usage: Usage = "llm") -> EngineConfig:
-    """Settles everything. Raises ConfigError, ModelError or BackendError."""
+    """Resolve all settings. Raises ConfigError, ModelError or BackendError."""
     return plan_engine(args, usage).config
 
 
 def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
-    """As `build_engine_config`, with the numbers behind it."""
+    """As `build_engine_config`, and also return the facts and numbers it is based on."""
     facts = gather_facts(args)
     configure(facts.observability.log_level, facts.observability.log_config_file)
     plan = settle(args, usage, facts)
     _log_plan(plan)
     _log_store(plan)
     if facts.kv_events is not None and not plan.config.cache.enable_prefix_caching:
-        logger.warning("there are no KV events: prefix caching is off")
+        logger.warning("KV events are off because prefix caching is off")
     return plan
 
 
 def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
-    """Decides, from the arguments and the facts alone."""
+    """Make the plan from the arguments and the facts alone."""
     choices = settle_choices(args, usage, facts)
-    fitted = fit_plan(facts.checkpoint.program, choices, _beside_store(args, facts))
+    fitted = fit_plan(facts.checkpoint.program, choices, _without_store_memory(args, facts))
     compiled, needs = fitted.plan, fitted.needs
     model = _model_config(args, facts, choices, needs.max_model_len)
     cache = CacheConfig(
@@ -92,8 +92,8 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     return EnginePlan(config, compiled, needs, facts, store.reason)
 
 
-def _beside_store(args: EngineArgs, facts: Facts) -> Facts:
-    """The facts with the memory that is left beside the KV store's."""
+def _without_store_memory(args: EngineArgs, facts: Facts) -> Facts:
+    """Return the facts with the KV store's memory subtracted from the available memory."""
     asked, memory = facts.kv_store, facts.memory
     is_used = not asked.is_off and args.enable_prefix_caching is not False
     left = memory.available_bytes - asked.memory_bytes
@@ -134,7 +134,7 @@ def _log_plan(plan: EnginePlan) -> None:
     cache, model, needs = plan.config.cache, plan.config.model, plan.needs
     if plan.config.device.backend == "transformers":
         logger.warning(
-            "%s is computed by transformers' own modules: slowly, one request after the other",
+            "%s runs on the modules of transformers, which is slow: requests run one at a time",
             model.architecture,
         )
     logger.info(
@@ -153,7 +153,7 @@ def _log_plan(plan: EnginePlan) -> None:
 
 
 def _log_store(plan: EnginePlan) -> None:
-    """One line: where K/V is kept beyond the KV cache, or why nowhere."""
+    """Log one line: the tiers of the KV store, or why there is none."""
     store, asked = plan.config.kv_store, plan.facts.kv_store
     if store is None:
         is_missed = asked.is_named and not asked.is_off

@@ -1,4 +1,4 @@
-"""What a user says about profiling, as one record. Called by `gather_facts`."""
+"""Checks `profiler_config` and converts it to one record. Called by `gather_facts`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORKS: dict[str, type] = {
     "delay_iterations": int,
     "max_iterations": int,
 }
-"""The types of the fields that have a meaning here."""
+"""Types of the supported fields."""
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "torch_profiler_activities": (None, ["CPU"]),
     "torch_profiler_with_flops": (False,),
@@ -42,12 +42,12 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "proton_output_format": (None,),
     "proton_graph_attribution": (False,),
 }
-"""vLLM's other fields, with the values that mean the same here."""
+"""vLLM's other fields, with the values that are accepted because they change nothing."""
 
 
 def profiler_config(given: Mapping[str, Any] | None) -> ProfilerConfig | None:
-    """The record of `profiler_config`; None: steps are not recorded. Without a profiler in it, the
-    environment may name a directory. Raises ConfigError."""
+    """Return the record of `profiler_config`; None: profiling is off. If it has no profiler, the
+    environment may give a directory. Raises ConfigError."""
     given = given or {}
     for name, value in given.items():
         _check(name, value)
@@ -63,7 +63,8 @@ def profiler_config(given: Mapping[str, Any] | None) -> ProfilerConfig | None:
 
 
 def _record(fields: Mapping[str, Any]) -> ProfilerConfig:
-    """The record, its directory absolute: the engine may be in a process of its own."""
+    """Return the record with an absolute directory, because the engine may run in another
+    process."""
     directory = env.expanded(fields["torch_profiler_dir"]).absolute()
     return ProfilerConfig(**{**fields, "torch_profiler_dir": str(directory)})
 
@@ -78,7 +79,7 @@ def _check(name: str, value: Any) -> None:
     elif name == "profiler" and value not in (None, "torch"):
         raise _error(f"profiler={quoted(value)} is not supported", "torch")
     elif value is not None and type(value) is not _WORKS[name]:
-        raise _error(f"{name}={quoted(value)} has the wrong type", "")
+        raise _error(f"{name}={quoted(value)} must be of type {_WORKS[name].__name__}", "")
     elif name.endswith("_iterations") and isinstance(value, int) and value < 0:
         raise _error(f"{name} must be greater than or equal to 0, got {value}", "0")
 

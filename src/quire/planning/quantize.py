@@ -1,6 +1,6 @@
-"""Makes a model directory with packed weights: what `quire quantize` does.
+"""Creates a model directory with packed weights, for `quire quantize`.
 
-Reads the weights one after the other, so that a model larger than the memory can be packed too.
+It reads one weight at a time, so that it can pack a model larger than the memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_TEXT_BYTES = 256 * MiB
 
 @dataclass(frozen=True, slots=True)
 class PackedModel:
-    """What came of it."""
+    """Result of `quantize_model`."""
 
     path: Path
     num_bytes: int
@@ -43,23 +43,23 @@ class PackedModel:
 
 
 def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
-    """Packs the model of `args` into the new directory `out`.
+    """Pack the model of `args` into the new directory `out`.
 
-    Raises ConfigError if `out` holds something already, if it cannot be written, or if the
-    CPU backend does not compute here; ModelError for a checkpoint that cannot be used.
+    Raises ConfigError if `out` is not empty or cannot be written, or if the CPU backend is not
+    used; ModelError for a checkpoint that cannot be used.
     """
     checkpoint = read_checkpoint(args)
     if checkpoint.weights == "packed":
-        raise ConfigError(f"{checkpoint.path} holds packed weights; pack the original checkpoint")
+        raise ConfigError(f"{checkpoint.path} has packed weights; pack the original checkpoint")
     if checkpoint.model.is_transformers:
         raise ConfigError(
-            f"{checkpoint.path}: transformers computes this model, and packed weights are the CPU "
-            "backend's; serve the checkpoint as it is"
+            f"{checkpoint.path}: this model runs on transformers, but packed weights need the CPU "
+            "backend; serve the checkpoint as it is"
         )
     device = choose_device(args.backend, args.num_threads)
     if device.isa is None:
         raise ConfigError(
-            "packed weights are the CPU backend's, and here the reference backend computes; "
+            "packed weights need the CPU backend, but the reference backend is selected; "
             "leave --backend and QUIRE_BACKEND out"
         )
     backend = make_backend(device)
@@ -86,12 +86,12 @@ def _weights(checkpoint: Checkpoint, program: Program) -> WeightStore:
 
 @contextmanager
 def _new_directory(out: Path) -> Iterator[None]:
-    """A directory that is filled, or empty again: what could not be completed is removed."""
+    """Create a directory for the body to fill. If the body fails, the directory is removed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         is_empty = not any(out.iterdir())
     except OSError as error:
-        raise ConfigError(f"{out} cannot be made: {error.strerror}") from None
+        raise ConfigError(f"{out} cannot be created: {error.strerror}") from None
     if not is_empty:
         raise ConfigError(f"{out} is not empty; give the name of a new directory")
     try:
@@ -105,8 +105,8 @@ def _new_directory(out: Path) -> Iterator[None]:
 
 
 def _copy_texts(checkpoint: Checkpoint, out: Path) -> None:
-    """Configuration and tokenizer; config.json as it was understood, overrides applied, and last:
-    without it this is no model directory."""
+    """Copy the configuration and the tokenizer. config.json is written last, with overrides
+    applied: without it the directory is not a valid model."""
     for pattern in TEXT_PATTERNS:
         for file in sorted(checkpoint.path.glob(pattern)):
             is_other = file.name == "config.json" or file.name.endswith(".index.json")

@@ -1,4 +1,5 @@
-"""`reasoning_config`: the marks of reasoning, from what an operator gave."""
+"""`reasoning_config`: the strings that begin and end the reasoning, from the operator's
+settings."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ _FIELDS = (_BEGIN, _END, _PARSER)
 
 
 def reasoning_marks(given: Mapping[str, Any] | None, parser: str) -> ReasoningMarks | None:
-    """From vLLM's fields; what is missing is that of the format with the name `parser`. None: there
-    are no marks. Raises ConfigError."""
+    """Build the marks from vLLM's fields; missing ones come from the reasoning format `parser`.
+    None: there are no marks. Raises ConfigError."""
     texts = {name: value for name, value in (given or {}).items() if value not in (None, "")}
     for name, value in texts.items():
         if name not in _FIELDS:
-            message = f"reasoning_config has no field {quoted(name)}{did_you_mean(name, _FIELDS)}"
+            message = f"reasoning_config: unknown field {quoted(name)}{did_you_mean(name, _FIELDS)}"
             raise ConfigError(message)
         if not isinstance(value, str):
-            raise ConfigError(f"reasoning_config.{name} must be a text, got {quoted(value)}")
+            raise ConfigError(f"reasoning_config.{name} must be a string, got {quoted(value)}")
     own = _own_marks(texts.get(_PARSER, parser))
     begin = texts.get(_BEGIN) or (own.begin if own else "")
     forced_end = texts.get(_END, "")
@@ -32,11 +33,11 @@ def reasoning_marks(given: Mapping[str, Any] | None, parser: str) -> ReasoningMa
     if not begin or not end:
         missing = _END if begin else _BEGIN
         raise ConfigError(
-            f"reasoning_config has no {missing}; give both {_BEGIN} and {_END}, or {_PARSER}"
+            f"reasoning_config must have {missing}; give both {_BEGIN} and {_END}, or {_PARSER}"
         )
     if forced_end and not forced_end.endswith(end):
         raise ConfigError(
-            f"reasoning_config.{_END}={quoted(forced_end)} does not end the reasoning; let it end "
+            f"reasoning_config.{_END}={quoted(forced_end)} does not end the reasoning; it must end "
             f"with {end}"
         )
     return ReasoningMarks(begin, end, forced_end=forced_end)

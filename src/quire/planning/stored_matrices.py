@@ -1,8 +1,8 @@
-"""What the tensors of a checkpoint say in addition to its config.json.
+"""Reads facts from a checkpoint's tensors that config.json omits or states wrongly: whether the
+head is tied, which matrices are quantised, and whether the columns of a quantisation group are
+adjacent.
 
-Whether the head is tied, which matrices are quantised, and whether the columns of their groups are
-neighbours: configurations leave this out, or are wrong about it. Called by `read_checkpoint`,
-before anything is built.
+Called by `read_checkpoint`, before anything is built.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ logger = get_logger(__name__)
 
 _ORDERS = (".g_idx", ".weight_g_idx")
 _CODES = ("weight", "qweight", "weight_packed", "W_q", "_weight_qdata")
-"""Last words of the names of tensors that hold a matrix."""
+"""Last parts of the names of tensors that hold a matrix."""
 _PIECE_BYTES = 16 * MiB
 
 
 def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """The configuration with notes of what the files in `path` say, where it matters."""
+    """Return the configuration with added notes about the files in `path`, where they matter."""
     try:
         files = open_checkpoint(path)
-    except CheckpointError:  # loading says what is wrong
+    except CheckpointError:  # loading reports the error
         return hf_config
     with closing(files):
         hf_config = _with_stored_head(hf_config, files)
@@ -82,7 +82,7 @@ def _held(program: Program) -> Iterator[Param]:
 
 
 def _quantised(hf_config: Mapping[str, Any], store: WeightStore) -> set[str]:
-    """The program's names of the matrices that are stored in groups."""
+    """Return the program's names of the matrices that are stored in groups."""
     canonical = name_map(hf_config).canonical
     names = {}
     for stored in store.names():
@@ -92,7 +92,7 @@ def _quantised(hf_config: Mapping[str, Any], store: WeightStore) -> set[str]:
 
 
 def _has_order(shipped: Shipped, files: WeightStore) -> bool:
-    """Whether a matrix has an order of columns of which the configuration says nothing."""
+    """Whether a matrix has a column order that the configuration does not mention."""
     for stored in files.names():
         if stored.endswith(_ORDERS):
             order = files.integers(stored).reshape(-1)
@@ -106,7 +106,8 @@ def _has_order(shipped: Shipped, files: WeightStore) -> bool:
 def _unlike_orders(
     hf_config: Mapping[str, Any], params: Iterable[Param], files: WeightStore
 ) -> str:
-    """Two matrices that are multiplied as one and have unlike orders, in words; empty: none."""
+    """Return a message about two matrices that are multiplied as one but have different column
+    orders; "" if there are none."""
     canonical = name_map(hf_config).canonical
     orders = {}
     for stored in files.names():
@@ -125,12 +126,13 @@ def _unlike_orders(
         for parts in _matrices(param):
             unlike = next((pair for pair in pairwise(parts) if not is_alike(*pair)), None)
             if unlike is not None:
-                return f", unlike in {unlike[0].name} and {unlike[1].name}"
+                return f", which differs between {unlike[0].name} and {unlike[1].name}"
     return ""
 
 
 def _matrices(param: Param) -> Iterator[list[Tensor]]:
-    """The parts of each matrix of a slot: of a slot of experts, of each expert."""
+    """Yield the parts of each matrix of a parameter. A parameter of experts has one matrix per
+    expert."""
     rows, parts = 0, []
     for part in param.parts:
         parts.append(part)
@@ -141,17 +143,18 @@ def _matrices(param: Param) -> Iterator[list[Tensor]]:
 
 
 def _with_stored_head(hf_config: Mapping[str, Any], files: WeightStore) -> Mapping[str, Any]:
-    """The configuration with a head of its own where the files have one that differs from the
-    table, and with a tied head where they have none. transformers keeps a head of its own itself.
-    """
+    """Return the configuration with an untied head if the files have a head that differs from the
+    embedding table, and with a tied head if they have none. For transformers' modules an untied
+    head in the files needs no change."""
     untied = with_tied_head(hf_config, False)
     if is_transformers(hf_config):
-        head, table = "lm_head.weight", "the table of embeddings"
+        head, table = "lm_head.weight", "the embedding table"
         is_tied = head not in _parts(build_program(hf_config))
         has_head = head in files.names()
         return hf_config if is_tied or has_head else _as_tied(hf_config, files, head, table)
     is_tied = model_facts(hf_config).tie_word_embeddings
-    if is_tied != _has_head(hf_config, files):  # as config.json says: no program is built for it
+    # config.json agrees with the files: no program needs to be built
+    if is_tied != _has_head(hf_config, files):
         return hf_config
     program = build_program(untied)
     head = program.logits.weight.parts[0].name
@@ -181,11 +184,12 @@ def _as_tied(
 def _with_own_head(
     hf_config: Mapping[str, Any], files: WeightStore, head: str, table: str
 ) -> Mapping[str, Any]:
-    """Of a tied model whose files have a head too; the names are those of the files."""
+    """Handle a tied model whose files also have a head. `head` and `table` are names in the
+    files."""
     is_plain = head.endswith(".weight") and table.endswith(".weight")
     if is_plain and files.shape(head) != files.shape(table):
         logger.warning(
-            "%s: %s %s is left out: config.json ties the head to %s %s",
+            "%s: %s %s is ignored: config.json ties the head to %s %s",
             files.source,
             head,
             list(files.shape(head)),
@@ -205,18 +209,18 @@ def _with_own_head(
 
 
 def _parts(program: Program) -> dict[str, Tensor]:
-    """The tensors of a program by name."""
+    """Return the tensors of a program by name."""
     return {part.name: part for param in program.params() for part in param.parts}
 
 
 def _has_head(hf_config: Mapping[str, Any], files: WeightStore) -> bool:
-    """Whether the files have a matrix that an untied model has, and a tied one has not."""
+    """Whether the files have a matrix that only an untied model has."""
     tied, untied = (_stored(with_tied_head(hf_config, flag), files) for flag in (True, False))
     return tied.keys() != untied.keys()
 
 
 def _stored(hf_config: Mapping[str, Any], files: WeightStore) -> dict[str, str]:
-    """The files' names of tensors that hold a matrix, by the program's."""
+    """Map the program's names to the files' names, for tensors that hold a matrix."""
     canonical = name_map(hf_config).canonical
     found: dict[str, str] = {}
     for stored in files.names():
@@ -227,7 +231,7 @@ def _stored(hf_config: Mapping[str, Any], files: WeightStore) -> dict[str, str]:
 
 
 def _is_same(files: WeightStore, first: str, second: str) -> bool:
-    """Whether two tensors of one shape hold the same numbers. Drops their pages again."""
+    """Whether two tensors of one shape hold the same numbers. Releases their pages afterwards."""
     ours, theirs = files.get(first), files.get(second)
     if ours.dtype == theirs.dtype:
         pieces = (slice(at, at + _PIECE_BYTES) for at in range(0, ours.data.size, _PIECE_BYTES))

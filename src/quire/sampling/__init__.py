@@ -1,4 +1,4 @@
-"""How tokens are chosen: the specification, and the arrays that carry the choices' settings."""
+"""Sampling: the specification of how tokens are chosen, and the arrays of sampling parameters."""
 
 from quire.sampling.columns import COLUMNS, TOKEN_LISTS, Column, SamplingColumns, TokenLists
 from quire.sampling.masks import TokenMasks

@@ -1,8 +1,9 @@
-"""`SamplingColumns`: what a backend is told of sampling, an array for each parameter.
+"""`SamplingColumns`: the sampling parameters of a batch as arrays, one per parameter, for a
+backend.
 
-A column is declared here and nowhere else: its type, its neutral value, what it may hold, and how
-it follows from a request's parameters. The worker keeps and gathers columns, and the backends take
-and check them, by this declaration. Legend: L rows of logits of which a token is chosen.
+A column is declared only here: its type, its neutral value, its lowest value, and how it follows
+from a request's parameters. The worker stores and gathers columns, and backends check them, by this
+declaration. Legend: L is the number of logits rows for which a token is chosen.
 """
 
 from __future__ import annotations
@@ -21,45 +22,45 @@ from quire.sampling.masks import TokenMasks
 
 Tokens = NDArray[np.int32]
 _LEAST_PENALTY, _MOST_PENALTY = 1e-30, 1e30
-"""Of repetition: beyond these a logit overflows float32, and the only token that is allowed could
-not be chosen any more."""
+"""Limits of the repetition penalty. Beyond them a logit overflows float32, and even the only
+allowed token could not be chosen."""
 LOGPROBS_KINDS: dict[LogprobsMode, int] = {
     "raw_logprobs": 0,
     "raw_logits": 1,
     "processed_logprobs": 2,
     "processed_logits": 3,
 }
-"""What `logprobs_kind` says of a row."""
+"""Meaning of the values of `logprobs_kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number for each row."""
+    """Declares an array with one number per row."""
 
     dtype: type[np.generic]
     value: Callable[[SamplingParams, int], float] | None = None
-    """Of a request with these parameters, for a vocabulary of so many tokens. None: it depends on
+    """Computes the number from a request's parameters and the vocabulary size. None: it depends on
     the step."""
     neutral: float | None = None
-    """Changes nothing; where every row has it, the column may be left out. None: there is no such
-    value."""
+    """Value without an effect. The column may be left out if every row has it. None: there is no
+    such value."""
     lowest: float | None = None
 
 
 @dataclass(slots=True)
 class TokenLists:
-    """Some tokens of each row: those of row l are ids[starts[l] : starts[l + 1]]."""
+    """A list of tokens for each row: row l has ids[starts[l] : starts[l + 1]]."""
 
     starts: NDArray[np.int32]
     """[L + 1]"""
     ids: NDArray[np.int32]
     """[starts[-1]]"""
     values: NDArray[np.float32] | None = None
-    """As long; a number for each, where the list has numbers."""
+    """[starts[-1]]; one number per token, if the list has numbers."""
 
     @classmethod
     def join(cls, rows: Sequence[tuple[Tokens, NDArray[np.float32] | None] | None]) -> TokenLists:
-        """From the ids and numbers of each row; None: a row without any."""
+        """Build the lists from the ids and numbers of each row; None: the row has no tokens."""
         starts = np.zeros(len(rows) + 1, np.int32)
         np.cumsum([0 if row is None else len(row[0]) for row in rows], out=starts[1:])
         ids = [row[0] for row in rows if row is not None]
@@ -71,7 +72,7 @@ class TokenLists:
         )
 
     def take(self, rows: NDArray[np.int32]) -> TokenLists:
-        """The lists of these rows, in their order."""
+        """Return the lists of these rows, in the given order."""
         places = [self.of_row(row) for row in rows.tolist()]
         return TokenLists.join(
             [
@@ -81,19 +82,21 @@ class TokenLists:
         )
 
     def of_row(self, row: int) -> slice:
-        """Where the tokens of a row are."""
+        """Return the slice of `ids` that belongs to a row."""
         return slice(int(self.starts[row]), int(self.starts[row + 1]))
 
     def check(self, name: str, num_rows: int, *, has_values: bool) -> None:
-        """Raises BackendError unless the arrays fit together and have `num_rows` rows."""
+        """Raises BackendError unless the arrays are consistent and have `num_rows` rows."""
         if len(self.starts) != num_rows + 1 or self.starts.dtype != np.int32:
             raise _misshapen(f"{name}.starts", self.starts, np.int32, num_rows + 1)
         lengths = {len(self.ids), len(self.ids if self.values is None else self.values)}
         if lengths != {int(self.starts[-1])} or has_values != (self.values is not None):
-            raise BackendError(f"sampling column {name} is not as long as its starts say")
+            raise BackendError(f"sampling column {name} must be as long as its starts say")
         number = np.dtype(np.float32) if self.values is None else self.values.dtype
         if self.ids.dtype != np.int32 or number != np.float32:
-            raise BackendError(f"sampling column {name} is {self.ids.dtype} with {number}")
+            raise BackendError(
+                f"sampling column {name} must be int32 with float32, not {self.ids.dtype}, {number}"
+            )
 
 
 def _temperature(params: SamplingParams, _vocab_size: int) -> float:
@@ -114,7 +117,7 @@ def _min_p(params: SamplingParams, _vocab_size: int) -> float:
 
 def _seed(params: SamplingParams, _vocab_size: int) -> int:
     if params.seed is None:
-        raise ValueError("a request that samples has no seed")
+        raise ValueError("a request that samples must have a seed")
     return params.seed % 2**64
 
 
@@ -141,13 +144,13 @@ def _num_logprobs(params: SamplingParams, vocab_size: int) -> int:
 class SamplingColumns:
     """How to choose a token from each of the L logits rows; `None` columns mean the neutral value.
 
-    The semantics (order, ties, random numbers) are those of `quire.sampling.reference`.
+    `quire.sampling.reference` specifies the semantics (order, ties, random numbers).
     """
 
     temperature: NDArray[np.float32] = field(
         metadata={"column": Column(np.float32, _temperature, lowest=0)}
     )
-    """[L]; 0 is greedy (the lowest id among equals)."""
+    """[L]; 0 is greedy (the lowest id among equal logits)."""
     top_k: NDArray[np.int32] | None = field(
         default=None, metadata={"column": Column(np.int32, _top_k, neutral=0, lowest=0)}
     )
@@ -161,18 +164,18 @@ class SamplingColumns:
     )
     """[L]; 0 is off."""
     seeds: NDArray[np.uint64] = field(metadata={"column": Column(np.uint64, _seed)})
-    """[L]; the random number is a function of (seed, counter) alone."""
+    """[L]; the random number depends only on (seed, counter)."""
     counters: NDArray[np.uint64] = field(metadata={"column": Column(np.uint64)})
     """[L]; the absolute position of the token being chosen."""
     num_logprobs: NDArray[np.int32] | None = field(
         default=None, metadata={"column": Column(np.int32, _num_logprobs, neutral=-1, lowest=-1)}
     )
-    """[L]; how many of the best tokens to report for the row; -1: not even the chosen one's."""
+    """[L]; how many of the best tokens to report; -1: report nothing, not even the chosen token."""
     logprobs_kind: NDArray[np.int32] | None = field(
         default=None, metadata={"column": Column(np.int32, neutral=0, lowest=0)}
     )
-    """[L]; what is reported, of `LOGPROBS_KINDS`. Processed: of the logits after all that is done
-    to them before a token is chosen; of the raw ones where `chosen` has a token."""
+    """[L]; a value of `LOGPROBS_KINDS`. Processed values come from the logits after all changes
+    before a token is chosen. Rows with a token in `chosen` report raw logits."""
     repetition_penalty: NDArray[np.float32] | None = field(
         default=None,
         metadata={"column": Column(np.float32, _repetition_penalty, neutral=1, lowest=0)},
@@ -182,32 +185,35 @@ class SamplingColumns:
         default=None,
         metadata={"column": Column(np.float32, _frequency_penalty, neutral=0, lowest=-2)},
     )
-    """[L]; is taken off the logit of a `seen` token as often as it was generated; 0 is off."""
+    """[L]; subtracted from the logit of a `seen` token once per occurrence in the output; 0 is
+    off."""
     presence_penalty: NDArray[np.float32] | None = field(
         default=None,
         metadata={"column": Column(np.float32, _presence_penalty, neutral=0, lowest=-2)},
     )
-    """[L]; is taken off the logit of a `seen` token once, if it was generated; 0 is off."""
+    """[L]; subtracted once from the logit of a `seen` token that occurs in the output; 0 is off."""
     chosen: NDArray[np.int32] | None = field(
         default=None, metadata={"column": Column(np.int32, neutral=-1, lowest=-1)}
     )
-    """[L]; a token that is the row's whatever the logits, as it is chosen already: a prompt's. -1:
-    the row's token is to be chosen."""
+    """[L]; a token fixed in advance for the row, such as a prompt token; -1: the row's token is
+    sampled."""
     allowed: TokenLists | None = field(default=None, metadata={"has_values": False})
-    """All other tokens are forbidden. A row without any: all are allowed."""
+    """Allowed tokens of a row; all others are forbidden. Empty: all tokens are allowed."""
     bias: TokenLists | None = field(default=None, metadata={"has_values": True})
-    """What is added to the logits of these tokens; -inf forbids one. A token may stand twice."""
+    """Numbers added to the logits of these tokens; -inf forbids a token. A token may occur
+    twice."""
     seen: TokenLists | None = field(default=None, metadata={"has_values": True})
-    """Each token that the row's request has, once, and how often it was generated; 0: it is only in
-    the prompt."""
+    """Each token of the row's request, once, with the number of times it was generated; 0: it is
+    only in the prompt."""
     reported: TokenLists | None = field(default=None, metadata={"has_values": False})
-    """Tokens to report in this order, instead of the best; the row's `num_logprobs` counts them."""
+    """Tokens to report, in this order, instead of the best ones; `num_logprobs` of the row is their
+    count."""
     mask: TokenMasks | None = None
-    """Tokens that are forbidden before all else, also in what is reported of raw logits."""
+    """Tokens forbidden before all other steps, and also in reported raw logits."""
 
     def given(self, num_rows: int) -> dict[str, NDArray[Any]]:
-        """The arrays that are not left out, by name. Raises BackendError unless they are whole, of
-        the declared types, and have `num_rows` rows."""
+        """Return the arrays that are present, by name. Raises BackendError unless they have the
+        declared types and `num_rows` rows."""
         found: dict[str, NDArray[Any]] = {}
         for name, column in COLUMNS.items():
             array = getattr(self, name)
@@ -218,7 +224,7 @@ class SamplingColumns:
         return found
 
     def given_lists(self, num_rows: int) -> dict[str, TokenLists]:
-        """The lists that are not left out. Raises BackendError as `given` does."""
+        """Return the lists that are present. Raises BackendError as `given` does."""
         found: dict[str, TokenLists] = {}
         for name, has_values in TOKEN_LISTS.items():
             lists = getattr(self, name)
@@ -228,7 +234,7 @@ class SamplingColumns:
         return found
 
     def take(self, rows: NDArray[np.int32]) -> SamplingColumns:
-        """The columns of these rows, in their order."""
+        """Return the columns of these rows, in the given order."""
         taken: dict[str, Any] = {}
         for one in fields(self):
             part = getattr(self, one.name)
@@ -237,29 +243,32 @@ class SamplingColumns:
         return SamplingColumns(**taken)
 
     def check(self, num_rows: int) -> None:
-        """Raises BackendError for what `given` refuses, and for numbers that mean nothing."""
+        """Raises BackendError for what `given` and `given_lists` refuse, and for numbers below the
+        lowest."""
         self.given_lists(num_rows)
         for name, array in self.given(num_rows).items():
             lowest = COLUMNS[name].lowest
             if lowest is not None and num_rows and not array.min() >= lowest:
-                raise BackendError(f"sampling column {name} holds {array.min()}, below {lowest}")
+                raise BackendError(
+                    f"sampling column {name} has {array.min()}; it must be at least {lowest}"
+                )
 
 
 COLUMNS: dict[str, Column] = {
     one.name: one.metadata["column"] for one in fields(SamplingColumns) if "column" in one.metadata
 }
-"""Every column with one number for each row, by name."""
+"""Every column with one number per row, by name."""
 TOKEN_LISTS: dict[str, bool] = {
     one.name: one.metadata["has_values"]
     for one in fields(SamplingColumns)
     if "has_values" in one.metadata
 }
-"""Every list of tokens of each row, by name: whether each token has a number."""
+"""Every token list, by name, and whether each of its tokens has a number."""
 
 
 def _misshapen(
     name: str, array: NDArray[Any], dtype: type[np.generic], num_rows: int
 ) -> BackendError:
     if len(array) != num_rows:
-        return BackendError(f"sampling column {name} has {len(array)} rows, not {num_rows}")
-    return BackendError(f"sampling column {name} is {array.dtype}, not {dtype.__name__}")
+        return BackendError(f"sampling column {name} must have {num_rows} rows, not {len(array)}")
+    return BackendError(f"sampling column {name} must be {dtype.__name__}, not {array.dtype}")

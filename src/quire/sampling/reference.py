@@ -1,34 +1,34 @@
-"""The specification of how a token is chosen from a row of logits, in NumPy.
+"""Specification, in NumPy, of how a token is chosen from a row of logits.
 
-    0  a row that has a NaN, +inf or no finite logit is no distribution: nothing is chosen (0) or
-       reported, and `not_finite` says so
-    1  forbid the tokens that `mask` leaves out, if the row has one: their logits are -inf for all
-       that follows; a row whose token is chosen already has no mask
-    2  what is reported of raw logits: their log softmax, or themselves; a row whose token is
-       chosen already ends here
+    0  a row with a NaN, +inf or no finite logit is invalid: nothing is chosen (0) or
+       reported, and `not_finite` is True for it
+    1  forbid the tokens outside `mask`, if the row has one: their logits are -inf in all
+       later steps; a row with a token in `chosen` has no mask
+    2  report raw logits: their log softmax, or the logits; a row with a token in `chosen`
+       ends here
     3  in float32: forbid all tokens but those of `allowed`, if the row has any; add `bias`; for
-       each of the `seen` tokens the penalties of repetition, frequency and presence. A row whose
-       tokens are all forbidden then has none: nothing is chosen (0) or reported, and `no_choice`
-       says so
-    4  temperature 0: the largest, the lowest id among equals, and done
+       the `seen` tokens apply the repetition, frequency and presence penalties. If all tokens
+       of a row are forbidden then, nothing is chosen (0) or reported, and `no_choice`
+       is True for it
+    4  temperature 0: choose the largest logit (the lowest id among equals) and stop
     5  p = softmax(logits / temperature), in float64
     6  min_p: keep p >= min_p * max(p)
     7  top_k: keep the k largest (among equals the lower id first)
-    8  top_p: over what is left, keep the smallest set of the most likely (among equals the
-       lower id first) whose mass reaches top_p of the rest's; at least one
-    9  what is reported of processed logits: logits / temperature, -inf where 6 to 8 dropped a
-       token, or their log softmax; with temperature 0 the logits of 3
-   10  inverse CDF in order of token id over what is kept, at u(seed, counter)
+    8  top_p: of the remaining tokens, keep the smallest set of the most likely (among equals the
+       lower id first) whose mass reaches top_p of their total mass; at least one
+    9  report processed logits: logits / temperature, -inf where steps 6 to 8 dropped a
+       token, or their log softmax; with temperature 0 the logits of step 3
+   10  choose by inverse CDF over the kept tokens in order of id, at u(seed, counter)
 
-Custom logits processors are where vLLM has them: those that may change the largest logit in 3,
-between `bias` and the penalties; the argmax-invariant ones in 5, on logits / temperature of the
-rows whose temperature is not 0. Two things differ. min_p, which vLLM takes before the latter, looks
-at what they leave, as 6 to 8 are one pass of native code. And the mask holds after them too, as a
-grammar cannot go on from a token that it forbids.
+Custom logits processors run where vLLM runs them. Those that may change the argmax run in step 3,
+between `bias` and the penalties; argmax-invariant ones run in step 5, on logits / temperature of
+rows whose temperature is not 0. Two things differ from vLLM. min_p runs after the argmax-invariant
+processors, because steps 6 to 8 are one pass of native code. The mask is applied after them too,
+because a grammar cannot continue after a token that it forbids.
 
-u is counter-based: a function of (seed, counter) alone, so neither the batch nor a restart
-changes a token. Called by the reference backend; native code mirrors it, and may differ only
-where its rounding, of weights or of their sums, crosses a boundary.
+The random number u is a function of (seed, counter) alone, so neither the batch nor a restart
+changes a token. The reference backend calls this module. Native code does the same and may differ
+only where its rounding of weights or of their sums crosses a boundary.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 
 def splitmix64(x: int) -> int:
-    """A mixing of 64 bits. Source: Steele, Lea, Flood 2014, "Fast Splittable PRNGs"."""
+    """Mix 64 bits. Source: Steele, Lea, Flood 2014, "Fast Splittable PRNGs"."""
     x = (x + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -54,18 +54,18 @@ def splitmix64(x: int) -> int:
 
 
 def uniform(seed: int, counter: int) -> float:
-    """u in [0, 1) with 53 random bits."""
+    """Return u in [0, 1) with 53 random bits."""
     return (splitmix64(seed ^ splitmix64(counter)) >> 11) * 2.0**-53
 
 
 def not_finite(logits: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which rows of raw logits [L, V] are no distribution: [L]."""
+    """Return which rows of raw logits [L, V] are invalid: [L]."""
     is_finite: NDArray[np.bool_] = np.isfinite(logits.max(axis=1, initial=-np.inf))
     return ~is_finite
 
 
 def no_choice(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.bool_]:
-    """Which rows of raw logits [L, V] have nothing to choose from: [L]."""
+    """Return which rows of raw logits [L, V] have no token to choose: [L]."""
     found = np.zeros(len(logits), np.bool_)
     for row in np.flatnonzero(~not_finite(logits)).tolist():
         if columns.chosen is None or columns.chosen[row] < 0:
@@ -74,7 +74,7 @@ def no_choice(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[
 
 
 def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.int32]:
-    """The chosen token of each row of raw logits [L, V], int32 [L]."""
+    """Return the chosen token of each row of raw logits [L, V]: int32 [L]."""
     chosen = np.zeros(len(logits), np.int32)
     for row in np.flatnonzero(~not_finite(logits)).tolist():
         if columns.chosen is not None and columns.chosen[row] >= 0:
@@ -96,7 +96,7 @@ def sample(logits: NDArray[np.float32], columns: SamplingColumns) -> NDArray[np.
 
 
 def masked(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
-    """A copy of the row's logits [V], without the tokens that its mask leaves out: step 1."""
+    """Return a copy of the row's logits [V] with -inf outside its mask: step 1."""
     left: NDArray[np.float32] = logits.copy()
     allowed = None if columns.mask is None else columns.mask.allows(row, len(logits))
     if allowed is not None:
@@ -105,14 +105,14 @@ def masked(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> N
 
 
 def adjust(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> NDArray[np.float32]:
-    """The logits [V] that the row's token is chosen from: steps 1 and 3."""
+    """Return the logits [V] from which the row's token is chosen: steps 1 and 3."""
     return penalise(restrict(logits, columns, row), columns, row)
 
 
 def restrict(
     logits: NDArray[np.float32], columns: SamplingColumns, row: int
 ) -> NDArray[np.float32]:
-    """A copy of the row's logits [V] after `mask`, `allowed` and `bias`."""
+    """Return a copy of the row's logits [V] after `mask`, `allowed` and `bias`."""
     adjusted = masked(logits, columns, row)
     if columns.allowed is not None:
         allowed = columns.allowed.ids[columns.allowed.of_row(row)]
@@ -122,7 +122,7 @@ def restrict(
             adjusted[allowed] = left
     if columns.bias is not None and columns.bias.values is not None:
         place = columns.bias.of_row(row)
-        # One by one: an id may stand twice in a row.
+        # np.add.at adds one by one, because an id may occur twice in a row.
         np.add.at(adjusted, columns.bias.ids[place], columns.bias.values[place])
     return adjusted
 
@@ -130,7 +130,7 @@ def restrict(
 def penalise(
     logits: NDArray[np.float32], columns: SamplingColumns, row: int
 ) -> NDArray[np.float32]:
-    """The row's logits [V] after the penalties, in place."""
+    """Apply the penalties to the row's logits [V] in place and return them."""
     if columns.seen is not None and columns.seen.values is not None:
         place = columns.seen.of_row(row)
         ids, counts = columns.seen.ids[place], columns.seen.values[place]
@@ -153,7 +153,8 @@ def _penalised(
 
 
 def _softmax_weights(z: Floats) -> Floats:
-    """exp(z - max(z)): probabilities up to a factor; all 1 where nothing is possible."""
+    """Return exp(z - max(z)): probabilities up to a factor. If max(z) is infinite, 1 at the maxima
+    and 0 elsewhere."""
     top = z.max()
     if np.isinf(top):
         equal_to_top: Floats = (z == top).astype(np.float64)
@@ -163,7 +164,8 @@ def _softmax_weights(z: Floats) -> Floats:
 
 
 def _kept(scaled: Floats, weights: Floats, columns: SamplingColumns, row: int) -> NDArray[np.bool_]:
-    """Which tokens [V] may be chosen, by logits over temperature and weights: steps 6 to 8."""
+    """Return which tokens [V] may be chosen, given logits / temperature and weights: steps 6 to
+    8."""
     kept = np.ones(len(weights), np.bool_)
     if columns.min_p is not None:
         kept &= weights >= float(columns.min_p[row]) * weights.max()
@@ -175,7 +177,7 @@ def _kept(scaled: Floats, weights: Floats, columns: SamplingColumns, row: int) -
 
 
 def _keep_top_k(kept: NDArray[np.bool_], scaled: Floats, k: int) -> None:
-    """By logits: at a low temperature the weights of many tokens are 0."""
+    """Compare logits, not weights: at a low temperature the weights of many tokens are 0."""
     if not 0 < k < np.count_nonzero(kept):
         return
     left = np.where(kept, scaled, -np.inf)
@@ -205,10 +207,10 @@ def _inverse_cdf(weights: Floats, u: float) -> int:
 def logprobs(
     logits: NDArray[np.float32], chosen: NDArray[np.int32], columns: SamplingColumns
 ) -> Logprobs | None:
-    """What is to be reported of raw logits [L, V], best first; None if no row asks for any.
+    """Return what is reported for logits [L, V], best first; None if no row asks for it.
 
-    A row that asks for none, is no distribution or has no choice has id -1 everywhere,
-    log-probability 0 and rank 0.
+    Rows that ask for nothing, are invalid or have no choice have id -1 everywhere, log-probability
+    0 and rank 0.
     """
     wanted = columns.num_logprobs
     if wanted is None or wanted.size == 0 or wanted.max() < 0:
@@ -232,7 +234,7 @@ def logprobs(
 
 
 def _values(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> Floats:
-    """The row's logits that are reported, raw or processed."""
+    """Return the row's logits to report, raw or processed."""
     is_chosen = columns.chosen is not None and columns.chosen[row] >= 0
     kind = 0 if columns.logprobs_kind is None else columns.logprobs_kind[row]
     if is_chosen or kind not in _PROCESSED:
@@ -243,7 +245,7 @@ def _values(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> 
 
 
 def processed(logits: NDArray[np.float32], columns: SamplingColumns, row: int) -> Floats:
-    """The row's logits [V] after all that is done to them before a token is drawn: step 9."""
+    """Return the row's logits [V] after all changes before a token is drawn: step 9."""
     values: Floats = adjust(logits, columns, row).astype(np.float64)
     temperature = float(columns.temperature[row])
     if temperature > 0:
@@ -272,7 +274,7 @@ def _log_softmax(values: Floats) -> Floats:
 
 
 def _best_ids(values: Floats, count: int) -> NDArray[np.intp]:
-    """The `count` largest, best first, the lower id first among equals."""
+    """Return the ids of the `count` largest values, best first, the lower id first among equals."""
     count = min(count, len(values))
     if count == 0:
         return np.empty(0, np.intp)

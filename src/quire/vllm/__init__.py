@@ -1,19 +1,19 @@
-"""Programs written for vLLM, unchanged, on Quire.
+"""Runs unchanged programs written for vLLM on Quire.
 
     python -m quire.vllm script.py arguments...     as `python script.py arguments...`
     python -m quire.vllm -m module arguments...     also `-c code`
     python -m quire.vllm serve MODEL ...            vLLM's command line
 
-In these processes and in those that they start, `import vllm` gives Quire, also where vLLM is
-installed. `import quire.vllm` does the same for the process in which it runs, from then on; `import
-quire.vllm as vllm` is a way to change a single line of a script. `import quire` alone leaves the
-name `vllm` as it is.
+In these processes and their child processes, `import vllm` imports Quire, even if vLLM is
+installed. `import quire.vllm` has the same effect for the rest of the current process. With `import
+quire.vllm as vllm`, a script needs a change of only one line. `import quire` alone does not affect
+the name `vllm`.
 
-`vllm.__version__` is the version of vLLM whose names are offered (`surface.VLLM_VERSION`), and what
-`importlib.metadata.version("vllm")` gives. The names and the modules they are in are those of the
-table in `surface.py`. A name that vLLM has and Quire has not says which feature is missing
-(`missing.py`): a class of the public interface, such as `LoRARequest`, when it is used, so that a
-script can import it for an option that is not set; any other name when it is imported.
+`vllm.__version__` and `importlib.metadata.version("vllm")` are the version of vLLM whose names are
+offered (`surface.VLLM_VERSION`). `surface.py` lists the modules and names. For a name that vLLM has
+and Quire lacks, the error names the missing feature (`missing.py`). A class of the public
+interface, such as `LoRARequest`, raises the error when it is used, so that a script can import it
+for an option that is not set. Any other name raises it when it is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The modules of `vllm`: made when they are imported, from the tables of names.
+"""Creates the modules of `vllm` from the tables of names when they are imported.
 
-`install` puts a finder before all others, so that it also goes before an installed vLLM. Every
-child process of a script imports this, so it imports little: no base classes of importlib.abc.
+`install` puts a finder before all others, also before the one that finds an installed vLLM. Every
+child process of a script imports this module, so it imports little: it does not use the base
+classes of importlib.abc.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder
 
 _ALIAS = "quire."
-"""`quire.vllm.outputs` is `vllm.outputs`, for every module that this package has no file of."""
+"""Prefix under which the modules are available too: `quire.vllm.outputs` is `vllm.outputs`, unless
+this package has a file of that name."""
 _HERE = os.path.dirname(__file__)
 _FILES = {name.partition(".")[0] for name in os.listdir(_HERE)}
 _ORIGIN = os.path.join(_HERE, "__init__.py")
@@ -42,14 +44,14 @@ _MODULES = _known_modules()
 
 
 class SurfaceModule(ModuleType):
-    """A module of vLLM. Takes each name from Quire when it is first asked for."""
+    """A module of vLLM. It imports each name from Quire at the first access."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, f"{name} of vLLM's public interface, on Quire.")
         self._names = surface_names(name)
         self._missing = missing_names(name)
         self._rest = self._names.pop("*", None)
-        """The module that has all other names."""
+        """Module of Quire that supplies all other names; None: no other names exist."""
         self.__all__ = [name for name in (*self._names, *self._missing) if name[0] != "_"]
 
     def __getattr__(self, name: str) -> Any:
@@ -75,13 +77,13 @@ class SurfaceModule(ModuleType):
 
 
 class _Loader:
-    """Makes `SurfaceModule`s, and the code that `python -m` runs."""
+    """Creates `SurfaceModule`s, and the code that `python -m` runs."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return SurfaceModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run."""
+        """Does nothing: a `SurfaceModule` has no code."""
 
     def get_source(self, fullname: str) -> str | None:
         words = PROGRAMS.get(fullname.removesuffix(".__main__"))
@@ -100,14 +102,14 @@ class _AliasLoader(_Loader):
 
 
 class VllmFinder:
-    """Finds `vllm`, its modules, and its version."""
+    """Finds `vllm`, its modules and its version."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Raises ModuleNotFoundError, saying what is missing, for a module that is not there.
+        """Raises ModuleNotFoundError with the missing feature for a module that Quire lacks.
 
-        Without `name`: Python drops an error that names the module from `from vllm import X`.
+        The error's `name` is not set, because `from vllm import X` hides an error that has it.
         """
         del path, target
         name = fullname.removeprefix(_ALIAS)
@@ -121,11 +123,11 @@ class VllmFinder:
             raise ModuleNotFoundError(explain(name))
         loader: Any = _AliasLoader() if is_alias else _Loader()
         spec = ModuleSpec(fullname, loader, origin=_ORIGIN, is_package=not is_main)
-        spec.has_location = True  # gives the module a `__file__`
+        spec.has_location = True  # so that the module has a `__file__`
         return spec
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterable[Distribution]:
-        """What `importlib.metadata.version("vllm")` reads."""
+        """Return the distribution that `importlib.metadata.version("vllm")` reads."""
         if context.name != "vllm":
             return []
         from quire.vllm.own.version import VllmDistribution
@@ -134,9 +136,9 @@ class VllmFinder:
 
 
 def install() -> ModuleType:
-    """Makes `import vllm` give Quire in this process; returns that module. Idempotent.
+    """Makes `import vllm` import Quire in this process, and returns that module. Idempotent.
 
-    Raises ImportError if vLLM itself has been imported.
+    Raises ImportError if vLLM itself has been imported already.
     """
     found = sys.modules.get("vllm")
     if found is not None and not isinstance(found, SurfaceModule):

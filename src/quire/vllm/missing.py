@@ -1,7 +1,7 @@
-"""What vLLM has and Quire has not, by the feature that is missing.
+"""Names and modules of vLLM that Quire lacks, by the missing feature.
 
-`MISSING_NAMES` can be imported and named in annotations, and raise when they are used; everything
-under `MISSING_MODULES` cannot be imported. Either way the message names the feature.
+`MISSING_NAMES` can be imported and named in annotations, but raise an error when they are used.
+Modules in `MISSING_MODULES` cannot be imported. Both errors name the missing feature.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.v1.worker.gpu.sample.logits_processor": "LogitsContext LogitsProcessor "
         "LogitsProcRequestState",
     },
-    "the statistics line and /metrics are there by themselves; StatLoggerBase is for others": {
+    "Quire writes the statistics line and /metrics itself; StatLoggerBase is for other loggers": {
         "vllm.v1.metrics.loggers": "AggregatedLoggingStatLogger LoggingStatLogger "
         "PerEngineStatLoggerAdapter PrometheusStatLogger StatLoggerManager",
     },
@@ -78,7 +78,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     _ONE_PROCESS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
     _TIERS: {"vllm.config": "ECTransferConfig"},
     _WEIGHTS: {"vllm.config": "WeightTransferConfig", "vllm.outputs": "WeightVersionSpan"},
-    "outputs do not tell which tokens could have been chosen": {"vllm.outputs": "SamplingMask"},
+    "outputs do not report which tokens were allowed": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig LoadConfig "
         "ObservabilityConfig SchedulerConfig VllmConfig",
@@ -90,7 +90,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     },
     "tensors go from layer to layer in one process": {"vllm.sequence": "IntermediateTensors"},
 }
-"""Feature -> module of vLLM -> names."""
+"""Missing feature -> module of vLLM -> names."""
 
 MISSING_MODULES: dict[str, str] = {
     **dict.fromkeys(
@@ -146,7 +146,7 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.model_executor": _MODELS,
     "vllm.multimodal": _TEXT,
     "vllm.parser": _PARSERS,
-    "vllm.plugins": "there are no plug-ins yet",
+    "vllm.plugins": "plug-ins are not supported yet",
     "vllm.reasoning": _PARSERS,
     "vllm.tool_parsers": _PARSERS,
     "vllm.transformers_utils": "checkpoints are read by quire.config and quire.models",
@@ -158,17 +158,17 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.v1.sample.logits_processor": _PROCESSORS,
     "vllm.v1.watermarking": _WATERMARK,
 }
-"""Package of vLLM -> why it is not there, for all below it that `surface` does not have."""
+"""Package of vLLM -> the reason why it and its modules, except those in `surface`, are missing."""
 
 
 class _Placeholder(type):
-    """A class that can be named and compared, and says why it cannot be used."""
+    """A class that can be named and compared. Any other use raises an error with the reason."""
 
     reason: str
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Placeholder:
         if bases:
-            bases[0]()  # raises: a subclass is a use
+            bases[0]()  # raises: subclassing is a use
         return super().__new__(cls, name, bases, namespace)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
@@ -180,7 +180,7 @@ class _Placeholder(type):
 
 
 def missing_names(module: str) -> dict[str, str]:
-    """The names of a module that are missing, with the reason."""
+    """Return the missing names of a module, each with the reason."""
     return {
         name: reason
         for reason, modules in MISSING_NAMES.items()
@@ -189,12 +189,12 @@ def missing_names(module: str) -> dict[str, str]:
 
 
 def placeholder(module: str, name: str, reason: str) -> type:
-    """What stands for a class or function that is missing: raises ConfigError when it is used."""
+    """Return a stand-in for a missing class or function. It raises ConfigError when it is used."""
     return _Placeholder(name, (), {"__module__": module, "__qualname__": name, "reason": reason})
 
 
 def explain(name: str) -> str:
-    """Why there is no such module, or name of a module: for an error message."""
+    """Return an error message for a missing module or a missing name of a module."""
     from quire.suggest import did_you_mean
 
     parent, _, last = name.rpartition(".")

@@ -1,6 +1,6 @@
-"""vLLM's modules of parsers: each has a class that reads with a format of Quire's.
+"""Names of vLLM's parser modules and classes. Each class reads replies with a format of Quire.
 
-A line: the format's name, the module without its end, the class.
+A line has the format's name, the module's name without its suffix, and the class.
 """
 
 from __future__ import annotations
@@ -128,4 +128,4 @@ PARSER_SURFACE: dict[str, dict[str, str]] = {
         f"{_HOME}.tool_parser": "ToolParser ToolParserManager"
     },
 }
-"""As `surface.SURFACE`."""
+"""The part of `surface.SURFACE` for parsers."""

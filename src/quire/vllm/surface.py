@@ -1,7 +1,7 @@
-"""The names of vLLM that Quire offers: which module has which name, and where it comes from.
+"""The names of vLLM that Quire offers, with their modules in vLLM and in Quire.
 
-Names come from the modules of Quire that the engine uses; what only a script needs is in `own/`.
-`missing.py` has the names without a counterpart.
+Most names come from modules that the engine uses; helpers that only scripts need are in `own/`.
+`missing.py` lists the names without a counterpart.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from quire.vllm.parser_names import PARSER_SURFACE
 
 VLLM_VERSION = "0.32.0"
-"""The version of vLLM whose names these are."""
+"""The version of vLLM that has these names."""
 
 SURFACE: dict[str, dict[str, str]] = {
     **PARSER_SURFACE,
@@ -175,8 +175,8 @@ SURFACE: dict[str, dict[str, str]] = {
         "_prev_minor_version_was"
     },
 }
-"""Module of vLLM -> module of Quire -> names: `New=Old` where Quire's name is another, `*` for
-whatever the module of Quire has."""
+"""Module of vLLM -> module of Quire -> names. `New=Old`: Quire's name is `Old`. `*`: every name of
+the module of Quire."""
 
 PROGRAMS = {
     "vllm.benchmarks.latency": "bench latency",
@@ -189,11 +189,11 @@ PROGRAMS = {
     "vllm.entrypoints.openai.api_server": "serve",
     "vllm.entrypoints.openai.run_batch": "run-batch",
 }
-"""What `python -m` runs of vLLM -> the first words of vLLM's command line that do the same."""
+"""Module of vLLM that `python -m` can run -> the equivalent first words of vLLM's command line."""
 
 
 def surface_names(module: str) -> dict[str, tuple[str, str]]:
-    """The names of a module of vLLM, each with its module of Quire and its name there."""
+    """Return the names of a module of vLLM, each with its module in Quire and its name there."""
     found = {}
     for home, names in SURFACE.get(module, {}).items():
         for word in names.split():

@@ -18,12 +18,12 @@ from quire.weights.quantised.experts import split_experts
 from quire.weights.store import HostTensor, WeightStore
 
 _MAX_NAMED = 8
-"""Most problems listed in one message; the rest are counted."""
+"""Maximum number of problems listed in one message; the others are counted."""
 _MAX_BIAS = 1 << 20
-"""Most numbers of a bias that is looked at."""
+"""Maximum length of a bias that is checked for being all zero."""
 _OF_QUANTISED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".W_q",
                  ".weight.absmax", "._weight_qdata")  # fmt: skip
-"""Ends of the names of tensors that quantised checkpoints alone have."""
+"""Name suffixes of tensors that only quantised checkpoints have."""
 
 logger = get_logger(__name__)
 
@@ -37,8 +37,8 @@ class BoundStore(WeightStore):
         stored_names: dict[str, str],
         given: Mapping[str, HostTensor] | None = None,
     ) -> None:
-        """`stored_names` gives the checkpoint's name for each of the program's; `given` has tensors
-        that replace the checkpoint's."""
+        """`stored_names`: from the program's tensor names to the checkpoint's. `given`: tensors
+        that replace the checkpoint's, by the program's names."""
         self._store = store
         self._stored_names = stored_names
         self._given = given or {}
@@ -83,11 +83,12 @@ def bind(
     canonical_name: Callable[[str], str | None],
     given: Mapping[str, HostTensor] | None = None,
 ) -> BoundStore:
-    """The store keyed by the names in the program's `Param.parts`, of which `given` replaces some.
+    """Return the store keyed by the names in the program's `Param.parts`.
 
-    `canonical_name` is the model family's: a checkpoint's tensor name to the program's, `None`
-    for a known tensor that the program does not use (a rotary table, a tied head).
-    Raises CheckpointError that names every missing, unexpected and misshapen tensor, with its file.
+    `canonical_name`: the model family's function from a checkpoint's tensor name to the program's,
+    or `None` for a known tensor that the program does not use (a rotary table, a tied head).
+    `given`: tensors that replace the checkpoint's. Raises CheckpointError that names the missing
+    and unexpected tensors, and those of a wrong shape with their file.
     """
     wanted = {part.name: part for param in program.params() for part in param.parts}
     fused = [name for name in store.names() if canonical_name(name) in wanted]
@@ -104,7 +105,7 @@ def bind(
         elif name not in wanted:
             problems.append(f"unexpected tensor {stored!r}: {program.name} has no place for it")
         elif name in stored_names:
-            problems.append(f"tensor {name!r} is there twice: {stored!r}, {stored_names[name]!r}")
+            problems.append(f"tensor {name!r} is stored twice: {stored!r}, {stored_names[name]!r}")
         else:
             stored_names[name] = stored
     for name, part in wanted.items():
@@ -116,7 +117,7 @@ def bind(
         raise CheckpointError(_summary(store.source, problems, _undescribed(store.names())))
     if zeros:
         logger.info(
-            "%s: left out are %d biases that are all zero and have no place in %s, such as %s",
+            "%s: ignored %d biases that are all zero and that %s does not use, such as %s",
             store.source,
             len(zeros),
             program.name,
@@ -126,19 +127,19 @@ def bind(
 
 
 def _is_zero_bias(store: WeightStore, name: str) -> bool:
-    """Whether it is a bias that changes nothing. Files of GPTQ have one for each matrix."""
+    """Whether the tensor is a bias of zeros. GPTQ checkpoints have one for each matrix."""
     if not name.endswith(".bias") or prod(store.shape(name)) > _MAX_BIAS:
         return False
     return not store.get(name).to_float32().any()
 
 
 def _undescribed(names: Iterable[str]) -> str:
-    """For people: why the names are not those of config.json, where that can be seen."""
+    """Advice for the error message if the names are those of a quantised checkpoint, else ""."""
     found = next((name for name in names if name.endswith(_OF_QUANTISED)), None)
     if found is None:
         return ""
     return (
-        f". {found!r} is of a quantised checkpoint: quantization_config in config.json (or "
+        f". {found!r} belongs to a quantised checkpoint: quantization_config in config.json (or "
         "quantize_config.json, quant_config.json or hf_quant_config.json) must describe how it is "
         "quantised"
     )
@@ -149,7 +150,7 @@ def _shape_problem(tensor: HostTensor, part: Tensor) -> list[str]:
         return []
     return [
         f"{tensor.file}: tensor {tensor.name!r} has shape {list(tensor.shape)}, "
-        f"config.json asks for {list(part.shape)}"
+        f"but config.json requires {list(part.shape)}"
     ]
 
 

@@ -1,8 +1,8 @@
 """Random weights for `load_format="dummy"`: to measure a model's speed without its checkpoint.
 
-Each matrix has the format that the program says: plain numbers, the groups of a quantised
-checkpoint, or the blocks of a GGUF file. So a model takes the memory and the time that it would
-take with its checkpoint, without a file of that size.
+Each matrix has the format that the program gives it: plain numbers, the groups of a quantised
+checkpoint, or the blocks of a GGUF file. So the model needs as much memory and time as with
+its checkpoint, but no file of that size.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from quire.weights.store import HostTensor, WeightStore
 Bytes = NDArray[np.uint8]
 
 _DEVIATION = 0.02
-"""Of the numbers, about."""
+"""Approximate standard deviation of the weights."""
 _POOL_ITEMS = 1_048_583
-"""A prime, so that the rows of a matrix differ."""
+"""Numbers in the pool of plain weights. It is a prime, so that the rows of a matrix differ."""
 _POOL_WEIGHTS = 5 << 20
-"""Of blocks: a matrix of no more numbers is a view of the pool."""
+"""Weights in a pool of blocks. A matrix with at most this many weights is a view of the pool."""
 _SOURCE = "dummy weights"
 
 _TYPES: dict[GroupedFormat, BlockType] = {
@@ -40,12 +40,10 @@ _E4M3_OF_ONE = 0x38
 
 
 class DummyStore(WeightStore):
-    """Every tensor of a program, small random numbers that depend on its name.
+    """Every tensor of a program, filled with small random numbers that depend on its name.
 
-    (Of the matrices of one shape that it rounds, the CPU backend packs one and copies it.)
-
-    The numbers are copied from pools, which is faster than generating each tensor. A pool has a few
-    million of them.
+    The numbers are copied from pools of a few million numbers, which is faster than generating each
+    tensor. The CPU backend packs one matrix of each shape and copies the result for the others.
     """
 
     def __init__(self, program: Program, seed: int = 0) -> None:
@@ -68,7 +66,7 @@ class DummyStore(WeightStore):
         return self._parts.keys()
 
     def get(self, name: str) -> HostTensor:
-        """Plain numbers, or groups; nested groups come as float32."""
+        """Return plain numbers or groups; groups with nested scales are expanded to float32."""
         shape, format = self._part(name)
         if not isinstance(format, GroupedFormat):
             numbers = np.resize(np.roll(self._pool, -_begin(name, _POOL_ITEMS)), prod(shape))
@@ -77,7 +75,7 @@ class DummyStore(WeightStore):
             found = self.stored(name)
             kind = _type_of(format)
             if kind is None:
-                raise CheckpointError(f"{_SOURCE}: {format} of {name!r} is no type of GGUF files")
+                raise CheckpointError(f"{_SOURCE}: {name!r}: GGUF has no type for {format}")
             blocks = found.data.reshape(-1, kind.block_bytes)
             values = block_values(kind.name, blocks).reshape(-1)
             return HostTensor(name, "F32", shape, values.view(np.uint8), _SOURCE)
@@ -85,16 +83,16 @@ class DummyStore(WeightStore):
         return HostTensor(name, "GROUPED", shape, data, _SOURCE, format=format)
 
     def stored(self, name: str) -> HostTensor:
-        """In blocks, where a type of GGUF files has the format. Raises CheckpointError for rows
-        that are no whole blocks."""
+        """Return blocks where GGUF has a type for the format, otherwise as `get`. Raises
+        CheckpointError if a row does not consist of whole blocks."""
         shape, format = self._part(name)
         kind = _type_of(format)
         if kind is None or not isinstance(format, GroupedFormat):
             return self.get(name)
         if shape[-1] % kind.block_items:
             raise CheckpointError(
-                f"{_SOURCE}: {name!r} has rows of {shape[-1]} numbers, which is no multiple of the "
-                f"{kind.block_items} in a block of {kind.name}; give it another type, such as Q8_0"
+                f"{_SOURCE}: {name!r} has rows of {shape[-1]} numbers; {kind.name} requires a "
+                f"multiple of {kind.block_items}; choose another type, such as Q8_0"
             )
         data = self._in_blocks(name, kind, prod(shape) // kind.block_items)
         return HostTensor(name, "BLOCKS", shape, data, _SOURCE, format=format, block_type=kind)
@@ -122,8 +120,8 @@ class DummyStore(WeightStore):
         return np.resize(turned, (count, kind.block_bytes)).reshape(-1)
 
     def _grouped(self, name: str, shape: tuple[int, ...], format: GroupedFormat) -> Bytes:
-        """Codes, scales and what else the format has, one behind the other; see `Groups.to_bytes`.
-        All matrices of one depth have one order."""
+        """Return codes, scales and the format's other arrays in the order of `Groups.to_bytes`.
+        All matrices with the same number of columns have the same column order."""
         levels = LEVELS[format.table]
         finite = levels[np.isfinite(levels)]
         mean, spread = float(finite.mean()), float(finite.std())
@@ -154,7 +152,7 @@ class DummyStore(WeightStore):
 
 
 def _begin(name: str, size: int) -> int:
-    """A place in a pool that depends on the name."""
+    """Return an index below `size` that depends on the name."""
     return zlib.crc32(name.encode()) % size
 
 
@@ -165,7 +163,7 @@ def _type_of(format: WeightFormat | GroupedFormat) -> BlockType | None:
 
 
 def _random_blocks(random: np.random.Generator, kind: BlockType) -> Bytes:
-    """[n, bytes of a block]."""
+    """Return a pool of random blocks, [n, bytes of a block]."""
     count = _POOL_WEIGHTS // kind.block_items
     blocks = random.integers(0, 256, (count, kind.block_bytes), np.uint8)
     for at, given in {} if kind.held is None else kind.held.dummy.items():

@@ -1,8 +1,9 @@
 """`MappedFile`: a read-only memory mapping with bounds-checked slices and paging hints.
 
-Used by every checkpoint reader. Knows no format. Reading a page fails if another process truncates
-the file or the disk fails: the kernel then ends the process by SIGBUS. With a `PageGuard`, which
-the native library provides, the page reads as zeros instead, and `MappedFile.check` raises.
+Used by every checkpoint reader; independent of file formats. If another process truncates the file
+or the disk fails, access to a page fails and the kernel ends the process by SIGBUS. With a
+`PageGuard`, which the native library provides, the page reads as zeros instead, and
+`MappedFile.check` raises.
 """
 
 from __future__ import annotations
@@ -22,37 +23,38 @@ from quire.errors import CheckpointError
 
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_READ = 22
-"""Linux's values; Python's mmap has no name for the second, and not always for the first."""
+"""Values of Linux. Python's mmap lacks the second, and in some builds the first."""
 _CHECK_INTERVAL_S = 1.0
-"""Least time between two checks of a file's size and time of change."""
+"""Minimum time between two checks of a file's size and modification time."""
 _SAME_TIME_S = 2.0
-"""Times of change that differ by less are equal: FAT rounds to 2 s, sometimes after the write."""
+"""Modification times that differ by at most this are equal: FAT rounds them to 2 s, sometimes after
+the write."""
 
 
 class PageGuard(Protocol):
-    """Makes pages that cannot be read read as zeros."""
+    """Replaces pages that cannot be read by zeros."""
 
     def watch(self, data: NDArray[np.uint8], name: str) -> int:
-        """Starts to guard a mapping; `name` is its file's. Returns its index in the guard."""
+        """Starts to guard a mapping of the file `name`. Returns the mapping's slot in the guard."""
 
     def forget(self, slot: int) -> None:
         """Stops guarding; call it before the mapping is removed."""
 
     def fault(self, slot: int) -> int | None:
-        """Offset of the first byte that could not be read and now reads as zero; None if none."""
+        """Offset of the first byte that could not be read and now reads as zero; None: no fault."""
 
 
 _guard: PageGuard | None = None
 
 
 def use_guard(guard: PageGuard) -> None:
-    """Guards every mapping that is made from now on, in the whole process."""
+    """Guards every mapping created after this call, in the whole process."""
     global _guard
     _guard = guard
 
 
 def has_guard() -> bool:
-    """Whether mappings that are made from now on are guarded."""
+    """Whether new mappings are guarded."""
     return _guard is not None
 
 
@@ -64,7 +66,7 @@ class MappedFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises CheckpointError for a file that is missing, empty, or no regular file."""
+        """Raises CheckpointError for a file that is missing, empty, or not a regular file."""
         self.path = path
         self._descriptor = _open(path)
         weakref.finalize(self, os.close, self._descriptor).atexit = False
@@ -85,16 +87,18 @@ class MappedFile:
         return len(self.data)
 
     def slice(self, offset: int, length: int) -> NDArray[np.uint8]:
-        """`length` bytes from `offset`, as a view. Raises CheckpointError outside the file."""
+        """View of `length` bytes from `offset`. Raises CheckpointError if they are not all in the
+        file."""
         if offset < 0 or length < 0 or offset + length > self.size:
             raise CheckpointError(
                 f"{self.path}: bytes {offset} to {offset + length} lie outside the file, "
-                f"which has {self.size}; it may be truncated"
+                f"which has {self.size} bytes; it may be truncated"
             )
         return self.data[offset : offset + length]
 
     def bytes(self, offset: int, length: int) -> bytes:
-        """As `slice`, read from the file itself: also raises if the file was truncated since."""
+        """Same range as `slice`, but read with a system call instead of through the mapping. Also
+        raises if the file was truncated since it was opened."""
         wanted = len(self.slice(offset, length))
         read = b""
         while len(read) < wanted:
@@ -111,7 +115,8 @@ class MappedFile:
         """Raises CheckpointError if the file changed since it was opened, or could not be read.
 
         Call it after each use of slices. A page that could not be read is reported at once; the
-        file's size and time of change are read in the first call, and then at most once a second.
+        file's size and modification time are checked in the first call and then at most once a
+        second.
         """
         fault = None
         if self._guard is not None:
@@ -124,13 +129,13 @@ class MappedFile:
             raise CheckpointError(self._changed_text(fault))
 
     def release(self, offset: int, length: int) -> None:
-        """Drops the pages of a range from the resident set; touching them reads them again."""
+        """Drops the pages of a range from the resident set; the next access reads them again."""
         begin, span = self._whole_pages(offset, length)
         if span > 0:
             self._map.madvise(mmap.MADV_DONTNEED, begin, span)
 
     def prefetch(self) -> None:
-        """Asks the kernel to read the file ahead, in the background."""
+        """Asks the kernel to read the file in the background."""
         self._map.madvise(mmap.MADV_WILLNEED)
 
     def populate(self) -> None:
@@ -138,7 +143,7 @@ class MappedFile:
 
         Uses huge pages if the file system supports them (ext4, xfs, tmpfs).
         """
-        with suppress(OSError):  # a hint that this kernel or file system does not know
+        with suppress(OSError):  # not every kernel or file system supports this hint
             self._map.madvise(_MADV_HUGEPAGE)
         try:
             self._map.madvise(_MADV_POPULATE_READ)
@@ -146,7 +151,8 @@ class MappedFile:
             self.prefetch()
 
     def _whole_pages(self, offset: int, length: int) -> tuple[int, int]:
-        """The page-aligned range around these bytes: to drop a neighbour's page is harmless."""
+        """The page-aligned range that contains these bytes. Dropping a page that other tensors
+        share is harmless."""
         begin = offset - offset % mmap.PAGESIZE
         return begin, min(offset + length, self.size) - begin
 

@@ -11,7 +11,7 @@ logger = get_logger(__name__)
 
 
 def warn_not_finite(program: Program, names: Collection[str]) -> None:
-    """Logs one line if `names` holds tensors of the program: their number, and the first of them in
+    """Logs one warning if tensors of the program are in `names`: their number and the first one in
     the program's order."""
     if not names:
         return

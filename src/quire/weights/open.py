@@ -1,7 +1,7 @@
 """`open_checkpoint`: finds the weight files in a directory and opens them.
 
-Called when an engine is built. Prefers safetensors to PyTorch's files, and the files of an index to
-those that match a pattern. Does not interpret names of tensors.
+Called when an engine is built. Prefers safetensors to PyTorch files, and an index to a file name
+pattern. Does not interpret tensor names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Format:
     """Beginnings of file names that match the pattern but hold no weights of the model."""
     read: Callable[[Path], WeightStore]
     read_all: Callable[[list[Path]], WeightStore] | None = None
-    """Reads several files of a model that describe it together."""
+    """Reads all files of a model as one store; None: each file is a store of its own."""
 
     @property
     def index(self) -> str:
@@ -62,10 +62,10 @@ _FORMATS = (
 
 
 def open_checkpoint(path: Path) -> WeightStore:
-    """The weights in a model directory; only their headers are read.
+    """Open the weights in a model directory; only their headers are read.
 
-    Raises CheckpointError where there are none, where a file is damaged, and where an
-    index names a file or tensor that is not there.
+    Raises CheckpointError if the directory has no weights, if a file is damaged, and if an index
+    names a missing file or tensor.
     """
     for format in _FORMATS:
         index = _index(path, format)
@@ -84,8 +84,8 @@ def open_checkpoint(path: Path) -> WeightStore:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files that `open_checkpoint` reads, with the index before them. Raises CheckpointError
-    where it finds none of them."""
+    """The files that `open_checkpoint` reads, the index first. Raises CheckpointError if the
+    directory has no weights."""
     for format in _FORMATS:
         index = _index(path, format)
         if index is not None:
@@ -97,8 +97,8 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def _index(path: Path, format: _Format) -> Path | None:
-    """The index of a directory, if it has one. An index whose files are not there is stale where
-    one file holds the whole model: tools that join the files of a model leave it behind."""
+    """The directory's index, if it has one that is valid. If files of the index are missing but one
+    file holds the whole model, the index is stale: tools that merge shards do not delete it."""
     index = path / format.index
     if not has_file(index):
         return None
@@ -106,7 +106,7 @@ def _index(path: Path, format: _Format) -> Path | None:
         missing = [name for name in set(read_index(index).values()) if not has_file(path / name)]
         if missing:
             logger.warning(
-                "%s is left out: it names %s, which is missing; %s is read",
+                "%s is ignored because it names %s, which is missing; reading %s instead",
                 index,
                 min(missing),
                 format.main,
@@ -143,7 +143,7 @@ def _check_complete(path: Path, names: Iterable[str]) -> None:
     for (stem, count), found in parts.items():
         if len(found) != count:
             raise CheckpointError(
-                f"{path}: {stem} is cut into {count} files, of which {len(found)} are there"
+                f"{path}: {stem} must have {count} files, but only {len(found)} are there"
             )
 
 
@@ -154,14 +154,15 @@ def _open_all(
 
 
 def _checked(path: Path, name: str, reason: str) -> Path:
-    """The file, if it lies in the directory or links to a blob of the hub's cache.
+    """Return the file. Raises CheckpointError if it is missing, or if it is a link to a place
+    outside the directory that is not a blob of the hub's cache.
 
     `reason`: the source of the name, for messages.
     """
     file = path / name
     if not has_file(file):
         raise CheckpointError(
-            f"{reason} {name!r}, and the file is missing; the download may be incomplete"
+            f"{reason} {name!r}, but the file is missing; the download may be incomplete"
         )
     root = path.resolve()
     if file.resolve().is_relative_to(root) or _is_hub_blob(root, file) or _is_unpacked(root):
@@ -172,14 +173,15 @@ def _checked(path: Path, name: str, reason: str) -> Path:
 
 
 def _is_unpacked(root: Path) -> bool:
-    """A directory that was made of a GGUF file: its links lead where the user has said."""
+    """Whether the directory was made from a GGUF file. Its links point to the user's own file."""
     from quire.gguf.unpack import is_unpacked
 
     return is_unpacked(root)
 
 
 def _is_hub_blob(root: Path, file: Path) -> bool:
-    """The hub's cache: snapshots/<revision>/<file> links to blobs/<hash>, two folders up."""
+    """Whether the file is a link of the hub's cache, in which snapshots/<revision>/<file> links to
+    blobs/<hash> two folders up."""
     if root.parent.name != "snapshots" or not file.is_symlink():
         return False
     target = Path(os.path.normpath(root / os.readlink(file)))

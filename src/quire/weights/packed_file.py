@@ -2,7 +2,7 @@
 
 Written by `quire quantize`, memory-mapped at load and used in place. This module reads and writes
 sections of bytes and checks the file's structure. The backend defines the meaning of the bytes: it
-describes each section by a `layout`, which must match at load. Format: docs/packed_weights.md.
+describes each section by a `layout` name, which must match at load. Format: docs/packed_weights.md.
 
     0        magic, version, offset and length of the header, SHA-256 of the header    64 bytes
     4096     sections, each at a multiple of 64
@@ -31,7 +31,7 @@ PACKED_NAME = "model.quire"
 
 FORMAT_VERSION = 2
 _READABLE_VERSIONS = (1, 2)
-"""Version 1 does not say which tensors are not finite."""
+"""Version 1 does not list the tensors that are not finite."""
 _MAGIC = b"\x89QUIRE\r\n"
 _PREFIX = struct.Struct("<8sIIQQ32s")
 _FIRST_SECTION = 4096
@@ -48,7 +48,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str
     """The backend's name for the memory layout of the bytes."""
     tensors: tuple[str, ...]
-    """The checkpoint's tensors in this section, in order."""
+    """Names of the checkpoint's tensors in this section, in order."""
     offset: int
     num_bytes: int
     not_finite: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class PackedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quire_version: str
     """The version of Quire that wrote the file."""
     isa: str
-    """The instruction-set tier that it was packed for."""
+    """The instruction-set tier that the weights were packed for."""
     dtype: str
     quantization: str | None
     sections: tuple[Section, ...]
@@ -89,18 +89,18 @@ class PackedFile:
     def section(
         self, name: str, tensors: tuple[str, ...], layouts: Collection[str], num_bytes: int
     ) -> NDArray[np.uint8]:
-        """The bytes of a weight.
+        """Return the bytes of a weight.
 
-        Raises CheckpointError, with the command to pack again, unless the section is made of
-        `tensors`, has one of `layouts`, and has `num_bytes`.
+        Raises CheckpointError, which names the command to pack again, unless the section consists
+        of `tensors`, has one of `layouts`, and has `num_bytes`.
         """
         section = self._sections.get(name)
         if section is None:
             raise CheckpointError(f"{self.path}: there is no {name}; {_PACK_AGAIN}")
         if section.tensors != tensors:
             raise CheckpointError(
-                f"{self.path}: {name} is made of {', '.join(section.tensors)}, "
-                f"and not of {', '.join(tensors)}; {_PACK_AGAIN}"
+                f"{self.path}: {name} must consist of {', '.join(tensors)}, but consists of "
+                f"{', '.join(section.tensors)}; {_PACK_AGAIN}"
             )
         if section.layout not in layouts:
             raise CheckpointError(
@@ -126,8 +126,8 @@ class PackedFile:
         return 0 if section is None else section.num_bytes
 
     def populate(self) -> None:
-        """Reads and maps every page now, in huge pages if the file system supports them. Otherwise
-        the first step would do it page by page."""
+        """Reads and maps every page now, in huge pages if the file system supports them. Without
+        this call, the first step would read the file page by page."""
         self._file.populate()
 
     def check(self) -> None:
@@ -138,7 +138,7 @@ class PackedFile:
         self._file.check()
 
     def close(self) -> None:
-        """Drops the sections; views of them stay valid, and `check` still works."""
+        """Forgets the sections; existing views stay valid, and `check` still works."""
         self._sections = {}
 
 
@@ -150,7 +150,7 @@ class PackedWriter:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """`file`: empty, at position 0."""
+        """`file` must be empty and at position 0."""
         self._file = file
         self._sections: list[Section] = []
         self._chunk = np.zeros(_CHUNK_BYTES, np.uint8)
@@ -172,7 +172,7 @@ class PackedWriter:
         self._sections.append(section)
 
     def finish(self, isa: str, dtype: str, quantization: str | None) -> PackedHeader:
-        """Writes the header, then the prefix: without it the file cannot be read."""
+        """Writes the header, then the prefix. A file without the prefix is refused when read."""
         header = PackedHeader(__version__, isa, dtype, quantization, tuple(self._sections))
         text = msgspec.json.encode(header)
         offset = self._position()
@@ -204,17 +204,17 @@ def _read_header(file: MappedFile) -> PackedHeader:
         raise CheckpointError(f"{path}: {file.size} bytes are too few for packed weights")
     magic, version, _, offset, length, digest = _PREFIX.unpack(file.bytes(0, _PREFIX.size))
     if magic != _MAGIC:
-        raise CheckpointError(f"{path}: this is no file of packed weights")
+        raise CheckpointError(f"{path}: must be packed weights, written by quire quantize")
     if version not in _READABLE_VERSIONS:
         raise CheckpointError(
-            f"{path}: packed in version {version} of the format, and this Quire "
+            f"{path}: packed in version {version} of the format, but this Quire "
             f"({__version__}) reads {' and '.join(map(str, _READABLE_VERSIONS))}; "
             f"{_PACK_AGAIN}"
         )
     if length > _MAX_HEADER_BYTES or offset + length != file.size:
         raise CheckpointError(
-            f"{path}: the header is said to end at byte {offset + length}, the file has "
-            f"{file.size}; it is truncated or damaged"
+            f"{path}: the header must end at byte {offset + length}, but the file has "
+            f"{file.size} bytes; it is truncated or damaged"
         )
     text = file.bytes(offset, length)
     if hashlib.sha256(text).digest() != digest:
@@ -228,20 +228,20 @@ def _read_header(file: MappedFile) -> PackedHeader:
 
 
 def _check_sections(path: Path, sections: tuple[Section, ...], end: int) -> None:
-    """Raises CheckpointError unless the sections are aligned, in order, disjoint, before `end`, and
+    """Raises CheckpointError unless the sections are aligned, sorted, disjoint, end by `end`, and
     have different names."""
     position = _FIRST_SECTION
     names: set[str] = set()
     for section in sections:
         if section.offset % _ALIGNMENT or section.offset < position or section.num_bytes < 1:
             raise CheckpointError(
-                f"{path}: {section.name!r} lies at byte {section.offset} and has "
-                f"{section.num_bytes}, which overlaps what is before it or is not aligned"
+                f"{path}: {section.name!r} begins at byte {section.offset} and has "
+                f"{section.num_bytes} bytes: it is empty, not aligned, or overlaps the one before"
             )
         position = section.offset + section.num_bytes
         if position > end:
             raise CheckpointError(
-                f"{path}: {section.name!r} ends at byte {position}, beyond the weights' end {end}"
+                f"{path}: {section.name!r} ends at byte {position}, after the weights' end {end}"
             )
         if section.name in names:
             raise CheckpointError(f"{path}: {section.name!r} is there twice")

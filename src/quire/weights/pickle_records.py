@@ -77,7 +77,7 @@ _MARK = object()
 
 
 class _Reader:
-    """Interprets one opcode stream. Invariant: stack and memo stay within their limits."""
+    """Interprets one stream of opcodes. Invariant: stack and memo stay within their limits."""
 
     def __init__(self, data: bytes, start: int, source: str) -> None:
         self.position = start
@@ -112,7 +112,7 @@ class _Reader:
     def line(self) -> str:
         end = self._data.find(b"\n", self.position, self.position + 1024)
         if end < 0:
-            raise _RefusedError("a name is not ended")
+            raise _RefusedError("a name must end with a line feed")
         raw = self.take(end - self.position)
         self.position += 1
         return raw.decode("ascii", "replace")
@@ -130,7 +130,7 @@ class _Reader:
 
     def pop(self) -> Any:
         if not self._stack or self._stack[-1] is _MARK:
-            raise _RefusedError("an opcode finds nothing on the stack")
+            raise _RefusedError("an opcode needs a value, but the stack is empty")
         return self._stack.pop()
 
     def pop_to_mark(self) -> list[Any]:
@@ -139,7 +139,7 @@ class _Reader:
                 items = self._stack[index + 1 :]
                 del self._stack[index:]
                 return items
-        raise _RefusedError("an opcode finds no mark on the stack")
+        raise _RefusedError("an opcode needs a mark, but the stack has none")
 
     def memoize(self, key: int) -> None:
         if len(self._memo) >= MAX_MEMO:
@@ -182,7 +182,8 @@ class _Reader:
         self.set_items([self.pop(), value])
 
     def set_state(self) -> None:
-        """BUILD: sets attributes. A state dict has `_metadata`, which holds no weights: dropped."""
+        """BUILD: sets attributes. They are dropped: a state dict has only `_metadata`, which holds
+        no weights."""
         state, target = self.pop(), self.pop()
         if not isinstance(target, dict) or not isinstance(state, dict):
             raise _RefusedError(f"BUILD sets attributes of {_kind(target)}")
@@ -192,7 +193,7 @@ class _Reader:
         path = f"{module}.{name}"
         if not isinstance(module, str) or not isinstance(name, str) or path not in _KNOWN_NAMES:
             raise _RefusedError(
-                f"the pickle asks for {path[:200]!r}, which is no part of a state dict"
+                f"the pickle asks for {path[:200]!r}, which a state dict does not need"
             )
         self.push(Name(path))
 
@@ -204,13 +205,13 @@ class _Reader:
         """BINPERSID: ('storage', class, key, location, number of items[, view])."""
         entry = self.pop()
         if not isinstance(entry, tuple) or len(entry) not in (5, 6) or entry[0] != "storage":
-            raise _RefusedError("a persistent id is no storage")
+            raise _RefusedError("a persistent id must be a storage")
         kind, key, num_items = entry[1], entry[2], entry[4]
         if len(entry) == 6 and entry[5] is not None:
-            raise _RefusedError("a storage is a view of another one")
+            raise _RefusedError("a storage must not be a view of another storage")
         storage = kind.path.rpartition(".")[2] if isinstance(kind, Name) else ""
         if storage not in STORAGE_DTYPES or not isinstance(key, str) or not _is_size(num_items):
-            raise _RefusedError("a persistent id names no storage class, key and size")
+            raise _RefusedError("a persistent id must have a storage class, a key and a size")
         self.push(StorageRecord(STORAGE_DTYPES[storage], key, num_items))
 
     def reduce(self) -> None:
@@ -225,31 +226,31 @@ class _Reader:
 
 def _new_dict(arguments: tuple[Any, ...]) -> dict[Any, Any]:
     if arguments:
-        raise _RefusedError("an OrderedDict is made from arguments")
+        raise _RefusedError("an OrderedDict must be created without arguments")
     return {}
 
 
 def _new_size(arguments: tuple[Any, ...]) -> tuple[int, ...]:
     if len(arguments) != 1 or not _are_sizes(arguments[0]):
-        raise _RefusedError("torch.Size is made from no tuple of sizes")
+        raise _RefusedError("torch.Size must be created from a tuple of sizes")
     return tuple(arguments[0])
 
 
 def _new_tensor(arguments: tuple[Any, ...]) -> TensorRecord:
     """torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks...)."""
     if not 4 <= len(arguments) <= 7:
-        raise _RefusedError(f"a tensor is rebuilt from {len(arguments)} arguments")
+        raise _RefusedError(f"a tensor must have 4 to 7 arguments, not {len(arguments)}")
     storage, offset, shape, strides = arguments[:4]
     if not isinstance(storage, StorageRecord) or not _is_size(offset):
-        raise _RefusedError("a tensor is rebuilt from no storage and offset")
+        raise _RefusedError("a tensor must have a storage and an offset")
     if not _are_sizes(shape) or not _are_sizes(strides) or len(shape) != len(strides):
-        raise _RefusedError("a tensor is rebuilt from no shape and strides")
+        raise _RefusedError("a tensor must have a shape and strides of the same length")
     return TensorRecord(storage, offset, tuple(shape), tuple(strides))
 
 
 def _new_parameter(arguments: tuple[Any, ...]) -> TensorRecord:
     if not arguments or not isinstance(arguments[0], TensorRecord):
-        raise _RefusedError("a parameter is rebuilt from no tensor")
+        raise _RefusedError("a parameter must be created from a tensor")
     return arguments[0]
 
 
@@ -324,4 +325,4 @@ _HANDLERS: dict[int, Callable[[_Reader], None]] = {
 
 def _check_protocol(version: int) -> None:
     if version > 5:
-        raise _RefusedError(f"pickle protocol {version} is not known")
+        raise _RefusedError(f"pickle protocol must be at most 5, not {version}")

@@ -1,7 +1,7 @@
 """Reads one .safetensors file: an 8-byte header length, a JSON header, then the tensors' bytes.
 
 Called by `open`. Every number in the header is checked against the file before use, so that
-a hostile file gives a CheckpointError and nothing else.
+a hostile file causes a CheckpointError and no other failure.
 Source: https://huggingface.co/docs/safetensors, "Format".
 """
 
@@ -35,7 +35,7 @@ _ITEM_BITS = {
 }  # fmt: skip
 
 _INTEGERS: dict[str, np.dtype[Any]] = {
-    "F8_E4M3": np.dtype("u1"),  # codes too: their numbers are in a table
+    "F8_E4M3": np.dtype("u1"),  # returned as codes: a table gives their values
     "U8": np.dtype("u1"),
     "I8": np.dtype("i1"),
     "I32": np.dtype("<i4"),
@@ -54,7 +54,8 @@ class _Entry:
 
 
 class SafetensorsFile(WeightStore):
-    """The tensors of one file, as views of its mapping. Invariant: the entries tile the file."""
+    """The tensors of one file, as views of its mapping. Invariant: the entries cover the file
+    without gaps or overlaps."""
 
     def __init__(self, path: Path) -> None:
         """Reads and checks the header alone. Raises CheckpointError."""
@@ -108,7 +109,7 @@ class SafetensorsFile(WeightStore):
     def _entry(self, name: str) -> _Entry:
         entry = self._entries.get(name)
         if entry is None:
-            raise CheckpointError(f"{self._file.path}: there is no tensor {name!r}")
+            raise CheckpointError(f"{self._file.path} has no tensor {name!r}")
         return entry
 
 
@@ -120,11 +121,11 @@ def _read_header(file: MappedFile) -> dict[str, _Entry]:
     if header_bytes > min(MAX_HEADER_BYTES, file.size - 8):
         raise CheckpointError(
             f"{path}: the header claims {header_bytes} bytes, in a file of {file.size} bytes; "
-            "the file is truncated or no safetensors file"
+            "the file is truncated or not a safetensors file"
         )
     raw = file.bytes(8, header_bytes)
     if not raw.startswith(b"{"):
-        raise CheckpointError(f"{path}: the header is no JSON object: not a safetensors file")
+        raise CheckpointError(f"{path}: the header must be a JSON object: not a safetensors file")
     header = parse_json_object(raw, f"{path}: header")
     header.pop("__metadata__", None)
     begin = 8 + header_bytes
@@ -139,11 +140,11 @@ def _read_entry(path: Path, name: str, fields: Any, begin: int) -> _Entry:
         raise CheckpointError(f"{where}: the entry must hold dtype, shape and data_offsets")
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str):
-        raise CheckpointError(f"{where}: the dtype is no string")
+        raise CheckpointError(f"{where}: the dtype must be a string")
     if not _are_sizes(shape) or len(shape) > _MAX_RANK:
-        raise CheckpointError(f"{where}: the shape is no list of up to {_MAX_RANK} sizes")
+        raise CheckpointError(f"{where}: the shape must be a list of up to {_MAX_RANK} sizes")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(f"{where}: data_offsets are no pair of rising byte offsets")
+        raise CheckpointError(f"{where}: data_offsets must be two rising byte offsets")
     num_bytes = offsets[1] - offsets[0]
     bits = _ITEM_BITS.get(dtype)
     if bits is not None and num_bytes != ceil_div(prod(shape) * bits, 8):
@@ -155,7 +156,7 @@ def _read_entry(path: Path, name: str, fields: Any, begin: int) -> _Entry:
 
 
 def _check_tiling(path: Path, entries: dict[str, _Entry], begin: int, size: int) -> None:
-    """The tensors must cover the rest of the file, each byte once."""
+    """Raises CheckpointError unless the tensors cover the rest of the file, each byte once."""
     position, previous = begin, "the header"
     for name, entry in sorted(
         entries.items(), key=lambda item: (item[1].offset, item[1].num_bytes)
@@ -166,7 +167,7 @@ def _check_tiling(path: Path, entries: dict[str, _Entry], begin: int, size: int)
         position, previous = entry.offset + entry.num_bytes, f"tensor {name!r}"
     if position != size:
         raise CheckpointError(
-            f"{path}: the header describes {position} bytes, the file has {size}; "
+            f"{path}: the header describes {position} bytes, but the file has {size}; "
             + ("it is truncated" if size < position else "the rest belongs to no tensor")
         )
 

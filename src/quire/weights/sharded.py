@@ -1,6 +1,6 @@
 """A checkpoint of several files (shards), with or without an index of their tensors.
 
-Called by `open`. Knows no file format: each file is a WeightStore of its own.
+Called by `open`. Independent of file formats: each file is a WeightStore of its own.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _logger = get_logger(__name__)
 
 
 class ShardedStore(WeightStore):
-    """The tensors of several files. Invariant: every name belongs to exactly one of them."""
+    """The tensors of several files. Invariant: every tensor name belongs to exactly one file."""
 
     def __init__(
         self, files: Mapping[str, WeightStore], owners: Mapping[str, str], source: str
     ) -> None:
-        """`files` by file name; `owners`: the file name of every tensor; `source`: the file that
-        `owners` was read from, for messages."""
+        """`files`: stores by file name. `owners`: the file name of every tensor. `source`: the file
+        that `owners` was read from, for messages."""
         self._files = dict(files)
         self._owners = dict(owners)
         self._source = source
@@ -72,23 +72,23 @@ class ShardedStore(WeightStore):
     def _owner(self, name: str) -> WeightStore:
         owner = self._owners.get(name)
         if owner is None:
-            raise CheckpointError(f"there is no tensor {name!r} in {', '.join(self._files)}")
+            raise CheckpointError(f"{', '.join(self._files)} have no tensor {name!r}")
         return self._files[owner]
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """`weight_map` of an index file: tensor name to file name, in the same directory.
+    """The `weight_map` of an index file: from tensor names to names of files in its directory.
 
     Raises CheckpointError for a malformed index, and for a file name with a path.
     """
     weight_map = read_json_object(path, max_bytes=MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path}: there is no weight_map with tensors in it")
+        raise CheckpointError(f"{path}: weight_map must be an object that names tensors")
     for name, file_name in weight_map.items():
         if not isinstance(file_name, str) or not _is_plain(file_name):
             raise CheckpointError(
-                f"{path}: tensor {name!r} is said to lie in {str(file_name)[:200]!r}, which is "
-                "no plain file name"
+                f"{path}: weight_map[{name!r}] must be a plain file name such as "
+                f"'model-00001-of-00002.safetensors', not {str(file_name)[:200]!r}"
             )
     return weight_map
 
@@ -96,29 +96,28 @@ def read_index(path: Path) -> dict[str, str]:
 def indexed_store(
     index: Path, owners: dict[str, str], files: dict[str, WeightStore]
 ) -> WeightStore:
-    """The store that an index describes. Raises CheckpointError if a file lacks a tensor that the
-    index assigns to it."""
+    """Return the store that an index describes. Raises CheckpointError if a file lacks a tensor
+    that the index assigns to it."""
     names_by_file = {file_name: set(file.names()) for file_name, file in files.items()}
     for name, file_name in owners.items():
         if name not in names_by_file[file_name]:
             raise CheckpointError(
-                f"{index}: tensor {name!r} is said to lie in {file_name}, which does not hold it"
+                f"{index}: assigns tensor {name!r} to {file_name}, which does not hold it"
             )
     extra = sum(len(names) for names in names_by_file.values()) - len(owners)
     if extra:
-        _logger.warning("%s: the files hold %d tensors that the index leaves out", index, extra)
+        _logger.warning("%s: the files hold %d tensors that the index does not name", index, extra)
     return ShardedStore(files, owners, str(index))
 
 
 def joined_store(files: dict[str, WeightStore]) -> WeightStore:
-    """The store of several files without an index. Raises CheckpointError if two share a name."""
+    """Return the store of several files without an index. Raises CheckpointError if two files have
+    a tensor of the same name."""
     owners: dict[str, str] = {}
     for file_name, file in files.items():
         for name in file.names():
             if name in owners:
-                raise CheckpointError(
-                    f"tensor {name!r} lies in both {owners[name]} and {file_name}"
-                )
+                raise CheckpointError(f"tensor {name!r} is in both {owners[name]} and {file_name}")
             owners[name] = file_name
     return ShardedStore(files, owners, ", ".join(file.source for file in files.values()))
 

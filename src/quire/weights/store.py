@@ -1,7 +1,7 @@
 """`WeightStore`: the interface from which a backend reads tensors (`HostTensor`) by name.
 
 Readers (safetensors, PyTorch .bin, ...) implement it; backends and `binding` consume it.
-Names here are those that a model family's `Param.parts` use.
+Tensor names are those that a model family's `Param.parts` use.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from quire.gguf.block_types import BlockType
 
 TensorDtype = Literal["F32", "BF16", "F16", "GROUPED", "BLOCKS"]
-"""GROUPED: codes in groups, see `weights.quantised.groups`. BLOCKS: those of a GGUF file."""
+"""GROUPED: codes in groups, see `weights.quantised.groups`. BLOCKS: blocks of a GGUF type."""
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "BF16": 2, "F16": 2}
 
 
 def as_tensor_dtype(dtype: str, what: str) -> TensorDtype:
-    """`dtype` if a backend can read it. Raises CheckpointError, naming `what`, if not."""
+    """Return `dtype` if a backend can read it. Otherwise raises CheckpointError, naming `what`."""
     if dtype in ITEM_BYTES:
         return cast(TensorDtype, dtype)
     raise CheckpointError(f"{what} is of type {dtype}; only F32, BF16 and F16 can be used")
@@ -36,9 +36,9 @@ def as_tensor_dtype(dtype: str, what: str) -> TensorDtype:
 
 @dataclass(frozen=True, slots=True)
 class HostTensor:
-    """A tensor in host memory, usually a slice of a memory-mapped file: read it, never write it.
+    """A read-only tensor in host memory, usually a slice of a memory-mapped file.
 
-    `data` is the flat C-order bytes, `prod(shape) * ITEM_BYTES[dtype]` of them; the address
+    `data` holds `prod(shape) * ITEM_BYTES[dtype]` bytes in C order, or codes or blocks. Its address
     may have any alignment that the file format allows.
     """
 
@@ -47,18 +47,19 @@ class HostTensor:
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
     file: str
-    """The file it came from, for messages."""
+    """The file that holds the tensor, for messages."""
     is_mapped: bool = False
-    """`data` is a view of a read-only file mapping: pages that are dropped come back when read."""
+    """Whether `data` is a view of a read-only file mapping: dropped pages are then read again on
+    access."""
     format: GroupedFormat | None = None
-    """Of a GROUPED tensor, and of BLOCKS."""
+    """Format of a tensor of dtype GROUPED or BLOCKS."""
     block_type: BlockType | None = None
-    """Of BLOCKS."""
+    """GGUF type of a tensor of dtype BLOCKS."""
 
     def to_float32(self) -> NDArray[np.float32]:
-        """A float32 copy (a view where it is float32 already) in its shape."""
+        """Return a float32 copy in the tensor's shape; a view if the tensor is float32 already."""
         if self.block_type is not None:
-            raise CheckpointError(f"{self.file}: tensor {self.name!r} is held in blocks")
+            raise CheckpointError(f"{self.file}: tensor {self.name!r} must not be held in blocks")
         if self.format is not None:
             return Groups.from_bytes(self.data, self.shape, self.format).to_float32()
         if self.dtype == "F32":
@@ -80,7 +81,7 @@ class WeightStore(ABC):
 
     @property
     def is_made_up(self) -> bool:
-        """Whether the numbers mean nothing, so that matrices of one shape may hold the same."""
+        """Whether the weights are random, so that matrices of one shape may share their values."""
         return False
 
     @abstractmethod
@@ -89,40 +90,38 @@ class WeightStore(ABC):
 
     @abstractmethod
     def get(self, name: str) -> HostTensor:
-        """The tensor of that name. Raises CheckpointError if it is missing or damaged."""
+        """Return a tensor. Raises CheckpointError if it is missing or damaged."""
 
     def stored(self, name: str) -> HostTensor:
-        """The tensor as a native library takes it: perhaps as BLOCKS. Raises CheckpointError."""
+        """Return a tensor in the form that the native library accepts, which may be BLOCKS. Raises
+        CheckpointError as `get` does."""
         return self.get(name)
 
     def describe(self, name: str) -> HostTensor:
-        """The tensor, perhaps without its data. Raises CheckpointError as `get` does."""
+        """Return a tensor, perhaps without its data. Raises CheckpointError as `get` does."""
         return self.get(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor of any type. Raises CheckpointError if it is missing."""
+        """Shape of a tensor of any type. Raises CheckpointError if the tensor is missing."""
         return self.describe(name).shape
 
     def integers(self, name: str) -> NDArray[np.generic]:
-        """A tensor of whole numbers, in its shape: codes of a quantised checkpoint.
+        """Return a tensor of whole numbers, such as the codes of a quantised checkpoint.
 
-        Raises CheckpointError if it is missing or holds none.
+        Raises CheckpointError if it is missing or does not hold whole numbers.
         """
         raise CheckpointError(f"{self.source}: {name!r} cannot be read as whole numbers")
 
     def release(self, name: str) -> None:  # noqa: B027 (a hint: doing nothing is right too)
-        """Tells the kernel that this tensor's pages are not needed soon.
-
-        They leave the resident set at once; reading the tensor again brings them back.
-        """
+        """Drops this tensor's pages from the resident set; the next access reads them again."""
 
     def prefetch(self) -> None:  # noqa: B027
-        """Tells the kernel that every tensor will be read soon. Returns at once."""
+        """Asks the kernel to read every tensor in the background. Returns at once."""
 
     def check(self) -> None:  # noqa: B027 (tensors in memory cannot change)
         """Raises CheckpointError if a file changed since it was opened, or could not be read.
 
-        Call it after the tensors were used: results are valid only if it does not raise.
+        Call it after each use of the tensors: results are valid only if it does not raise.
         """
 
     @abstractmethod

@@ -34,10 +34,10 @@ inside the file."""
 
 
 class TorchFile(WeightStore):
-    """The tensors of one state dict. Contiguous ones are views of the mapping, others copies."""
+    """The tensors of one state dict. Contiguous tensors are views of the mapping, others copies."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the pickle alone. Raises CheckpointError for anything but a state dict."""
+        """Reads only the pickle. Raises CheckpointError for anything but a state dict."""
         self._file = MappedFile(path)
         if is_legacy_file(self._file):
             state, find = read_legacy_file(self._file, _ITEM_BYTES)
@@ -59,7 +59,7 @@ class TorchFile(WeightStore):
         path = str(self._file.path)
         record = self._tensors.get(name)
         if record is None:
-            raise CheckpointError(f"{path}: there is no tensor {name!r}")
+            raise CheckpointError(f"{path} has no tensor {name!r}")
         where = f"{path}: tensor {name!r}"
         dtype = as_tensor_dtype(record.storage.dtype, where)
         _check_view(record, where)
@@ -99,7 +99,7 @@ def _tensors_of(state: object, path: str) -> dict[str, TensorRecord]:
 
 
 def _check_view(record: TensorRecord, where: str) -> None:
-    """Raises CheckpointError unless the view lies in its storage and is not larger than it."""
+    """Raises CheckpointError unless the view is inside its storage and not larger than it."""
     items = prod(record.shape)
     last = record.offset + sum(
         (size - 1) * stride for size, stride in zip(record.shape, record.strides, strict=True)
@@ -138,28 +138,29 @@ def _read_zip_file(file: MappedFile) -> tuple[object, StorageFinder]:
     pickles = [name for name in entries if name.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
         raise CheckpointError(
-            f"{file.path}: holds {len(pickles)} entries named data.pkl: no PyTorch checkpoint"
+            f"{file.path}: must hold one entry named data.pkl, not {len(pickles)}: this is not a "
+            "PyTorch checkpoint"
         )
     prefix = pickles[0][: -len("data.pkl")]
     _check_byte_order(file, entries, prefix)
     begin, length = _entry_bytes(file, entries[pickles[0]])
     if length > MAX_PICKLE_BYTES:
         raise CheckpointError(
-            f"{file.path}: data.pkl has {format_bytes(length)}, at most "
-            f"{format_bytes(MAX_PICKLE_BYTES)} are read"
+            f"{file.path}: data.pkl must have at most {format_bytes(MAX_PICKLE_BYTES)}, not "
+            f"{format_bytes(length)}"
         )
     state, _ = read_pickle(file.bytes(begin, length), 0, str(file.path))
 
     def find(storage: StorageRecord) -> int:
         entry = entries.get(f"{prefix}data/{storage.key}")
         if entry is None:
-            raise CheckpointError(f"{file.path}: there is no storage {storage.key[:200]!r}")
+            raise CheckpointError(f"{file.path} has no storage {storage.key[:200]!r}")
         begin, length = _entry_bytes(file, entry)
         wanted = storage.num_items * _ITEM_BYTES[storage.dtype]
         if length != wanted:
             raise CheckpointError(
                 f"{file.path}: storage {storage.key[:200]!r} has {length} bytes, "
-                f"the state dict says {wanted}"
+                f"but the state dict says {wanted}"
             )
         return begin
 
@@ -167,7 +168,7 @@ def _read_zip_file(file: MappedFile) -> tuple[object, StorageFinder]:
 
 
 def _zip_entries(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
-    """The archive's directory. The zipfile module reads nothing else here."""
+    """The archive's directory, the only part that is read with the zipfile module."""
     try:
         with zipfile.ZipFile(file.path) as archive:
             infos = archive.infolist()
@@ -176,7 +177,7 @@ def _zip_entries(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
         UnicodeError, OverflowError,
     ) as error:  # fmt: skip
         raise CheckpointError(
-            f"{file.path}: no PyTorch checkpoint, or a damaged one: {error}"
+            f"{file.path}: not a PyTorch checkpoint, or damaged: {error}"
         ) from None
     entries = {info.filename: info for info in infos}
     if len(entries) != len(infos):
@@ -185,11 +186,11 @@ def _zip_entries(file: MappedFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _entry_bytes(file: MappedFile, info: zipfile.ZipInfo) -> tuple[int, int]:
-    """Offset and length of a stored entry's bytes, taken from its local header."""
+    """Offset and length of an entry's bytes. Raises CheckpointError if they are compressed."""
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
         raise CheckpointError(
             f"{file.path}: archive entry {info.filename[:200]!r} is compressed; "
-            "PyTorch stores them plainly"
+            "PyTorch stores entries without compression"
         )
     header = file.bytes(info.header_offset, _LOCAL_HEADER_BYTES)
     if header[:4] != b"PK\x03\x04":
@@ -211,4 +212,4 @@ def _check_byte_order(
     begin, length = _entry_bytes(file, entry)
     order = file.bytes(begin, min(length, 16))
     if order != b"little":
-        raise CheckpointError(f"{file.path}: byte order {order!r}; only little can be read")
+        raise CheckpointError(f"{file.path}: byte order must be b'little', not {order!r}")

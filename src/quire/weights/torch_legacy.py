@@ -1,7 +1,8 @@
 """Reads PyTorch checkpoints from before 1.6: five pickles in a row, then the storages' bytes.
 
-Magic number, protocol, system information, the state dict, the storages' keys; then each storage
-as a 64-bit count of items and its bytes, in the order of the keys. Called by `torch_bin`.
+The pickles are the magic number, the protocol, system information, the state dict and the storages'
+keys. Each storage is a 64-bit count of items and its bytes, in the order of the keys. Called by
+`torch_bin`.
 Source: torch/serialization.py, `_legacy_save`.
 """
 
@@ -20,35 +21,36 @@ _MAX_PICKLE_BYTES = 64 * MiB
 
 
 def is_legacy_file(file: MappedFile) -> bool:
-    """Whether the file begins with a pickle, where a zip archive begins with `PK`."""
+    """Whether the file begins with a pickle; newer files are zip archives and begin with `PK`."""
     return file.bytes(0, 1) == b"\x80"
 
 
 def read_legacy_file(
     file: MappedFile, item_bytes: Mapping[str, int]
 ) -> tuple[object, Callable[[StorageRecord], int]]:
-    """The state dict, and a function that gives a storage's offset. Raises CheckpointError."""
+    """Return the state dict, and a function that returns a storage's offset. Raises
+    CheckpointError."""
     source = str(file.path)
     data = file.bytes(0, min(file.size, _MAX_PICKLE_BYTES))
     magic, position = read_pickle(data, 0, source)
     if magic != _MAGIC:
-        raise CheckpointError(f"{source}: is a pickle, but no PyTorch checkpoint")
+        raise CheckpointError(f"{source}: is a pickle, but not a PyTorch checkpoint")
     protocol, position = read_pickle(data, position, source)
     if protocol != _PROTOCOL:
-        raise CheckpointError(f"{source}: the format version is not {_PROTOCOL}")
+        raise CheckpointError(f"{source}: the format version must be {_PROTOCOL}")
     facts, position = read_pickle(data, position, source)
     if not isinstance(facts, dict) or facts.get("little_endian") is not True:
-        raise CheckpointError(f"{source}: was not written on a little-endian machine")
+        raise CheckpointError(f"{source}: must have been written on a little-endian machine")
     state, position = read_pickle(data, position, source)
     keys, position = read_pickle(data, position, source)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise CheckpointError(f"{source}: the list of storages is no list of keys")
+        raise CheckpointError(f"{source}: the storages must be a list of keys")
     storages = _storages_of(state, source)
     offsets = _walk_storages(file, position, keys, storages, item_bytes)
 
     def find(storage: StorageRecord) -> int:
         if storage.key not in offsets:
-            raise CheckpointError(f"{source}: there is no storage {storage.key[:200]!r}")
+            raise CheckpointError(f"{source} has no storage {storage.key[:200]!r}")
         return offsets[storage.key]
 
     return state, find
@@ -80,7 +82,7 @@ def _walk_storages(
         if num_items != storage.num_items:
             raise CheckpointError(
                 f"{file.path}: storage {key[:200]!r} has {num_items} items, "
-                f"the state dict says {storage.num_items}"
+                f"but the state dict says {storage.num_items}"
             )
         offsets[key] = position + 8
         num_bytes = num_items * item_bytes[storage.dtype]

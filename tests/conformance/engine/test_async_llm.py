@@ -375,7 +375,7 @@ def test_shutdown_gives_the_engine_time(
     end = engine._client.shutdown
     monkeypatch.setattr(engine._client, "shutdown", lambda s=None: asked.append(s) or end(s))
     for wrong in (True, -1, "5", float("nan")):
-        with pytest.raises(ConfigError, match="timeout must be seconds"):
+        with pytest.raises(ConfigError, match="timeout must be a number of seconds"):
             engine.shutdown(wrong)  # type: ignore[arg-type]
     engine.shutdown(timeout=2.5)
     assert asked == [2.5]

@@ -17,7 +17,7 @@ from .test_async_llm import MakeEngine, collect, make_engine, params, until
 __all__ = ["make_engine"]
 
 WAIT_S = 20
-ELSEWHERE = "is being used by another event loop"
+ELSEWHERE = "another loop is using it"
 
 
 def in_another_loop(work: Callable[[], Any]) -> Any:

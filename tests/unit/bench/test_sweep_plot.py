@@ -83,7 +83,7 @@ def test_what_cannot_be_drawn_is_told(experiment: Path, options: Any, message: s
 
 def test_a_directory_without_results(tmp_path: Path) -> None:
     assert main(["bench", "sweep", "plot"]) == 1
-    with pytest.raises(ConfigError, match="no experiment of a sweep"):
+    with pytest.raises(ConfigError, match="must be the directory of a sweep experiment"):
         draw_sweep(str(tmp_path), SweepPlotArgs())
     for text in ("{", "{}", "[1]"):
         (tmp_path / "summary.json").write_text(text)
@@ -127,7 +127,7 @@ def test_devices_and_users_may_have_other_names(tmp_path: Path) -> None:
 
 
 def test_a_frontier_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="no experiment of a sweep"):
+    with pytest.raises(ConfigError, match="must be the directory of a sweep experiment"):
         draw_pareto(str(tmp_path), SweepParetoArgs())
     pareto_experiment(tmp_path, [{"output_throughput": 10}])
     assert main(["bench", "sweep", "plot_pareto", str(tmp_path)]) != 0

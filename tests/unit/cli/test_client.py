@@ -86,7 +86,7 @@ def test_a_model_without_a_chat_template_is_told_apart(
 ) -> None:
     server.script.refusal = (400, "The model has no chat template.")
     assert run(server, "chat", "-q", "hi") == 1
-    assert "`quire complete` continues a text without one" in capsys.readouterr().err
+    assert "`quire complete` works without one" in capsys.readouterr().err
 
 
 def test_completions(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,8 +133,8 @@ def test_explain_says_how_replies_are_read(
     words = ["--chat-template", str(template), "--reasoning-parser", "none"]
     assert main(["explain", str(tiny_model), *words]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"reasoning +not looked for\n", text)
-    assert re.search(r"calls of tools +not looked for: the chat template shows no tools", text)
+    assert re.search(r"reasoning +not parsed\n", text)
+    assert re.search(r"tool calls +not parsed: the chat template shows no tools", text)
 
 
 def test_explain_in_json(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

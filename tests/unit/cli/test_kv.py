@@ -95,7 +95,7 @@ def test_nothing_is_made_by_looking(
     assert run("verify", "--json")["num_chunks"] == 0
     assert run("prune", "--all", "--json")["num_chunks"] == 0
     assert list(tmp_path.iterdir()) == []
-    assert "--path: there is no directory" in run("ls", "--path", tmp_path / "none", code=1)
+    assert "must be an existing directory" in run("ls", "--path", tmp_path / "none", code=1)
 
 
 def damage(store: Path) -> None:
@@ -149,9 +149,9 @@ def test_what_is_pruned(store: Path, run: Run, words: list[str], kept: set[int])
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say what to remove"),
+        ([], "select chunks"),
         (["--all", "--folder", "a"], "--all removes everything"),
-        (["--folder", "../x"], "is no beginning of 32 hex digits"),
+        (["--folder", "../x"], "must be a prefix of 32 hex digits"),
     ],
 )
 def test_prune_must_be_told_what(store: Path, run: Run, words: list[str], message: str) -> None:
@@ -221,7 +221,7 @@ def test_stores_with_the_same_secret_trust_each_other(
     run("export", archive, "--path", store)
     other.mkdir()
     (other / "secret").write_bytes((store / "secret").read_bytes())
-    assert "must be a file that its owner alone can read" in run(
+    assert "must be a file that only its owner can read" in run(
         "import", archive, "--path", other, code=1
     )
     (other / "secret").chmod(0o600)
@@ -273,12 +273,12 @@ def test_archives_that_lie(store: Path, tmp_path: Path, run: Run) -> None:
         text: str = run("import", archive, "--path", other, *words, code=1)
         return text
 
-    assert "1 damaged ones left out" in imported(whole[:-1] + b"x")
-    assert "1 damaged ones left out" in imported(whole, name=GOOD.replace("-0.kv", "-1.kv"))
+    assert "1 damaged ones skipped" in imported(whole[:-1] + b"x")
+    assert "1 damaged ones skipped" in imported(whole, name=GOOD.replace("-0.kv", "-1.kv"))
     assert "more than 5000 bytes" in imported(whole, "--max-size", "5000")
     archive = write_tar(tmp_path / "x.tar", (member(GOOD), whole))
     archive.write_bytes(archive.read_bytes()[:3000])
-    assert "cut short" in run("import", archive, "--path", other, code=1)
+    assert "is truncated" in run("import", archive, "--path", other, code=1)
     for junk in (b"junk", os.urandom(2000)):
         archive.write_bytes(junk)
         assert "not an archive of chunks" in run("import", archive, "--path", other, code=1)

@@ -104,7 +104,7 @@ def test_commands(repl: Repl) -> None:
     assert repl.conversation.settings == {"max_tokens": 7}
     assert "max_tokens = 7" in repl.command("/set")
     assert "did you mean temperature?" in repl.command("/set temprature 1")
-    assert "not a number" in repl.command("/set top_k many")
+    assert "must be a number" in repl.command("/set top_k many")
     assert "temperature must be in [0, 2]" in repl.command("/set temperature 9")
     assert repl.conversation.settings == {"max_tokens": 7}
     assert "did you mean /reset?" in repl.command("/rset")

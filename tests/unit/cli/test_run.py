@@ -42,7 +42,7 @@ def test_a_word_that_is_no_model_is_not_sent_to_the_demo_model(
     assert main(["run", word]) == 1
     told = capsys.readouterr()
     assert told.out == ""
-    assert f"there is no model {word!r}." in told.err
+    assert f"the model {word!r} was not found." in told.err
     assert f"quire run demo {word}" in told.err
 
 

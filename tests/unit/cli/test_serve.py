@@ -62,7 +62,7 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
         (["-asc", "2"], "--api-server-count 2"),
         (["--lora-modules", "a=b"], "LoRA"),
         (["--tool-call-parser", "hermis"], "did you mean hermes?"),
-        (["--tool-call-parser", "none", "--enable-auto-tool-choice"], "leave one of them out"),
+        (["--tool-call-parser", "none", "--enable-auto-tool-choice"], "remove one of them"),
         (["--trust-request-chat-template"], "ever trusted"),
         (["--grpc-port", "1"], "HTTP alone"),
         (["--fingerprint-mode", "custom"], "fingerprint_value"),

@@ -161,7 +161,7 @@ def test_a_window_detokenizer_is_copied_with_its_window(tokenizer: Tokenizer) ->
 
 def test_stop_strings_need_a_tokenizer(make_config: MakeConfig) -> None:
     processor = InputProcessor(make_config(), None)
-    with pytest.raises(RequestError, match="need a tokenizer"):
+    with pytest.raises(RequestError, match="require a tokenizer"):
         begin_search(processor, "r", PROMPT, BeamSearchParams(2, 4, stop="x"))
 
 

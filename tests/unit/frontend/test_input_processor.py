@@ -34,7 +34,7 @@ def processor(make_config: MakeConfig, tokenizer: Tokenizer) -> InputProcessor:
             "at least 1) is longer than the maximum model length of 64. Make sure that",
         ),
         ("x" * 100, "contains 100 input tokens, which exceeds"),
-        ([1, 288], "Token id 288 is out of vocabulary: ids are from 0 to 287"),
+        ([1, 288], "Token id 288 is out of vocabulary: ids must be from 0 to 287"),
         ([1, -1, 500], "Token id -1 is out of vocabulary"),
         ([1, 2.0], "token ids must be integers, got 2.0"),
         ([1, True], "token ids must be integers, got True"),
@@ -42,15 +42,15 @@ def processor(make_config: MakeConfig, tokenizer: Tokenizer) -> InputProcessor:
         (5, "prompt_token_ids, got 5 (int)"),
         (b"abc", "got b'abc' (bytes)"),
         (None, "got None (NoneType)"),
-        ({}, "a prompt must hold prompt or prompt_token_ids"),
-        ({"prompt": 5}, "prompt must be a text, got 5 (int)"),
+        ({}, "a prompt must contain prompt or prompt_token_ids"),
+        ({"prompt": 5}, "prompt must be a string, got 5 (int)"),
         (
             {"prompt": "a", "multi_modal_data": {"image": 1}},
-            "a prompt cannot hold multi_modal_data",
+            "a prompt must not contain multi_modal_data",
         ),
         ({"prompt": "a", "cache_salt": ""}, "'cache_salt' must be a non-empty string"),
         ({"prompt": "a", "cache_salt": 5}, "'cache_salt' must be a non-empty string"),
-        ("a\ud800b", "the prompt is not valid Unicode"),
+        ("a\ud800b", "the prompt must be valid Unicode"),
     ],
 )
 def test_a_bad_prompt_is_refused(processor: InputProcessor, prompt: Any, message: str) -> None:
@@ -86,7 +86,7 @@ def test_a_bad_prompt_is_refused(processor: InputProcessor, prompt: Any, message
         ),
         (
             SamplingParams(allowed_token_ids=[9], stop_token_ids=[9], min_tokens=1),
-            "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid",
+            "allowed_token_ids must contain a token that min_tokens and bad_words do not forbid",
         ),
         (
             SamplingParams(stop_token_ids=[*range(288)], min_tokens=1),
@@ -116,9 +116,9 @@ def test_text_needs_a_tokenizer(make_config: MakeConfig) -> None:
     processor = InputProcessor(make_config(), None)
     with pytest.raises(RequestError, match="skip_tokenizer_init"):
         processor.process("r", "text", SamplingParams())
-    with pytest.raises(RequestError, match="stop strings need a tokenizer"):
+    with pytest.raises(RequestError, match="stop strings require a tokenizer"):
         processor.process("r", [1], SamplingParams(stop="x"))
-    with pytest.raises(RequestError, match="bad_words strings need a tokenizer"):
+    with pytest.raises(RequestError, match="bad_words strings require a tokenizer"):
         processor.process("r", [1], SamplingParams(bad_words=["x"]))
     assert processor.process("r", [1], SamplingParams()).prompt is None
 

@@ -82,5 +82,5 @@ def test_outputs_are_logged_with_requests_alone() -> None:
     wanted = AsyncEngineArgs(enable_log_requests=True)
     assert request_log_choice(wanted, True, 5) == RequestLogChoice(True, 5)
     assert request_log_choice(AsyncEngineArgs(), False, 5) is None
-    with pytest.raises(ConfigError, match="needs enable_log_requests"):
+    with pytest.raises(ConfigError, match="requires enable_log_requests"):
         request_log_choice(AsyncEngineArgs(), True, None)

@@ -112,7 +112,7 @@ def test_a_failure_and_an_abort_are_told(engine: AsyncLLM, exporter: InMemorySpa
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "smoke")
-    with pytest.raises(ConfigError, match=r"'smoke' is not known; use grpc"):
+    with pytest.raises(ConfigError, match=r"must be grpc or http/protobuf, not 'smoke'"):
         RequestTracer.to_endpoint("http://127.0.0.1:1", "m")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"pip install 'quire\[otel\]'"):

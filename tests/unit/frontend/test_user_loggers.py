@@ -193,7 +193,7 @@ def test_one_that_fails_is_not_called_again(make_config: MakeConfig) -> None:
     user_loggers.logger.removeHandler(handler)
     assert failing.told == ["ready", "log"]
     assert well.told == ["ready", "log", "log"]
-    assert lines == ["the stat logger Failing failed, and is not called again"]
+    assert lines == ["the stat logger Failing failed and is not called again"]
 
 
 @pytest.mark.parametrize("given", [[3], "text", print, [None]])

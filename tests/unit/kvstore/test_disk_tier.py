@@ -122,7 +122,7 @@ def test_a_folder_has_a_quota_of_its_own(tmp_path: Path) -> None:
 def test_a_chunk_that_can_never_fit_is_an_error_and_drops_nothing(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path, 3 * SIZE)
     tier.write(key_of(1), chunk(1))
-    with pytest.raises(TierError, match="there can be no room for 20000 bytes"):
+    with pytest.raises(TierError, match="there is not enough room for 20000 bytes"):
         tier.write(key_of(2), [bytes(20000)])
     assert tier.contains([key_of(1)]) == [True]
     tier.close()

@@ -219,7 +219,7 @@ def test_a_value_that_drips_ends_with_the_timeout(client: Any, proxy: TcpProxy) 
     tier = through(proxy, timeout_s=0.5)
     assert tier.contains([key_of(1)]) == [True]
     proxy.treat = drip
-    with pytest.raises(TierError, match=r"no answer in 0\.5 s"):
+    with pytest.raises(TierError, match=r"no reply within 0\.5 s"):
         tier.read(key_of(1), MOST)
     proxy.treat = lambda data: [data]
     fresh = through(proxy)

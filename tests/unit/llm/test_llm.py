@@ -227,9 +227,11 @@ def test_the_prefix_cache_can_be_reset(llm: LLM) -> None:
 def test_what_does_not_work_is_refused(llm: LLM) -> None:
     with pytest.raises(ConfigError, match="lora_request is not supported"):
         llm.generate("a", GREEDY, lora_request=object())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="do_lower_case is not supported; add_special_tokens, tr"):
+    with pytest.raises(
+        ConfigError, match="do_lower_case is not supported; use add_special_tokens, tr"
+    ):
         llm.generate("a", GREEDY, tokenization_kwargs={"do_lower_case": True})
-    with pytest.raises(ConfigError, match="max_length needs truncation=True"):
+    with pytest.raises(ConfigError, match="max_length requires truncation=True"):
         llm.generate("a", GREEDY, tokenization_kwargs={"max_length": 5})
     with pytest.raises(RequestError, match="cannot hold multi_modal_data"):
         llm.generate({"prompt": "a", "multi_modal_data": {"image": 1}}, GREEDY)  # type: ignore[typeddict-unknown-key]

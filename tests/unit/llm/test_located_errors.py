@@ -28,11 +28,11 @@ BAD: dict[str, Any] = {
     "prompt cannot be empty": [],
     "token ids must be integers, got 'a'": [1, "a"],
     "Token id 1000000 is out of vocabulary": [1000000],
-    "prompt must be a text, got 5": {"prompt": 5},
-    "a prompt must hold prompt or": {},
-    "a prompt cannot hold prmpt": {"prmpt": "a"},
+    "prompt must be a string, got 5": {"prompt": 5},
+    "a prompt must contain prompt or": {},
+    "a prompt must not contain prmpt": {"prmpt": "a"},
     "Parameter 'cache_salt' must be": {"prompt": "a", "cache_salt": ""},
-    "not valid Unicode": "\ud800",
+    "must be valid Unicode": "\ud800",
 }
 
 

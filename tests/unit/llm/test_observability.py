@@ -121,7 +121,7 @@ def test_engines_of_a_configuration(model_dir: Path) -> None:
     args = EngineArgs(str(model_dir))
     with pytest.raises(ConfigError, match="stat_loggers must be a list"):
         LLMEngine.from_vllm_config(config, stat_loggers=[3])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="enable_multiprocessing is not supported"):
+    with pytest.raises(ConfigError, match="enable_multiprocessing must be False"):
         LLMEngine.from_engine_args(args, enable_multiprocessing=True)
 
 

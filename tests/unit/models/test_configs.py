@@ -97,7 +97,7 @@ def test_what_does_not_fit_together(name: str, changes: dict[str, Any], complain
 @pytest.mark.parametrize(
     ("name", "changes", "complaint"),
     [
-        ("llama", {"hidden_act": "mish"}, "'mish' is not supported; known are silu"),
+        ("llama", {"hidden_act": "mish"}, "'mish' is not supported; supported are silu"),
         ("llama", {"rope_scaling": {"rope_type": "3d"}}, "'3d' is not supported"),
         ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 2.0}}}, "full_attention"),
         ("llama", {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),

@@ -78,7 +78,7 @@ def test_names_of_a_wrapper(stored: str, canonical: str | None) -> None:
 def test_parts_that_are_left_out_are_counted() -> None:
     names = name_map(WRAPPED)
     stored = ["vision_tower.a", "vision_tower.b", "mtp.c", "language_model.model.norm.weight"]
-    line = "only the text model is computed; left out: mtp (1 tensors), vision_tower (2 tensors)"
+    line = "only the text model is computed; unused: mtp (1 tensors), vision_tower (2 tensors)"
     assert names.summary(stored) == line
     assert names.summary(stored[3:]) is None
 
@@ -90,21 +90,19 @@ def test_a_model_of_text_alone_has_no_parts_to_leave_out() -> None:
 
 def test_an_unknown_architecture_is_compared_with_the_nearest() -> None:
     config = {**LLAMA, "architectures": ["LlamaxForCausalLM"]}
-    with pytest.raises(
-        UnsupportedModelError, match=r"nearest is LlamaForCausalLM, which reads all"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"nearest is LlamaForCausalLM, which uses all"):
         build_program(config)
-    with pytest.raises(UnsupportedModelError, match=r"no meaning for its keys foo_d_state"):
+    with pytest.raises(UnsupportedModelError, match=r"does not use the keys foo_d_state"):
         build_program({**config, "foo_d_state": 3})
 
 
 @pytest.mark.parametrize(
     ("name", "more", "words"),
     [
-        ("YiForCausalLM", {}, "LlamaForCausalLM, which reads all keys"),
-        ("MyOwnForCausalLM", {"foo": 1}, "LlamaForCausalLM, which has no meaning for its keys foo"),
-        ("Qwen4ForCausalLM", {"gate": 1}, "Qwen3ForCausalLM, which has no meaning for its keys ga"),
-        ("NemotronHForCausalLM", {"pattern": "M"}, "NemotronForCausalLM, which has no meaning for"),
+        ("YiForCausalLM", {}, "LlamaForCausalLM, which uses all keys"),
+        ("MyOwnForCausalLM", {"foo": 1}, "LlamaForCausalLM, which does not use the keys foo"),
+        ("Qwen4ForCausalLM", {"gate": 1}, "Qwen3ForCausalLM, which does not use the keys ga"),
+        ("NemotronHForCausalLM", {"pattern": "M"}, "NemotronForCausalLM, which does not use"),
         ("DeepseekV2ForCausalLM", {"kv_lora_rank": 5, "n_routed_experts": 8}, "kv_lora_rank"),
     ],
 )

@@ -26,13 +26,13 @@ def refusal(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("architecture", "more", "reason"),
     [
-        ("BertForMaskedLM", {}, "it is not a decoder of text"),
-        ("BertModel", {}, "it is not a decoder of text"),
-        ("XlmRobertaForSequenceClassification", {}, "it is not a decoder of text"),
+        ("BertForMaskedLM", {}, "it is not a text decoder"),
+        ("BertModel", {}, "it is not a text decoder"),
+        ("XlmRobertaForSequenceClassification", {}, "it is not a text decoder"),
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "it has an encoder"),
-        ("MambaForCausalLM", {"state_size": 16}, "it keeps a state"),
-        ("Qwen3NextForCausalLM", {"linear_num_key_heads": 4}, "it keeps a state"),
-        ("RwkvForCausalLM", {"attention_hidden_size": 64}, "it keeps a state"),
+        ("MambaForCausalLM", {"state_size": 16}, "it has a recurrent state"),
+        ("Qwen3NextForCausalLM", {"linear_num_key_heads": 4}, "it has a recurrent state"),
+        ("RwkvForCausalLM", {"attention_hidden_size": 64}, "it has a recurrent state"),
         (
             "BitNetForCausalLM",
             {"model_type": "bitnet", "quantization_config": {"quant_method": "bitnet"}},

@@ -383,10 +383,10 @@ def test_other_arguments_are_kept(given: dict[Any, Any]) -> None:
     ("given", "message"),
     [
         ({"a": [2**64]}, "name integers must be between"),
-        ({1: 2}, r"name must hold only JSON values here, got \{1: 2\}."),
-        ({"a": object()}, "name must hold only JSON values here, got <object"),
-        ({"a": "\ud800"}, "name must hold only JSON values here"),
-        ({"a": {"b": ({1},)}}, "name must hold only JSON values here"),
+        ({1: 2}, r"name must contain only JSON values here, got \{1: 2\}."),
+        ({"a": object()}, "name must contain only JSON values here, got <object"),
+        ({"a": "\ud800"}, "name must contain only JSON values here"),
+        ({"a": {"b": ({1},)}}, "name must contain only JSON values here"),
         ([1], "name must be a dict, got"),
     ],
 )
@@ -398,7 +398,7 @@ def test_json_values_are_checked_where_they_are_sent(given: Any, message: str) -
 def test_a_value_that_holds_itself_is_not_json() -> None:
     given: dict[str, Any] = {}
     given["self"] = given
-    with pytest.raises(RequestError, match="name must hold at most"):
+    with pytest.raises(RequestError, match="name must contain at most"):
         checked_json(given, "name")
 
 

@@ -143,7 +143,7 @@ def test_auto_with_other_marks(name: str, good: list[str], bad: list[str]) -> No
 
 def test_calls_that_look_like_any_json_leave_no_room_for_other_json() -> None:
     format = ReplyFormat(None, TOOL_FORMATS["llama3_json"]())
-    with pytest.raises(RequestError, match="no mark tells its calls from other text") as raised:
+    with pytest.raises(RequestError, match="no marker separates its calls") as raised:
         allows("{}", format=format, content={"json_object": True})
     assert raised.value.parameter == "tool_choice"
     assert allows(BARE, "required", format=format, content={"json_object": True})

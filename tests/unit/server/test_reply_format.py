@@ -39,7 +39,7 @@ def test_callers_at_once_share_one_search(
     first, *others = asyncio.run(scenario())
     assert all(one is first for one in others)
     assert isinstance(first.tools, TOOL_FORMATS["hermes"])
-    assert str(model.formats.found.tools) == "hermes (as asked for)"
+    assert str(model.formats.found.tools) == "hermes (as requested)"
     assert 0 < num_rendered[0] < 20
 
 
@@ -105,5 +105,5 @@ def test_a_server_does_not_start_without_the_description_that_it_was_told_to_rea
     model = make_harness().model
     check_formats(model.args, model.config)
     model = make_harness(tool_call_parser="hf").model
-    with pytest.raises(ConfigError, match="needs a response_template in the checkpoint's"):
+    with pytest.raises(ConfigError, match="requires a response_template in the checkpoint's"):
         check_formats(model.args, model.config)

@@ -172,16 +172,19 @@ def test_chats(make: Callable[[Path], Path], tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     ours = HFTokenizer.from_directory(like_gpt2(tmp_path))
     for call, message in (
-        (lambda: ours("a", return_tensors="pt"), "return_tensors must be 'np' or None: there is"),
+        (
+            lambda: ours("a", return_tensors="pt"),
+            "return_tensors must be 'np' or None (torch is not",
+        ),
         (lambda: ours("a", "b"), "text_pair is not supported"),
         (lambda: ours("a", truncation="only_second"), "truncation must be True or False"),
         (lambda: ours("a", padding="shortest"), "padding must be True"),
         (lambda: ours("a", max_length=0), "max_length must be a positive integer"),
         (lambda: ours([1]), "text must be a string"),
-        (lambda: ours(["a", "a b"], return_tensors="np"), "sequences of one length"),
-        (lambda: ours.apply_chat_template([]), "not empty"),
+        (lambda: ours(["a", "a b"], return_tensors="np"), "sequences of equal length"),
+        (lambda: ours.apply_chat_template([]), "at least one message"),
         (lambda: ours.apply_chat_template(CHAT), "this model has no chat template"),
-        (lambda: ours.apply_chat_template(CHAT, tools=[print]), "tools must be JSON schemas"),
+        (lambda: ours.apply_chat_template(CHAT, tools=[print]), "tools must be a list"),
     ):
         with pytest.raises(RequestError, match=message):
             call()

@@ -53,9 +53,9 @@ def test_tensors_come_under_the_programs_names(tmp_path: Path) -> None:
         ({"model.extra": numbers(1)}, "unexpected tensor 'model.extra': tiny has no place"),
         (
             {"embed": numbers(4, 6)},
-            r"model\.safetensors: tensor 'embed' has shape \[4, 6\], config.json asks for \[6, 4\]",
+            r"model\.safetensors: tensor 'embed' has shape \[4, 6\].*requires \[6, 4\]",
         ),
-        ({"model.embed": numbers(6, 4)}, "tensor 'model.embed' is there twice"),
+        ({"model.embed": numbers(6, 4)}, "tensor 'model.embed' is stored twice"),
     ],
 )
 def test_what_does_not_fit_is_named(

@@ -94,7 +94,7 @@ def test_no_weights(tmp_path: Path) -> None:
 
 def test_a_missing_shard_is_noticed_without_an_index(tmp_path: Path) -> None:
     (sharded(tmp_path) / "model-00001-of-00002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="cut into 2 files, of which 1 are there"):
+    with pytest.raises(CheckpointError, match="must have 2 files, but only 1 are there"):
         open_checkpoint(tmp_path)
 
 
@@ -109,19 +109,19 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
 
 LYING: dict[str, tuple[Any, str]] = {
     "missing file": ({"one": FIRST, "two": "gone.safetensors"}, "names 'gone.safetensors', and"),
-    "a long name": ({"one": FIRST, "two": "x" * 300}, "no plain file name"),
-    "wrong shard": ({"one": SECOND, "two": SECOND}, "'one' is said to lie in .*does not hold"),
-    "unknown tensor": ({"one": FIRST, "three": FIRST}, "'three' is said to lie in"),
-    "parent": ({"one": "../secret.safetensors"}, "no plain file name"),
-    "absolute": ({"one": "/etc/passwd"}, "no plain file name"),
-    "folder": ({"one": "sub/a.safetensors"}, "no plain file name"),
-    "backslash": ({"one": "..\\a.safetensors"}, "no plain file name"),
-    "nul": ({"one": "a\0b"}, "no plain file name"),
-    "empty": ({"one": ""}, "no plain file name"),
-    "dots": ({"one": ".."}, "no plain file name"),
-    "number": ({"one": 5}, "no plain file name"),
-    "no tensors": ({}, "no weight_map"),
-    "a list": ([FIRST], "no weight_map"),
+    "a long name": ({"one": FIRST, "two": "x" * 300}, "must be a plain file name"),
+    "wrong shard": ({"one": SECOND, "two": SECOND}, "assigns tensor 'one' to .*does not hold"),
+    "unknown tensor": ({"one": FIRST, "three": FIRST}, "assigns tensor 'three' to"),
+    "parent": ({"one": "../secret.safetensors"}, "must be a plain file name"),
+    "absolute": ({"one": "/etc/passwd"}, "must be a plain file name"),
+    "folder": ({"one": "sub/a.safetensors"}, "must be a plain file name"),
+    "backslash": ({"one": "..\\a.safetensors"}, "must be a plain file name"),
+    "nul": ({"one": "a\0b"}, "must be a plain file name"),
+    "empty": ({"one": ""}, "must be a plain file name"),
+    "dots": ({"one": ".."}, "must be a plain file name"),
+    "number": ({"one": 5}, "must be a plain file name"),
+    "no tensors": ({}, "weight_map must be"),
+    "a list": ([FIRST], "weight_map must be"),
 }
 
 
@@ -168,7 +168,7 @@ def test_tensors_that_the_index_leaves_out_are_told_of(
         assert list(open_checkpoint(tmp_path).names()) == ["one"]
     finally:
         logger.removeHandler(caplog.handler)
-    assert "1 tensors that the index leaves out" in caplog.text
+    assert "1 tensors that the index does not name" in caplog.text
 
 
 def test_links_as_the_hub_makes_them(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_another_version_says_which(path: Path) -> None:
 def test_another_kind_of_file(tmp_path: Path) -> None:
     other = tmp_path / "model.quire"
     other.write_bytes(b"PK" + bytes(8192))
-    with pytest.raises(CheckpointError, match="no file of packed weights"):
+    with pytest.raises(CheckpointError, match="must be packed weights"):
         PackedFile(other)
 
 

@@ -90,20 +90,20 @@ LIES: dict[str, tuple[Any, int, str]] = {
     "hole": ({"a": F4, "b": entry("F32", [1], 8, 12)}, 12, "leaves a hole"),
     "hole at the start": ({"a": entry("F32", [1], 4, 8)}, 8, "leaves a hole after the header"),
     "rest": ({"a": F4}, 8, "belongs to no tensor"),
-    "negative size": ({"a": entry("F32", [-1], 0, 4)}, 4, "no list of up to"),
-    "boolean size": ({"a": entry("F32", [True], 0, 4)}, 4, "no list of up to"),
-    "float size": ({"a": entry("F32", [1.0], 0, 4)}, 4, "no list of up to"),  # type: ignore[list-item]
-    "huge size": ({"a": entry("F32", [2**64], 0, 4)}, 4, "no list of up to"),
+    "negative size": ({"a": entry("F32", [-1], 0, 4)}, 4, "must be a list of up to"),
+    "boolean size": ({"a": entry("F32", [True], 0, 4)}, 4, "must be a list of up to"),
+    "float size": ({"a": entry("F32", [1.0], 0, 4)}, 4, "must be a list of up to"),  # type: ignore[list-item]
+    "huge size": ({"a": entry("F32", [2**64], 0, 4)}, 4, "must be a list of up to"),
     "overflow": ({"a": entry("F32", [2**62, 4, 2], 0, 0)}, 0, "takes"),
     "overflow to zero": ({"a": entry("F32", [2**32, 2**32], 0, 0)}, 0, "takes"),
-    "many dimensions": ({"a": entry("F32", [1] * 33, 0, 4)}, 4, "no list of up to"),
+    "many dimensions": ({"a": entry("F32", [1] * 33, 0, 4)}, 4, "must be a list of up to"),
     "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 4]}}, 4, "must hold"),
     "more keys": ({"a": {**F4, "x": 1}}, 4, "must hold"),
     "three offsets": ({"a": {**F4, "data_offsets": [0, 4, 8]}}, 4, "rising"),
     "text offsets": ({"a": {**F4, "data_offsets": ["0", "4"]}}, 4, "rising"),
-    "dtype a list": ({"a": {**F4, "dtype": ["F32"]}}, 4, "dtype is no string"),
+    "dtype a list": ({"a": {**F4, "dtype": ["F32"]}}, 4, "dtype must be a string"),
     "entry a list": ({"a": [1]}, 4, "must hold"),
-    "a list": ([F4], 4, "no JSON object"),
+    "a list": ([F4], 4, "must be a JSON object"),
 }
 
 
@@ -139,7 +139,7 @@ RAW: dict[str, tuple[bytes, str]] = {
         (lambda raw: len(raw).to_bytes(8, "little") + raw)(b'{"a":' + b"9" * 100_000 + b"}"),
         "not valid JSON",
     ),
-    "a page of HTML": (b"<!DOCTYPE html><html>" * 20, "claims|no safetensors"),
+    "a page of HTML": (b"<!DOCTYPE html><html>" * 20, "claims|not a safetensors"),
     "git lfs pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "claims"),
 }
 

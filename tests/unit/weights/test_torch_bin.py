@@ -137,7 +137,7 @@ def stream(*parts: bytes) -> bytes:
 
 
 OPCODES: dict[str, tuple[bytes, str]] = {
-    "GLOBAL os system": (stream(b"cos\nsystem\n"), "'os.system', which is no part"),
+    "GLOBAL os system": (stream(b"cos\nsystem\n"), "'os.system', which a state dict does not need"),
     "INST": (stream(b"(ios\nsystem\n"), "opcode 'i'"),
     "OBJ": (stream(b"(o"), "opcode 'o'"),
     "NEWOBJ": (stream(b"\x81"), "opcode '.*81'"),
@@ -151,27 +151,27 @@ OPCODES: dict[str, tuple[bytes, str]] = {
         "'torch.FloatStorage', which cannot be called",
     ),
     "OrderedDict of arguments": (
-        stream(b"ccollections\nOrderedDict\n", b"K\x01\x85R"), "made from arguments",
+        stream(b"ccollections\nOrderedDict\n", b"K\x01\x85R"), "created without arguments",
     ),
     "BUILD of a name": (stream(b"ccollections\nOrderedDict\n}b"), "BUILD sets attributes of"),
     "BUILD with a tuple": (stream(b"})b"), "BUILD sets attributes of"),
     "STACK_GLOBAL": (stream(b"\x8c\x02os\x8c\x06system\x93"), "'os.system'"),
-    "STACK_GLOBAL of numbers": (stream(b"K\x01K\x02\x93"), "no part of a state dict"),
+    "STACK_GLOBAL of numbers": (stream(b"K\x01K\x02\x93"), "a state dict does not need"),
     "BINPERSID of a number": (stream(b"K\x01Q"), "no storage"),
     "unhashable key": (stream(b"}]K\x01s"), "a list is used as a key"),
     "tuple key": (stream(b"})K\x01s"), "a tuple is used as a key"),
     "items on a list": (stream(b"]K\x01K\x01s"), "items are set on a list"),
     "odd items": (stream(b"}(K\x01u"), "items are set on"),
     "append to a dict": (stream(b"}K\x01a"), "appended to a dict"),
-    "empty stack": (b"\x80\x02.", "finds nothing on the stack"),
+    "empty stack": (b"\x80\x02.", "the stack is empty"),
     "no mark": (stream(b"t"), "no mark"),
-    "mark popped": (stream(b"(0"), "finds nothing on the stack"),
+    "mark popped": (stream(b"(0"), "the stack is empty"),
     "missing memo": (stream(b"h\x05"), "memo has no such entry"),
     "ends early": (b"\x80\x02}", "ends early"),
     "long string": (b"\x80\x02X\xff\xff\xff\xffabc.", "ends early"),
     "huge string": (b"\x80\x02\x8d" + b"\xff" * 8 + b".", "ends early"),
     "bad UTF-8": (stream(b"X\x02\x00\x00\x00\xff\xfe"), "not UTF-8"),
-    "endless name": (b"\x80\x02c" + b"a" * 5000, "a name is not ended"),
+    "endless name": (b"\x80\x02c" + b"a" * 5000, "a name must end"),
     "protocol 9": (b"\x80\x09}.", "protocol 9"),
     "a list": (stream(b"]"), "holds a list, not a state dict"),
     "a number as value": (stream(b"}X\x01\x00\x00\x00aK\x01s"), "entry 'a' is a int"),
@@ -247,20 +247,20 @@ LIES: dict[str, tuple[Any, str]] = {
     "stride beyond": ((storage(4), 0, (2, 2), (2**40, 1), False, HOOKS), "reaches outside"),
     "size overflow": ((storage(4), 0, (2**62, 4), (4, 1), False, HOOKS), "reaches outside"),
     "expanded": ((storage(4), 0, (2**40,), (0,), False, HOOKS), "reaches outside"),
-    "negative stride": ((storage(4), 3, (2,), (-1,), False, HOOKS), "no shape and strides"),
-    "negative offset": ((storage(4), -1, (2,), (1,), False, HOOKS), "no storage and offset"),
-    "boolean size": ((storage(4), 0, (True,), (1,), False, HOOKS), "no shape and strides"),
-    "uneven": ((storage(4), 0, (2, 2), (1,), False, HOOKS), "no shape and strides"),
-    "no storage": ((None, 0, (2,), (1,), False, HOOKS), "no storage and offset"),
-    "few arguments": ((storage(4), 0), "rebuilt from 2 arguments"),
-    "storage too large": ((storage(5), 0, (2, 2), (2, 1), False, HOOKS), "16 bytes, the state"),
-    "storage too small": ((storage(3), 0, (3,), (1,), False, HOOKS), "16 bytes, the state"),
-    "huge storage": ((storage(2**62), 0, (2,), (1,), False, HOOKS), "16 bytes, the state"),
+    "negative stride": ((storage(4), 3, (2,), (-1,), False, HOOKS), "must have a shape and"),
+    "negative offset": ((storage(4), -1, (2,), (1,), False, HOOKS), "a storage and an offset"),
+    "boolean size": ((storage(4), 0, (True,), (1,), False, HOOKS), "must have a shape and"),
+    "uneven": ((storage(4), 0, (2, 2), (1,), False, HOOKS), "must have a shape and"),
+    "no storage": ((None, 0, (2,), (1,), False, HOOKS), "a storage and an offset"),
+    "few arguments": ((storage(4), 0), "4 to 7 arguments, not 2"),
+    "storage too large": ((storage(5), 0, (2, 2), (2, 1), False, HOOKS), "16 bytes, but the state"),
+    "storage too small": ((storage(3), 0, (3,), (1,), False, HOOKS), "16 bytes, but the state"),
+    "huge storage": ((storage(2**62), 0, (2,), (1,), False, HOOKS), "16 bytes, but the state"),
     "missing storage": ((storage(4, "9"), 0, (2,), (1,), False, HOOKS), "no storage '9'"),
     "path as key": ((storage(4, "../0"), 0, (2,), (1,), False, HOOKS), "no storage '../0'"),
-    "number as key": ((storage(4, 0), 0, (2,), (1,), False, HOOKS), "names no storage class"),
-    "negative items": ((storage(-4), 0, (2,), (1,), False, HOOKS), "names no storage class"),
-    "text as items": ((storage("4"), 0, (2,), (1,), False, HOOKS), "names no storage class"),
+    "number as key": ((storage(4, 0), 0, (2,), (1,), False, HOOKS), "must have a storage class"),
+    "negative items": ((storage(-4), 0, (2,), (1,), False, HOOKS), "must have a storage class"),
+    "text as items": ((storage("4"), 0, (2,), (1,), False, HOOKS), "must have a storage class"),
     "class a dict": ((storage(4, "0", OrderedDict), 0, (2,), (1,), False, HOOKS), "no storage"),
     "a view": (
         (storage(4, "0", torch.FloatStorage, ("1", 0, 4)), 0, (2,), (1,), False, HOOKS),
@@ -289,19 +289,19 @@ def test_lying_tensors_are_refused(tmp_path: Path, lie: str) -> None:
 def test_archives_that_are_not_torchs(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     path.write_bytes(b"PK\x03\x04 no archive")
-    with pytest.raises(CheckpointError, match="no PyTorch checkpoint"):
+    with pytest.raises(CheckpointError, match="not a PyTorch checkpoint"):
         TorchFile(path)
     path.write_bytes(b"any bytes that are no archive")
-    with pytest.raises(CheckpointError, match="no PyTorch checkpoint"):
+    with pytest.raises(CheckpointError, match="not a PyTorch checkpoint"):
         TorchFile(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme", "x")
-    with pytest.raises(CheckpointError, match=r"0 entries named data.pkl"):
+    with pytest.raises(CheckpointError, match=r"one entry named data.pkl, not 0"):
         TorchFile(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a/data.pkl", "x")
         archive.writestr("b/data.pkl", "x")
-    with pytest.raises(CheckpointError, match=r"2 entries named data.pkl"):
+    with pytest.raises(CheckpointError, match=r"one entry named data.pkl, not 2"):
         TorchFile(path)
 
 
@@ -314,7 +314,7 @@ def test_compressed_and_big_endian_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", pickled(Tensor(*GOOD)))
         archive.writestr("archive/byteorder", "big")
-    with pytest.raises(CheckpointError, match="only little"):
+    with pytest.raises(CheckpointError, match="must be b'little'"):
         TorchFile(path)
 
 
@@ -324,7 +324,7 @@ def test_a_tar_from_the_earliest_torch_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     with tarfile.open(path, "w") as archive:
         archive.addfile(tarfile.TarInfo("storages"), io.BytesIO())
-    with pytest.raises(CheckpointError, match="no PyTorch checkpoint"):
+    with pytest.raises(CheckpointError, match="not a PyTorch checkpoint"):
         TorchFile(path)
 
 

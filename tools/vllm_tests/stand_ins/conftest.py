@@ -32,7 +32,7 @@ sys.modules[_repo_utils.__name__] = _repo_utils
 
 
 class LocalAssetServer:
-    """There are no images to serve."""
+    """Quire does not support images."""
 
     def url_for(self, name: str) -> str:
         return f"http://127.0.0.1:9/{name}"

@@ -12,7 +12,7 @@
 
 namespace quire::gemm {
 
-// As many rows as have their sums in registers beside the codes, by measurement.
+// Number of rows whose sums fit in registers together with the codes, by measurement.
 #if defined(__AVX512F__)
 template <class Codes>
 constexpr int kDirectFloatRows = 12;
@@ -30,7 +30,7 @@ constexpr int64_t kFloatsAhead = 8192;
 struct FloatGroups {
   const uint32_t* x;     // of the first group: [line of K][row]
   const uint8_t* codes;  // of the first group
-  int64_t ahead;         // so far behind each line of codes is what is prefetched
+  int64_t ahead;         // prefetch distance: bytes after the line of codes that is read
   const float* scales;   // [group][32]
   int64_t group;         // of K
   int64_t group_bytes;   // of codes

@@ -66,7 +66,7 @@ struct GroupedFamily {
       const int64_t depth = std::min(kSegment, k_padded - k);
       for (int64_t r = 0; r < rows; ++r) {
         int8_t planes[kPlanes][kSegment];
-        // A group may be longer than a segment, and so there may be segments behind the end.
+        // A group may be longer than a segment, so there may be segments after the end.
         const int64_t count = std::clamp<int64_t>(x.k - k, 0, kSegment);
         if constexpr (kBlocks) {
           float scales[kSegment / kXBlock];

@@ -87,7 +87,7 @@ struct GroupedArgs {
   const float* x_scales;   // [kXBlock of K][row], where blocks of x have scales
   int64_t x_rows;          // rows of the two above
   const uint8_t* chunk;    // the first
-  int64_t ahead;           // so far behind each line of codes is what is prefetched
+  int64_t ahead;           // prefetch distance: bytes after the line of codes that is read
   const float* scales;     // [group][32]
   const float* minima;     // [group][32], or null
   const GroupedStrip* layout;
@@ -110,7 +110,7 @@ constexpr int kGroupedLines = 2;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
 
-// What a group of each row of x has beside its dot products. Read where it is used: registers are
+// Data of a group of each row of x besides its dot products. Read where it is used: registers are
 // needed for other things. kGroup: its size, or 0 if that is not known before.
 template <bool kBlocks, int kGroup>
 struct GroupOfX {
@@ -243,7 +243,7 @@ QUIRE_INLINE void begin_group(const OfX& of_x, int32_t zero, IntVector (&dots)[k
   }
 }
 
-// What a group of one strip has beside its codes, from the vectors' columns on.
+// Data of a group of one strip besides its codes, starting at the vectors' columns.
 struct GroupOfWeights {
   const float* scales;
   const uint8_t* zeros;  // or null
@@ -327,7 +327,7 @@ QUIRE_INLINE void grouped_strip(const GroupedArgs& args) {
 
 template <class Product, class Codes, int kRows, bool kBlocks>
 void grouped_rows(const GroupedArgs& args) {
-  // Loops over a known number of steps have less to do beside them. Of two units a quad they would
+  // Loops with a fixed number of steps have less overhead. Of two units a quad they would
   // be unrolled too far.
   if constexpr (kBlocks && Product::kUnits == 1) {
     constexpr int kUsual = Codes::kStep.bits == 6 ? 16 : 32;

@@ -56,7 +56,7 @@ struct HalfStripWriter {
         const int64_t c = column + r;
         read(row + r, c, w * kWordElements, width * kWordElements, inverse[c], block[c]);
       }
-      // Other columns hold zeros, and what is behind `width` was looked at before.
+      // Other columns hold zeros, and columns after `width` were checked before.
       if constexpr (sizeof(T) > 1) {
         finite &= gemm::all_finite(block[0], kHalfStrip * kBlockElements);
       }

@@ -1,7 +1,7 @@
 """The native CPU backend: a program lowered to a flat list of C++ ops, one call per step.
 
-`load` finds the library for this machine, `CpuBackend` computes with it, and `machine` says how
-many threads and which instruction-set tiers there are.
+`load` finds the library for this machine, `CpuBackend` computes with it, and `machine` reports the
+number of threads and the instruction-set tiers.
 """
 
 from quire.backends.cpu.backend import CpuBackend

@@ -1,4 +1,4 @@
-"""`CpuBackend`: lowers a program, packs its weights and hands both to the native executor."""
+"""`CpuBackend`: lowers a program, packs its weights and creates a native model from both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KV_DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16", "int8": "QUIRE_I
 
 @dataclass(frozen=True, slots=True)
 class _Lowered:
-    """A program as the native executor runs it: what is packed, counted and compiled."""
+    """A program, its native ops and the weights that they read."""
 
     program: Program
     ops: tuple[NativeOp, ...]
@@ -55,19 +55,21 @@ class CpuBackend(Backend):
     """
 
     def __init__(self, num_threads: int | None = None, isa: str | None = None) -> None:
-        """`None`: as many threads as the machine gives, the best tier. Raises BackendError."""
+        """`num_threads`: None: `default_num_threads()`. `isa`: None: QUIRE_ISA or the best tier.
+        Raises BackendError."""
         self._library = load(isa or env.forced_isa())
         self._num_threads = num_threads or default_num_threads()
         created = self._library.lib.quire_pool_create(self._num_threads, False)
         if created == self._library.ffi.NULL:
-            raise self._library.error("the thread pool cannot be made")
+            raise self._library.error("the thread pool cannot be created")
         self._pool = self._library.ffi.gc(created, self._library.lib.quire_pool_destroy)
         self._lowered: _Lowered | None = None
-        """Of the last program: a plan asks for its weights, then for its workspace."""
+        """The last program lowered: planning asks for the size of its weights, then of its
+        workspace."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Models in float32 and bfloat16; matrices and KV cache as they are or in 8 bits."""
+        """Data types and formats that this backend supports, and a description of it."""
         plural = "" if self._num_threads == 1 else "s"
         return Capabilities(
             name="cpu",
@@ -84,21 +86,22 @@ class CpuBackend(Backend):
         )
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
-        """Bytes of one KV block: all slots, the padding of the head dim included."""
+        """Bytes of one KV block with all slots, including the padding of the head dimension."""
         size: int = self._library.lib.quire_kv_block_bytes(_kv_spec(self._library, program, kv))
         return size
 
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:
-        """Packed bytes, padding and scales included.
+        """Bytes of the packed weights, including padding and scales.
 
-        A table of a float32 model counts as float32: only its file tells whether less is enough.
+        A table of a float32 model counts as float32, because only the checkpoint shows whether it
+        is stored in bfloat16.
         """
         weights = self._lower(program, dtype).weights
         return sum(num_bytes(self._library, weight, dtype) for weight in weights)
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
-        """What the native model has reserved that `compile` would build. A reservation takes no
-        memory before it is written to."""
+        """Bytes of workspace that the native model built by `compile` reserves. Reserved memory is
+        committed when it is written."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
         places = unread_places(self._library, lowered.weights, options.dtype)
@@ -115,7 +118,7 @@ class CpuBackend(Backend):
         kv: KVCacheSpec,
         options: CompileOptions,
     ) -> CompiledModel:
-        """Lowers, packs what is not packed yet, and returns the runnable model."""
+        """Lowers the program, packs weights that are not packed yet, and returns the model."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
         places: Mapping[StoredWeight, NDArray[np.uint8]]
@@ -135,7 +138,7 @@ class CpuBackend(Backend):
     def compile_stand_in(
         self, program: Program, kv: KVCacheSpec, options: CompileOptions
     ) -> CompiledModel:
-        """Lowers and compiles; nothing is packed."""
+        """Lowers and compiles the program with random bytes as weights; see `stand_ins`."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
         places = stand_ins(self._library, lowered.weights, options.dtype)
@@ -144,7 +147,7 @@ class CpuBackend(Backend):
     def pack(
         self, program: Program, weights: WeightStore, dtype: Dtype, writer: PackedWriter
     ) -> None:
-        """Writes every weight as this library reads it."""
+        """Writes every weight in the layout that this library reads."""
         packer = self._packer(weights, dtype)
         packer.into_file(self._lower(program, dtype).weights, writer)
         warn_not_finite(program, packer.not_finite)
@@ -156,9 +159,10 @@ class CpuBackend(Backend):
         return AlikePacker(packer, self._library, dtype, self._num_threads)
 
     def _lower(self, program: Program, dtype: Dtype) -> _Lowered:
-        """The one place where it is done. Raises BackendError for what is not computed here."""
+        """Return the lowered program, from the cache if it was the last one. Raises BackendError
+        for a dtype, weight format or op that this backend does not support."""
         if dtype not in ("float32", "bfloat16"):
-            raise BackendError(f"the CPU backend has no dtype {dtype}")
+            raise BackendError(f"dtype must be float32 or bfloat16 on the CPU backend, not {dtype}")
         if self._lowered is None or self._lowered.program is not program:
             self._lowered = _lower(program)
         return self._lowered
@@ -182,7 +186,7 @@ class CpuBackend(Backend):
         spec.vocab_size = program.vocab_size
         created = lib.quire_model_create(self._pool, spec)
         if created == ffi.NULL:
-            raise self._library.error(f"{program.name} cannot be set up")
+            raise self._library.error(f"{program.name} cannot be created")
         model = ffi.gc(created, lib.quire_model_destroy)
         loader = WeightLoader(self._library, model, places, options.dtype)
         records = encode(ops, storage, kv.layout.places(), self._library, loader)
@@ -196,7 +200,7 @@ def _lower(program: Program) -> _Lowered:
     program.check()
     for param in program.params():
         if not isinstance(param.format, GroupedFormat) and param.format not in WEIGHT_FORMATS:
-            raise BackendError(f"the CPU backend has no weight format {param.format} ({param})")
+            raise BackendError(f"the CPU backend does not support format {param.format} ({param})")
     ops = fuse(program)
     return _Lowered(program, ops, stored_weights(ops, program))
 
@@ -206,31 +210,37 @@ def _check_limits(program: Program, kv: KVCacheSpec, options: CompileOptions) ->
     limit = program.position_limit
     if limit is not None and options.max_model_len > limit:
         raise BackendError(
-            f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
+            f"max_model_len must be at most {limit}, the number of learned positions, "
+            f"not {options.max_model_len}"
         )
 
 
 def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
-    """quire_kv_spec. Raises BackendError for what the cache cannot hold."""
+    """Return a quire_kv_spec. Raises BackendError for a KV cache that is not supported."""
     if kv.dtype not in _KV_DTYPES:
-        raise BackendError(f"KV cache dtype {kv.dtype!r} is not one of {', '.join(_KV_DTYPES)}")
+        raise BackendError(
+            f"KV cache dtype must be one of {', '.join(_KV_DTYPES)}, not {kv.dtype!r}"
+        )
     group_tokens = library.code("QUIRE_KV_GROUP")
     if kv.block_size < group_tokens or kv.block_size % group_tokens:
         raise BackendError(
-            f"block_size {kv.block_size} is not a multiple of {group_tokens}; use {group_tokens}"
+            f"block_size must be a multiple of {group_tokens}, not {kv.block_size}; "
+            f"use {group_tokens}"
         )
     if not isinstance(program.result, Logits):
         raise BackendError(f"{program.name}: the CPU backend computes programs that end in logits")
     counts = {op.num_heads for op in program.attention_ops()}
     if not counts:
-        raise BackendError(f"{program.name} has no attention")
+        raise BackendError(f"{program.name} must have at least one attention layer")
     if len(counts) > 1:
-        raise BackendError(f"{program.name}: layers with different numbers of heads {counts}")
+        raise BackendError(
+            f"{program.name}: all layers must have the same number of heads, not {counts}"
+        )
     groups = kv.layout.groups
     most_groups = library.code("QUIRE_MAX_LAYER_GROUPS")
     if len(groups) > most_groups:
         raise BackendError(
-            f"{program.name}: {len(groups)} groups of layers are more than {most_groups}"
+            f"{program.name} must have at most {most_groups} groups of layers, not {len(groups)}"
         )
     return library.ffi.new(
         "quire_kv_spec *",

@@ -1,7 +1,7 @@
 """Writes native ops as the structs of quire.h, loading the weights that they name.
 
-Called while a model is compiled; the result is handed to `quire_set_ops`. Which fields an op has,
-its class says (`lowering/ops`).
+Called while a model is compiled; the result is passed to `quire_set_ops`. The class of an op
+(`lowering/ops`) fills its struct.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def encode(
     library: Library,
     loader: WeightLoader,
 ) -> Any:
-    """A cffi array of quire_op. `kv_places`: of every attention layer."""
+    """Return a cffi array of quire_op. `kv_places`: cache place of each attention layer."""
     fields = _ModelFields(storage, kv_places, library, loader)
     records = library.ffi.new("quire_op[]", len(ops))
     for record, op in zip(records, ops, strict=True):
@@ -41,7 +41,7 @@ def encode(
 
 
 class _ModelFields(Fields):
-    """Ids, codes and places in the native model that is being built."""
+    """Ids, codes and places in a native model under construction."""
 
     def __init__(
         self,

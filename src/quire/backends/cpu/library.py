@@ -37,12 +37,12 @@ _CHECKED_STRUCTS = (
     "quire_op", "quire_model_spec", "quire_part", "quire_packing", "quire_batch", "quire_sampling",
     "quire_output",
 )  # fmt: skip
-"""In the order of `quire_struct_sizes`."""
+"""Structs whose sizes are compared with the library's, in the order of `quire_struct_sizes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One tier's library, loaded and checked against the header it is called by."""
+    """The loaded library of one tier. Its structs and version match quire.h."""
 
     isa: str
     ffi: Any
@@ -51,24 +51,24 @@ class Library:
     """Every tier of this installation that this machine can run."""
 
     def code(self, name: str) -> int:
-        """A constant of quire.h: the numbers of its enums are written there alone."""
+        """Return the value of a constant of quire.h."""
         value: int = getattr(self.lib, name)
         return value
 
     def error(self, what: str) -> BackendError:
-        """What the last failed call said."""
+        """Return an error with the message of the last failed call."""
         message = self.ffi.string(self.lib.quire_last_error()).decode("utf-8", "replace")
         return BackendError(f"{what}: {message}")
 
 
 @cache
 def load(isa: str | None = None) -> Library:
-    """The library of tier `isa`, or of the best one. Raises BackendError if there is none.
+    """Return the library of tier `isa`, or of the best tier. Raises BackendError if it cannot run.
 
-    From then on this process survives mapped files that are cut short.
+    Afterwards, this process survives the truncation of mapped files.
     """
     if isa is not None and isa not in TIERS:
-        raise ConfigError(f"QUIRE_ISA={isa!r} is not a tier; use one of {', '.join(TIERS)}")
+        raise ConfigError(f"QUIRE_ISA must be one of {', '.join(TIERS)}, not {isa!r}")
     begin = time.perf_counter()
     ffi = _interface()
     available = tuple(tier for tier in built_tiers() if tier in runnable_tiers())
@@ -89,7 +89,8 @@ def load(isa: str | None = None) -> Library:
 
 @cache
 def build(isa: str) -> str:
-    """Names a tier's library by its bytes, and the C library, of which it has sines and cosines."""
+    """Return a name of everything that determines the bits of a tier's results: the bytes of its
+    library and the version of the C library, which computes sines and cosines."""
     digest = hashlib.sha256(_path(isa).read_bytes()).hexdigest()
     return f"{isa} {digest[:32]} {libc_version()}"
 
@@ -103,7 +104,7 @@ def guard_mappings() -> None:
 
 
 class _NativeGuard:
-    """`PageGuard` in native code, which alone may run where a page is missing."""
+    """`PageGuard` in native code: the handler of a missing page cannot run Python."""
 
     def __init__(self, ffi: Any, lib: Any) -> None:
         self._ffi = ffi
@@ -114,7 +115,7 @@ class _NativeGuard:
         words = name.encode(errors="replace")
         slot: int = self._lib.quire_watch_mapping(pointer, data.nbytes, words)
         if slot < 0:
-            raise BackendError(f"{name} cannot be watched: too many files are mapped")
+            raise BackendError(f"{name} cannot be guarded: too many files are mapped")
         return slot
 
     def forget(self, slot: int) -> None:
@@ -168,7 +169,7 @@ def _interface() -> Any:
         return importlib.import_module("quire.backends.cpu._native.abi").ffi
     except ModuleNotFoundError:
         raise BackendError(
-            "the native library was not built; reinstall Quire where there is a C++ compiler"
+            "the native library was not built; install a C++ compiler and reinstall Quire"
         ) from None
 
 
@@ -185,10 +186,10 @@ def _dlopen(ffi: Any, path: Path) -> Any:
     try:
         lib = ffi.dlopen(str(path))
     except OSError as error:
-        raise BackendError(f"{path} does not load: {error}") from None
+        raise BackendError(f"{path} cannot be loaded: {error}") from None
     if lib.quire_abi_version() != lib.QUIRE_ABI_VERSION:
         raise BackendError(
-            f"{path} has ABI version {lib.quire_abi_version()}, not {lib.QUIRE_ABI_VERSION}; "
+            f"{path} must have ABI version {lib.QUIRE_ABI_VERSION}, not {lib.quire_abi_version()}; "
             "reinstall Quire"
         )
     return lib
@@ -202,14 +203,16 @@ def _open(ffi: Any, isa: str) -> Any:
     lib.quire_struct_sizes(sizes)
     for name, size in zip(_CHECKED_STRUCTS, sizes, strict=True):
         if ffi.sizeof(name) != size:
-            raise BackendError(f"{path} was built from another header: {name} differs")
+            raise BackendError(
+                f"{path} was built from another quire.h: {name} differs; reinstall Quire"
+            )
     tiers = {_tier_code(lib, name): name for name in TIERS}
     if (tier := tiers[lib.quire_library_tier()]) != isa:
-        raise BackendError(f"{path} was built for tier {tier}")
+        raise BackendError(f"{path} must be built for tier {isa}, not {tier}; reinstall Quire")
     return lib
 
 
 def _tier_code(lib: Any, isa: str) -> int:
-    """quire_tier."""
+    """Return the quire_tier of a tier's name."""
     code: int = getattr(lib, f"QUIRE_TIER_{isa.upper()}")
     return code

@@ -1,6 +1,6 @@
-"""What this machine offers the CPU backend: threads and instruction-set tiers.
+"""The threads and instruction-set tiers that this machine offers the CPU backend.
 
-Called where an engine is configured and by `quire doctor`.
+Called when an engine is configured, and by `quire doctor`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from quire.backends.cpu.library import built_tiers, load, runnable_tiers
 from quire.errors import ConfigError, QuireError
 
 _WORTH_A_THREAD = 0.25
-"""Share of a CPU, as a quota gives it."""
+"""Fraction of a CPU in a quota that is worth one more thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuReport:
-    """For people: what could run here, and what would."""
+    """A summary for people: the tiers and threads available and chosen."""
 
     built_isas: tuple[str, ...]
     """The tiers of this installation."""
     runnable_isas: tuple[str, ...]
     """The tiers that this processor can run, installed or not."""
     isa: str | None
-    """The tier that would be used; None if the library does not load."""
+    """The tier that an engine would use; None if the library does not load."""
     problem: str | None
-    """Why it does not load."""
+    """Why the library does not load or the number of threads is invalid; None: no problem."""
     num_threads: int
     allowed_cpus: int
     quota_cpus: float | None
@@ -38,7 +38,7 @@ class CpuReport:
 
 
 def cpu_report() -> CpuReport:
-    """Looks at the machine and the environment; raises nothing."""
+    """Return a report of the machine and the environment. Never raises."""
     runnable: tuple[str, ...] = ()
     isa = problem = None
     try:
@@ -56,11 +56,11 @@ def cpu_report() -> CpuReport:
 
 
 def default_num_threads() -> int:
-    """`QUIRE_THREADS`, or as many as affinity and the cgroup's quota allow, at least one.
+    """Return `QUIRE_THREADS`, or the number that affinity and the cgroup's quota allow, at least 1.
 
-    vLLM's variables name the cores, or how many to leave to others.
-    A part of a CPU is worth a thread if it is at least `_WORTH_A_THREAD`: at a quota of 1.5, two
-    threads generate 1.4 times as fast as one, and at 1.1 no faster, only less evenly.
+    vLLM's variables name the cores, or the number of cores to leave to other processes. A fraction
+    of a CPU counts as a thread if it is at least `_WORTH_A_THREAD`: at a quota of 1.5, two threads
+    generate 1.4 times as fast as one; at 1.1 they are not faster, and their speed varies more.
     """
     forced = env.forced_threads()
     if forced is not None:
@@ -80,7 +80,7 @@ def allowed_cpus() -> int:
 def cgroup_quota_cpus(
     root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")
 ) -> float | None:
-    """The smallest CPU quota of the process's cgroup and those around it; None if unlimited."""
+    """The smallest CPU quota of the process's cgroup and its ancestors; None if unlimited."""
     quotas = []
     for directory in _cgroup_directories(root, proc):
         with suppress(OSError, ValueError, ZeroDivisionError):
@@ -91,7 +91,7 @@ def cgroup_quota_cpus(
 
 
 def _cgroup_directories(root: Path, proc: Path) -> list[Path]:
-    """This process's directory in the v2 and the v1 cpu hierarchy, with all parents."""
+    """This process's directories in the v2 and the v1 cpu hierarchy, with all parents."""
     try:
         lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""`CpuModel`: hands one step's arrays to the native executor and takes its results."""
+"""`CpuModel`: passes the arrays of a step to the native executor and returns its results."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _BATCH_ARRAYS = (
 
 
 class CpuModel(CompiledModel):
-    """A native model. One caller at a time, but for `read_blocks` and `write_blocks`; the global
-    interpreter lock is free during a step and a copy."""
+    """A native model. One thread at a time may call it, except `read_blocks` and `write_blocks`,
+    which any thread may call. A step and a copy of blocks release the global interpreter lock."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class CpuModel(CompiledModel):
         ops: tuple[NativeOp, ...],
         kv_groups: tuple[KVGroup, ...],
     ) -> None:
-        """`weights`: whatever keeps alive the memory that the native model reads them from.
-        `kv_groups`: of each, a request has a block table."""
+        """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
+        of layers; a request has a block table for each."""
         self._library = library
         self._ffi = library.ffi
         self._model = model
         self._pool = pool
-        """Held so that the threads outlive the model."""
+        """A reference to the thread pool, so that its threads outlive the model."""
         self._weights: object = weights
         self._vocab_size = vocab_size
         self._kv_groups = kv_groups
@@ -83,16 +83,16 @@ class CpuModel(CompiledModel):
             native.sampling = self._sampling(batch.sampling, len(batch.logits_rows), alive)
             self._place_results(batch.sampling, output, result, len(batch.logits_rows))
         if self._library.lib.quire_step(model, native, result) != 0:
-            raise self._library.error("step refused")
+            raise self._library.error("the step failed")
         return output
 
     def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
-        """One native call, on all threads. Raises BackendError."""
+        """Samples in one native call on all threads. Raises BackendError."""
         model = self._open()
         rows = len(logits)
         if logits.shape != (rows, self._vocab_size) or logits.dtype != np.float32:
             what = f"{logits.dtype} {list(logits.shape)}"
-            raise BackendError(f"logits are {what}, not float32 [L, {self._vocab_size}]")
+            raise BackendError(f"logits must be float32 [L, {self._vocab_size}], not {what}")
         alive: list[Any] = []
         exact = np.ascontiguousarray(logits)
         output = StepOutput(np.empty(0, np.int32))
@@ -101,54 +101,56 @@ class CpuModel(CompiledModel):
         self._place_results(columns, output, result, rows)
         place = self._ffi.from_buffer("float[]", exact)
         if self._library.lib.quire_sample(model, sampling, rows, place, result) != 0:
-            raise self._library.error("sampling refused")
+            raise self._library.error("sampling failed")
         return output
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
-        """One native call more, which looks at what every op has written."""
+        """Repeats the step in a native call that checks the output of every op."""
         alive: list[Any] = []
         native = self._batch(batch, alive)
         first = np.full(len(batch.context_lens), -1, np.int32)
         found = self._ffi.from_buffer("int32_t[]", first)
         if self._library.lib.quire_find_not_finite(self._open(), native, found) != 0:
-            raise self._library.error("step refused")
+            raise self._library.error("the step failed")
         return [None if op < 0 else self._ops[op].place for op in first.tolist()]
 
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """[len(block_ids), block_bytes]."""
+        """Copies blocks into an array [len(block_ids), block_bytes]."""
         shape = (len(block_ids), self._block_bytes)
         data = np.empty(shape, np.uint8) if out is None else check_blocks(out, shape)
         self._copy_blocks(self._library.lib.quire_read_blocks, block_ids, data)
         return data
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave."""
+        """Writes back the data that `read_blocks` returned."""
         check_blocks(data, (len(block_ids), self._block_bytes))
         self._copy_blocks(
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
         )
 
     def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        """One native call. Raises BackendError for a group or a number of tokens that is none."""
+        """Zeroes in one native call. Raises BackendError for an unknown group or a number of tokens
+        that is out of range."""
         place = self._ffi.from_buffer("uint8_t[]", check_blocks(block, (self._block_bytes,)))
         is_group = 0 <= group < len(self._kv_groups)
         num_layers = len(self._kv_groups[group].layers) if is_group else 0
         clear = self._library.lib.quire_clear_behind
         if clear(self._open(), group, num_layers, num_tokens, place) != 0:
-            raise self._library.error("block not cleared")
+            raise self._library.error("the block cannot be cleared")
 
     def discard_kv(self) -> None:
-        """Gives the pages back; they read as zeros afterwards."""
+        """Returns the cache's pages to the system; they read as zeros afterwards."""
         self._library.lib.quire_discard_kv(self._open())
 
     def memory(self) -> MemoryReport:
-        """Weights as packed; workspace and KV are reserved and committed as they are used."""
+        """Bytes of packed weights, workspace and KV cache. The memory of the latter two is reserved
+        at once and committed when it is written."""
         return self._memory
 
     def progress(self) -> int | None:
-        """Changes with every piece of work that the compute threads take or finish."""
+        """A counter that changes whenever a compute thread takes or finishes a piece of work."""
         count: int = self._library.lib.quire_pool_progress(self._pool)
         return count
 
@@ -161,18 +163,18 @@ class CpuModel(CompiledModel):
             self._memory = MemoryReport(0, 0, 0)
 
     def profile(self, enabled: bool) -> None:
-        """Starts (again, from zero) or stops timing every op."""
+        """Resets and starts the timing of every op, or stops it."""
         self._library.lib.quire_profile_enable(self._open(), enabled)
 
     def profile_seconds(self) -> dict[str, float]:
-        """Mean seconds a step since `profile(True)`, by label of op, the largest first."""
+        """Mean seconds per step since `profile(True)`, by label of op, the largest first."""
         totals: dict[str, float] = defaultdict(float)
         for op, seconds in zip(self._ops, self._mean_seconds(), strict=True):
             totals[op.label] += seconds
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def op_seconds(self, batch: StepBatch, num_steps: int) -> list[tuple[OpPlace, float]]:
-        """Of native ops, each of which may do the work of several of the program."""
+        """Mean seconds of each native op, which may do the work of several ops of the program."""
         self.profile(True)
         try:
             for _ in range(num_steps):
@@ -183,7 +185,7 @@ class CpuModel(CompiledModel):
         return [(op.place, one) for op, one in zip(self._ops, seconds, strict=True)]
 
     def _mean_seconds(self) -> list[float]:
-        """Of each op in a step, since `profile(True)`."""
+        """Mean seconds of each op per step since `profile(True)`."""
         times = np.zeros(len(self._ops), np.float64)
         steps: int = self._library.lib.quire_profile_read(
             self._open(), self._ffi.from_buffer("double[]", times), len(times)
@@ -192,7 +194,8 @@ class CpuModel(CompiledModel):
         return means
 
     def _batch(self, batch: StepBatch, alive: list[Any]) -> Any:
-        """quire_batch without sampling; points into arrays of the batch and of `alive`."""
+        """Return a quire_batch without sampling. It points into arrays of the batch and of
+        `alive`."""
         self._check_lengths(batch)
         native = self._ffi.new("quire_batch *")
         for name in _BATCH_ARRAYS:
@@ -216,7 +219,8 @@ class CpuModel(CompiledModel):
         return self._pointer(array, "int32_t[]", np.int32, alive)
 
     def _pointer(self, array: Any, ctype: str, dtype: Any, alive: list[Any]) -> Any:
-        """A pointer to the array's numbers, copied only where type or order differ."""
+        """Return a pointer to the array's numbers, which are copied only if their type or order
+        differs. `alive` keeps the memory alive."""
         exact = np.ascontiguousarray(array, dtype)
         pointer = self._ffi.from_buffer(ctype, exact)
         alive.append(pointer)
@@ -229,14 +233,17 @@ class CpuModel(CompiledModel):
             or len(batch.seq_starts) != requests + 1
             or len(batch.block_tables) != requests
         ):
-            raise BackendError("the arrays of a step differ in length")
+            raise BackendError(
+                "the arrays of a step must have one entry per token and one row per request"
+            )
         places = batch.logits_places
         if places is not None and len(places) != len(batch.logits_rows):
             raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")
         shape = batch.block_tables.shape
         if len(shape) != 3 or shape[1] != len(self._kv_groups):
             raise BackendError(
-                f"block_tables are {list(shape)}, not [{requests}, {len(self._kv_groups)}, entries]"
+                f"block_tables must be [{requests}, {len(self._kv_groups)}, entries], "
+                f"not {list(shape)}"
             )
 
     def _sampling(self, columns: SamplingColumns, rows: int, alive: list[Any]) -> Any:
@@ -289,4 +296,4 @@ class CpuModel(CompiledModel):
         alive: list[Any] = []
         ids = self._int32(block_ids, alive)
         if copy(self._open(), ids, len(block_ids), self._ffi.from_buffer("uint8_t[]", data)) != 0:
-            raise ValueError(str(self._library.error("blocks")))
+            raise ValueError(str(self._library.error("the blocks cannot be copied")))

@@ -1,4 +1,4 @@
-"""Finds a model's weights in a packed file, where they are used in place."""
+"""Finds a model's weights in a packed file, which is memory-mapped and used in place."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from quire.weights.packed_file import PackedFile
 def find_packed(
     library: Library, file: PackedFile, weights: Sequence[StoredWeight], dtype: Dtype
 ) -> Mapping[StoredWeight, NDArray[np.uint8]]:
-    """Views of the file, brought into memory. Raises CheckpointError unless all of them are there
-    and lie as this library reads them."""
+    """Read the file into memory and return views of it. Raises CheckpointError unless it has all
+    weights in the layout that this library reads."""
     file.populate()
     return {weight: _find(library, file, weight, dtype) for weight in weights}
 
@@ -28,7 +28,7 @@ def _find(
 ) -> NDArray[np.uint8]:
     size = num_bytes(library, weight, dtype)
     narrow = num_bytes(library, weight, "bfloat16") if weight.kind == "table" else size
-    if file.num_bytes(str(weight)) == narrow:  # a float32 model's table, from bfloat16
+    if file.num_bytes(str(weight)) == narrow:  # a float32 model may hold a bfloat16 table
         size = narrow
     text = layout(library, weight, dtype, size)
     return file.section(str(weight), weight.tensors, (text,), size)

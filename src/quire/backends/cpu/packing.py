@@ -1,7 +1,7 @@
 """Packs a checkpoint's weights: all of them into memory for a model, or one by one into a file.
 
-Called where a model is compiled, and by `quire quantize`. A checkpoint's pages leave the
-resident set as soon as they are packed, so that loading needs little more than the weights.
+Called when a model is compiled, and by `quire quantize`. A checkpoint's pages leave the resident
+set as soon as they are packed, so that loading needs little more memory than the packed weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _SOURCE_DTYPES = {
 _HUGE_PAGE = 2 * MiB
 _ALIGNMENT = 64
 _MAX_COPIED_BYTES = 256 * MiB
-"""Of tensors that are in memory beside what is packed of them, for a store that makes copies."""
+"""Bytes of copied tensors that are collected before they are packed. A store that maps its files
+makes no copies."""
 
 
 class Packer:
@@ -48,11 +49,11 @@ class Packer:
         self._store = store
         self._dtype = dtype
         self.not_finite: list[str] = []
-        """Tensors that hold a NaN or an infinity, of those that were packed so far."""
+        """Names of the tensors packed so far that hold a NaN or an infinity."""
 
     def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Bytes]:
-        """All of them, in one mapping of huge pages and, where the store maps its files, in one
-        native call. Raises CheckpointError for a tensor of another shape.
+        """Pack all weights into one mapping of huge pages. One native call does it if the store
+        maps its files. Raises CheckpointError for a tensor with a wrong shape or format.
         """
         bounds = {w: num_bytes(self._library, w, self._dtype) for w in weights}
         places = allocate(bounds)
@@ -69,7 +70,7 @@ class Packer:
         return places
 
     def into_file(self, weights: Iterable[StoredWeight], writer: PackedWriter) -> None:
-        """One after the other: no two are in memory at once."""
+        """Pack the weights one by one into a file; one weight is in memory at a time."""
         for weight in weights:
             tensors = self._tensors(weight)
             size = self._num_bytes(weight, tensors)
@@ -81,7 +82,7 @@ class Packer:
             writer.add(str(weight), weight.tensors, text, place[weight], bad_names)
 
     def _num_bytes(self, weight: StoredWeight, tensors: Sequence[HostTensor]) -> int:
-        """A table is stored as narrow as its source allows."""
+        """Bytes of a weight. A table whose source is bfloat16 is stored in bfloat16."""
         if weight.kind == "table" and all(tensor.dtype == "BF16" for tensor in tensors):
             return num_bytes(self._library, weight, "bfloat16")
         return num_bytes(self._library, weight, self._dtype)
@@ -139,14 +140,15 @@ class Packer:
             tensor = self._tensor(weight, part)
             if tensor.shape != part.shape:
                 raise CheckpointError(
-                    f"{tensor.file}: tensor {part.name!r} has shape {list(tensor.shape)}, "
-                    f"not {list(part.shape)}"
+                    f"{tensor.file}: tensor {part.name!r} must have shape {list(part.shape)}, "
+                    f"not {list(tensor.shape)}"
                 )
             wanted = weight.param.format
             if not _fits(tensor, wanted):
                 raise CheckpointError(
-                    f"{tensor.file}: tensor {part.name!r} is held as {tensor.format or 'numbers'}, "
-                    f"config.json says {wanted}; it is not as its quantization_config describes it"
+                    f"{tensor.file}: tensor {part.name!r} is stored as "
+                    f"{tensor.format or 'numbers'}, but quantization_config in config.json "
+                    f"requires {wanted}"
                 )
             tensors.append(tensor)
         return tensors
@@ -156,8 +158,8 @@ class Packer:
         return self._store.get(part.name) if is_numbers else self._store.stored(part.name)
 
     def _parts(self, weight: StoredWeight, tensors: list[HostTensor]) -> Any:
-        """quire_part records; they point into the tensors, which the caller keeps alive. A tensor
-        with a matrix for each expert has a record for each of them."""
+        """Return quire_part records. They point into the tensors, which the caller keeps alive. A
+        tensor with a matrix for each expert has a record for each expert."""
         ffi = self._library.ffi
         pairs = zip(weight.param.parts, tensors, strict=True)
         places = [(tensor, part, piece) for part, tensor in pairs for piece in _pieces(part)]
@@ -173,7 +175,8 @@ class Packer:
 
 
 def _fits(tensor: HostTensor, wanted: WeightFormat | GroupedFormat) -> bool:
-    """Groups and blocks go into a matrix of their own format; blocks become numbers elsewhere."""
+    """Whether a tensor can be packed into a weight of this format. Groups and blocks fit a weight
+    of the same grouped format; blocks also fit other formats, because they convert to numbers."""
     if not isinstance(wanted, GroupedFormat):
         return tensor.dtype != "GROUPED"
     if tensor.format is None:
@@ -182,14 +185,14 @@ def _fits(tensor: HostTensor, wanted: WeightFormat | GroupedFormat) -> bool:
 
 
 def _source_dtype(library: Library, tensor: HostTensor) -> int:
-    """quire_dtype of a part."""
+    """Return the quire_dtype of a part."""
     if tensor.block_type is not None:
         return library.code("QUIRE_GGUF") + tensor.block_type.code
     return library.code(_SOURCE_DTYPES[tensor.dtype])
 
 
 class _Piece(NamedTuple):
-    """Consecutive numbers of a tensor that are rows of the slot."""
+    """Consecutive numbers of a tensor that form rows of the packed matrix."""
 
     first: int
     rows: int
@@ -197,7 +200,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(part: Tensor) -> tuple[_Piece, ...]:
-    """A tensor's runs of rows, or its matrices of experts."""
+    """Return a tensor's ranges of rows, or its matrix of each expert."""
     if part.transposed or len(part.shape) > 2:
         size = prod(part.shape[-2:])
         count = prod(part.shape[:-2])
@@ -208,13 +211,13 @@ def _pieces(part: Tensor) -> tuple[_Piece, ...]:
 
 
 def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> list[HostTensor]:
-    """The tensor of each piece of each part."""
+    """Return the tensor of each piece of each part."""
     pairs = zip(weight.param.parts, tensors, strict=True)
     return [tensor for part, tensor in pairs for _ in _pieces(part)]
 
 
 def allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:
-    """A place for each, in one mapping, which lives as long as any of them."""
+    """Return memory for each weight in one mapping, which lives as long as any of them."""
     starts, end = {}, 0
     for weight, size in sizes.items():
         starts[weight] = end
@@ -224,8 +227,9 @@ def allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:
 
 
 def huge_pages(num_bytes: int) -> Bytes:
-    """New memory, which the kernel may give out in huge pages; it begins at the start of one."""
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages
+    """Return new memory that is aligned to a huge page and that the kernel may back with huge
+    pages."""
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory cannot have huge pages
     mapping = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapping.madvise(mmap.MADV_HUGEPAGE)

@@ -1,7 +1,7 @@
-"""Packs made-up weights: one of each kind, of which the others are copies.
+"""Packs random weights quickly: one weight of each kind is packed, and the others are copies of it.
 
-Rounding all numbers of a large model takes minutes, and of random numbers nothing depends on it.
-A weight has its own place in memory, so that a step reads as much as with a real checkpoint.
+Rounding all numbers of a large model takes minutes, which random numbers are not worth. Each copy
+has memory of its own, so that a step reads as many bytes as with a real checkpoint.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from quire.weights.packed_file import PackedWriter
 Bytes = NDArray[np.uint8]
 
 _EXPERTS = 2
-"""Of a layer, where each has tensors of its own: neighbours differ."""
+"""Number of experts packed per layer if each expert has its own tensors. With two, neighbouring
+experts differ."""
 _PIECE_BYTES = 16 * MiB
-"""That a thread copies at a time."""
+"""Bytes that a thread copies at a time."""
 
 
 class AlikePacker:
-    """Packs weights of a store whose numbers are made up.
+    """Packs weights of a store with random numbers.
 
-    Only what is rounded or held in groups is copied. Plain numbers, routers among them, are packed
-    as they are, which takes no longer.
+    Only matrices that are rounded or held in groups are copies. Plain numbers, such as routers, are
+    packed one by one, which takes no longer than a copy.
     """
 
     def __init__(self, packer: Packer, library: Library, dtype: Dtype, num_threads: int) -> None:
@@ -44,11 +45,12 @@ class AlikePacker:
 
     @property
     def not_finite(self) -> list[str]:
-        """As of `Packer`."""
+        """Tensors with a NaN or an infinity, as in `Packer`."""
         return self._packer.not_finite
 
     def into_memory(self, weights: Sequence[StoredWeight]) -> Mapping[StoredWeight, Bytes]:
-        """All of them. Raises CheckpointError for a shape that the format does not allow."""
+        """Packs all weights into memory. Raises CheckpointError for a shape that the format does
+        not allow."""
         samples = _samples(weights)
         own = self._packer.into_memory([weight for weight in weights if weight not in samples])
         copies = allocate({w: num_bytes(self._library, w, self._dtype) for w in samples})
@@ -59,7 +61,8 @@ class AlikePacker:
         return {**own, **copies}
 
     def into_file(self, weights: Iterable[StoredWeight], writer: PackedWriter) -> None:
-        """One after the other: besides the samples, no two are in memory at once."""
+        """Packs the weights one by one into a file. Besides the samples, at most one weight is in
+        memory at a time."""
         weights = tuple(weights)
         samples = _samples(weights)
         packed = self._pack_samples(samples)
@@ -79,7 +82,7 @@ class AlikePacker:
 
 
 def _samples(weights: Iterable[StoredWeight]) -> dict[StoredWeight, StoredWeight]:
-    """For each weight that is copied, the one that is packed for it."""
+    """For each weight that is a copy, the weight that is packed instead."""
     first: dict[object, StoredWeight] = {}
     found = {}
     for weight in weights:
@@ -89,13 +92,13 @@ def _samples(weights: Iterable[StoredWeight]) -> dict[StoredWeight, StoredWeight
 
 
 def _kind(weight: StoredWeight) -> object:
-    """Equal for weights that need the same bytes of the same tensors, but for names."""
+    """A key that is equal for weights that differ only in names."""
     parts = tuple(replace(part, name="") for part in weight.param.parts)
     return replace(weight, param=replace(weight.param, name="", parts=parts))
 
 
 def _few_experts(weight: StoredWeight) -> StoredWeight:
-    """With the first experts alone, where each has tensors of its own."""
+    """The weight with only its first experts, if each expert has its own tensors."""
     param = weight.param
     if len(param.shape) < 3 or len(param.parts[0].shape) > 2:
         return weight
@@ -106,7 +109,7 @@ def _few_experts(weight: StoredWeight) -> StoredWeight:
 
 
 def _repeat(data: Bytes, place: Bytes, threads: ThreadPoolExecutor) -> None:
-    """Fills the place with the bytes, again and again."""
+    """Fills `place` with repetitions of `data`."""
 
     def fill(begin: int) -> None:
         end = min(begin + _PIECE_BYTES, place.size)

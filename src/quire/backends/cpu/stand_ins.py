@@ -1,8 +1,8 @@
-"""Made-up weights for a model of which only the time of steps is wanted.
+"""Random bytes as weights, for a model that only measures the time of steps.
 
-Nothing is packed: the bytes are such that no number is too large, or too small to be a normal one,
-which could take another time. Weights lie in a buffer far larger than the caches, so that a step
-reads them from memory as it would its own.
+Nothing is packed. The bytes are chosen so that numbers neither overflow nor become subnormal, which
+could change the time of a step. Weights share a buffer far larger than the caches, so that a step
+reads them from memory, as it reads real weights.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from quire.program.values import GroupedFormat
 from quire.units import MiB, ceil_div
 
 _BUFFER_BYTES = 256 * MiB
-"""Weights begin again at its start where there is no room left. No cache of a processor holds as
-much of one core's."""
+"""Maximum size of the shared buffer. At its end, weights continue at its start. It is larger than
+the cache that one core of any processor can use."""
 _SMALL = (0x3B, 0x3C, 0x3D, 0xBB, 0xBC, 0xBD)
 """High bytes of a bfloat16 or float32 of about 0.01."""
 _TINY = (0x2C, 0x2D, 0x2E, 0xAC, 0xAD, 0xAE)
-"""High bytes of a float32 of about 1e-12, or of a sum of a row's integers of about 1e9: of rounded
-weights both are there, and their product is no large number."""
+"""High bytes of a float32 of about 1e-12. Rounded weights have scales and sums of a row's integers
+of about 1e9; their product must stay small."""
 _LARGE = (0x52, 0x53, 0x54, 0xD2, 0xD3, 0xD4)
-"""Likewise of about 1e12, by which scales in bytes are divided."""
+"""High bytes of a float32 of about 1e12, by which E4M3 scales are divided."""
 _BELOW_TWO = 0x3F
-"""The high byte of a float16 of at most this size, without its sign, is a number below 2."""
+"""A float16 is below 2 in magnitude if its high byte, without the sign bit, is at most this."""
 _PERIOD = 4 * 262_147
-"""Bytes that are random, four times a prime, so that the rows of a matrix differ. What is stored in
-four bytes lies at a multiple of four."""
+"""Number of random bytes before they repeat: four times a prime, so that the rows of a matrix
+differ and numbers of four bytes stay aligned."""
 _ALIGNMENT = 64
 
 
 def stand_ins(
     library: Library, weights: Sequence[StoredWeight], dtype: Dtype
 ) -> Mapping[StoredWeight, NDArray[np.uint8]]:
-    """A place for each, filled. Vectors have places of their own; each number is 0.5."""
+    """Return filled memory for each weight. Vectors have their own memory, full of 0.5."""
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
     plain = {weight: size for weight, size in sizes.items() if weight.param.format == "dense"}
     rounded = [item for item in sizes.items() if item[0] not in plain]
@@ -62,7 +62,7 @@ def _is_divided(weight: StoredWeight) -> bool:
 def _in_buffer(
     sizes: Sequence[tuple[StoredWeight, int]], numbers: NDArray[np.uint8]
 ) -> dict[StoredWeight, NDArray[np.uint8]]:
-    """Places one behind the other."""
+    """Return consecutive places in a buffer, starting again at its start when it is full."""
     lengths = {weight: ceil_div(size, _ALIGNMENT) * _ALIGNMENT for weight, size in sizes}
     buffer = _filled(
         max(max(lengths.values(), default=0), min(sum(lengths.values()), _BUFFER_BYTES)), numbers
@@ -77,7 +77,7 @@ def _in_buffer(
 
 
 def _plain_numbers() -> NDArray[np.uint8]:
-    """In a dtype: every second byte is a high one."""
+    """Return bytes for float32 or bfloat16 numbers: every second byte is a high byte."""
     random = np.random.default_rng(0)
     numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
     numbers[1::2] = random.choice(np.array(_SMALL, np.uint8), _PERIOD // 2)
@@ -85,8 +85,9 @@ def _plain_numbers() -> NDArray[np.uint8]:
 
 
 def _rounded_numbers(floats: tuple[int, ...] = _TINY) -> NDArray[np.uint8]:
-    """With scales, of which `floats` are the high bytes: as random as can be, since the power that
-    a processor takes, and so its clock, depends on the bits that it multiplies."""
+    """Return bytes for rounded weights; the high bytes of their scales are from `floats`. Other
+    bytes are random, because a processor's power and clock depend on the bits that it multiplies.
+    """
     random = np.random.default_rng(0)
     numbers = random.integers(0, 256, _PERIOD, dtype=np.uint8)
     numbers[1::4] &= np.uint8(0x80 | _BELOW_TWO)

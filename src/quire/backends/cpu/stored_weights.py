@@ -1,7 +1,7 @@
-"""Which weights a native model holds, in which form, and how each lies in memory.
+"""The weights that a native model holds, with their formats and memory layouts.
 
-What `packing` makes from a checkpoint, `packed` finds in a file and `weights` adds to a model
-are the same bytes, under the same `StoredWeight`.
+`packing` computes the bytes of a `StoredWeight` from a checkpoint, `packed` finds the same bytes in
+a file, and `weights` adds them to a model.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ WEIGHT_FORMATS: tuple[WeightFormat, ...] = ("dense", *_INTEGERS)
 
 
 def stored_weights(ops: Sequence[NativeOp], program: Program) -> tuple[StoredWeight, ...]:
-    """What the ops need, once each, in the order of their use, then the vectors."""
+    """Return the weights that the ops need, once each, in order of use, then the vectors."""
     found = dict.fromkeys(weight for op in ops for weight in op.weights)
     vectors = [StoredWeight("vector", param) for param in program.params() if len(param.shape) == 1]
     return (*found, *vectors)
 
 
 def num_bytes(library: Library, weight: StoredWeight, dtype: Dtype) -> int:
-    """Bytes of a weight; the most that a table may take. Raises BackendError for what cannot be."""
+    """Bytes of a weight; for a table, the maximum. Raises BackendError for a weight that cannot be
+    stored."""
     param = weight.param
     if weight.kind == "vector":
         return 4 * param.num_elements
     if weight.kind == "table":
         if param.format != "dense":
-            raise BackendError(f"the table {param} is never multiplied and stays as it is")
+            raise BackendError(f"the table {param} must have the format dense, not {param.format}")
         return (2 if dtype == "bfloat16" else 4) * param.num_elements
     size: int = library.lib.quire_matrix_bytes(matrix_spec(library, weight, dtype))
     if size < 0:
-        raise library.error(f"weight {param} cannot be held")
+        raise library.error(f"weight {param} cannot be stored")
     return size
 
 
 def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> str:
-    """What the `size` bytes of a weight depend on, in words: equal words, equal meaning."""
+    """Return a text that describes the layout of the `size` bytes of a weight. Equal texts mean
+    equal layouts."""
     param = weight.param
     shape = f"[{', '.join(map(str, param.shape))}]"
     if weight.kind != "matrix":
@@ -58,26 +60,27 @@ def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> s
     name = dtype if param.format == "dense" else str(param.format)
     text = library.lib.quire_format_layout(_format(library, param.format, dtype))
     if text == library.ffi.NULL:
-        raise library.error(f"weight {param} cannot be held")
+        raise library.error(f"weight {param} cannot be stored")
     return f"{name} {shape}, {library.ffi.string(text).decode()}"
 
 
 def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:
-    """quire_matrix_spec."""
+    """Return the quire_matrix_spec of a matrix."""
     code = _format(library, weight.param.format, dtype)
     *experts, n, k = weight.param.shape
     return library.ffi.new("quire_matrix_spec *", (n, k, code, weight.glu, *(experts or [1])))
 
 
 def table_spec(library: Library, weight: StoredWeight, size: int) -> Any:
-    """quire_table_spec of a table that has `size` bytes."""
+    """Return the quire_table_spec of a table that has `size` bytes."""
     is_wide = size == 4 * weight.param.num_elements
     dtype = library.code("QUIRE_F32" if is_wide else "QUIRE_BF16")
     return library.ffi.new("quire_table_spec *", (*weight.param.shape, dtype))
 
 
 def _format(library: Library, weight_format: WeightFormat | GroupedFormat, dtype: Dtype) -> int:
-    """quire_format of a matrix in a model of this dtype, with quire_grouping of a grouped one."""
+    """Return the quire_format of a matrix in a model of this dtype, including the quire_grouping of
+    a grouped format."""
     if isinstance(weight_format, GroupedFormat):
         return _grouped(library, weight_format, dtype)
     dense = weight_format == "dense"
@@ -88,7 +91,7 @@ def _grouped(library: Library, grouped: GroupedFormat, dtype: Dtype) -> int:
     code = library.code
     log2 = grouped.group.bit_length() - 1
     if grouped.group != 1 << log2:
-        raise BackendError(f"weights in groups of {grouped.group}: 16, 32, 64 or 128 can be held")
+        raise BackendError(f"weights must be in groups of 16, 32, 64 or 128, not {grouped.group}")
     return (
         code(f"QUIRE_FORMAT_GROUPED_{_activations(grouped, dtype)}")
         | log2 << code("QUIRE_GROUP_SHIFT")
@@ -103,7 +106,8 @@ def _grouped(library: Library, grouped: GroupedFormat, dtype: Dtype) -> int:
 
 
 def _activations(grouped: GroupedFormat, dtype: Dtype) -> str:
-    """How x is multiplied. A byte of a float is exact in bfloat16, the tables of 16 are not."""
+    """Return the type of activations in the native format's name. Values of E4M3 are exact in
+    bfloat16; the values of float tables with 16 entries are not and need float32."""
     if grouped.is_float:
         return "BF16" if grouped.table == "e4m3" and dtype == "bfloat16" else "F32"
     return f"A{grouped.activation_bits}" + "_BLOCKS" * grouped.activation_blocks

@@ -1,7 +1,7 @@
-"""Adds weights that lie in memory to a native model, each once.
+"""Adds weights in memory to a native model, each once.
 
-Called while a model is compiled, by `encode`. Where the bytes came from is `packing`'s and
-`packed`'s business; the model reads them where they are.
+Called by `encode` while a model is compiled. `packing` or `packed` supplies the bytes, which the
+model reads in place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _ALIGNMENT = 64
 def unread_places(
     library: Library, weights: Iterable[StoredWeight], dtype: Dtype
 ) -> Mapping[StoredWeight, NDArray[np.uint8]]:
-    """Places without memory behind them, for a model that is built only to be asked its size."""
+    """Return places for the weights that share a few bytes, for a model that is built only to
+    measure its size."""
     line = np.zeros(2 * _ALIGNMENT, np.uint8)
     first = line[-line.ctypes.data % _ALIGNMENT :][:1]
     sizes = {weight: num_bytes(library, weight, dtype) for weight in weights}
@@ -56,24 +57,24 @@ class WeightLoader:
         self._ropes: dict[Rotation, int] = {}
 
     def weight(self, weight: StoredWeight) -> int:
-        """The id of a packed matrix [N, K], or of a table [rows, width]."""
+        """Return the id of a packed matrix [N, K] or a table [rows, width]."""
         if weight not in self._ids:
             self._ids[weight] = self._add(weight)
         return self._ids[weight]
 
     def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
-        """The id of a [D] vector in float32 with `plus` added to each number; -1 for none."""
+        """Return the id of a float32 vector [D] with `plus` added to each number; -1 for None."""
         if param is None:
             return -1
         weight = StoredWeight("vector", param)
         if (weight, plus) not in self._vectors:
             values = self._places[weight].view(np.float32)
-            with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are told elsewhere
+            with np.errstate(invalid="ignore", over="ignore"):  # `warn_not_finite` reports these
                 self._vectors[weight, plus] = self.constant(values + np.float32(plus))
         return self._vectors[weight, plus]
 
     def constant(self, values: NDArray[np.float32]) -> int:
-        """The id of a new vector of these numbers."""
+        """Add a vector of these numbers and return its id."""
         numbers = np.ascontiguousarray(values, np.float32)
         pointer = self._library.ffi.from_buffer("float[]", numbers)
         added: int = self._library.lib.quire_add_vector(self._model, pointer, numbers.size)
@@ -82,7 +83,7 @@ class WeightLoader:
         return added
 
     def rope(self, rotation: Rotation | None) -> int:
-        """The id of a rotary table; -1 for none."""
+        """Return the id of a rotary table; -1 for None."""
         if rotation is None:
             return -1
         if rotation not in self._ropes:
@@ -94,7 +95,7 @@ class WeightLoader:
                 rotation.interleaved,
             )
             if added < 0:
-                raise self._library.error("a rotary table cannot be made")
+                raise self._library.error("a rotary table cannot be created")
             self._ropes[rotation] = added
         return self._ropes[rotation]
 

@@ -1,4 +1,4 @@
-"""`quire bench sweep plot_pareto`: the settings of a sweep that no other one beats, as an SVG file.
+"""`quire bench sweep plot_pareto`: the Pareto-optimal settings of a sweep, as an SVG file.
 
 A point is a combination of settings: output tokens per second for each user, and for each device.
 The frontier has the points of which no other one is better in both. Options are those of vLLM's
@@ -18,23 +18,23 @@ from quire.files import write_text
 
 _THROUGHPUT = "output_throughput"
 _OTHER_USERS = ("request_rate", "max_concurrent_requests")
-"""What tells the number of users where the variable does not."""
+"""Result fields with the number of users, used if the variable is missing."""
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 _BOX = plot.Box(80, 60, 840, 400)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepParetoArgs:
-    """What is drawn."""
+    """Arguments of the chart."""
 
     user_count_var: str = "max_concurrency"
     """Variable with the number of users."""
     gpu_count_var: str | None = None
     """Variable with the number of devices; by default the product of the parallel sizes, or 1."""
     label_by: str = "max_concurrency,gpu_count"
-    """Variables, with commas, that stand beside the points of the frontier."""
+    """Comma-separated variables shown as labels next to the points of the frontier."""
     dry_run: bool = False
-    """Print what would be drawn, and draw nothing."""
+    """Print what would be drawn without drawing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class _Place:
 
 
 def draw_pareto(directory: str, args: SweepParetoArgs) -> Path:
-    """Draws the figure; its file. Raises ConfigError for a directory without results, and for
-    results that tell no throughput or no number of users."""
+    """Draw the figure and return its file. Raises ConfigError for a directory without results,
+    and for results without throughput or number of users."""
     points = list(read_points(Path(directory)))
     places = [place for point in points if (place := _place(point, args)) is not None]
     if len(places) < len(points):
@@ -93,7 +93,7 @@ def _num_devices(point: Point, name: str | None) -> float:
 
 
 def _number(point: Point, name: str) -> float | None:
-    """The value of a variable, which may be spelled with dashes; None if it is no number."""
+    """The value of a variable, which may be spelled with dashes; None if it is not a number."""
     for spelling in (name, name.replace("_", "-"), name.replace("-", "_")):
         value = point.get(spelling)
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):
@@ -105,7 +105,7 @@ def _number(point: Point, name: str) -> float | None:
 
 
 def _frontier(places: Sequence[_Place]) -> list[_Place]:
-    """The points of which no other one is better in both, by tokens for each user."""
+    """Return the Pareto-optimal points, sorted by tokens per user."""
     found: list[_Place] = []
     for place in sorted(places, key=lambda one: (-one.per_user, -one.per_device)):
         if not found or place.per_device > found[-1].per_device:

@@ -22,7 +22,7 @@ from quire.errors import ConfigError, quoted, reason
 from quire.files import write_text
 
 Point = dict[str, Any]
-"""What is the same in all runs of a combination, and the means of numbers."""
+"""Values shared by all runs of a combination, and means of numbers."""
 
 _CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -33,30 +33,30 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlotArgs:
-    """What is drawn."""
+    """Arguments of the figures."""
 
     fig_dir: str = ""
-    """Directory of the figures, in the experiment's; by default that itself."""
+    """Subdirectory for the figures; by default the experiment's directory."""
     fig_by: str = ""
-    """Variables, with commas: a figure for each combination of their values."""
+    """Comma-separated variables: a figure for each combination of their values."""
     curve_by: str = ""
-    """Variables, with commas: a curve for each combination of their values."""
+    """Comma-separated variables: a curve for each combination of their values."""
     var_x: str = "total_token_throughput"
     """Variable of the x axis."""
     var_y: str = "median_ttft_ms"
     """Variable of the y axis."""
     filter_by: str = ""
-    """Conditions, with commas, of the points that are drawn:
+    """Comma-separated conditions for the points to draw:
     max_concurrency<1000,max_num_seqs<=64."""
     fig_name: str = "FIGURE"
-    """How the names of the files begin; values of --fig-by follow."""
+    """Prefix of the file names; values of --fig-by follow."""
     dry_run: bool = False
-    """Print what would be drawn, and draw nothing."""
+    """Print what would be drawn without drawing it."""
 
 
 def draw_sweep(directory: str, args: SweepPlotArgs) -> list[Path]:
-    """Draws the figures; their files. Raises ConfigError for a directory without results, for a
-    variable that they do not have, and for conditions that cannot be read."""
+    """Draw the figures; return their files. Raises ConfigError for a directory without results,
+    an unknown variable or an invalid condition."""
     points = [point for point in read_points(Path(directory)) if _passes(point, args.filter_by)]
     for name in (args.var_x, args.var_y, *_names(args.fig_by), *_names(args.curve_by)):
         if not any(name in point for point in points):
@@ -75,10 +75,12 @@ def draw_sweep(directory: str, args: SweepPlotArgs) -> list[Path]:
 
 
 def read_points(directory: Path) -> Iterator[Point]:
-    """The points of an experiment. Raises ConfigError."""
+    """Yield the points of an experiment. Raises ConfigError."""
     files = sorted(directory.rglob("summary.json"))
     if not files:
-        raise ConfigError(f"{directory} has no summary.json: it is no experiment of a sweep")
+        raise ConfigError(
+            f"{directory} must be the directory of a sweep experiment, with a summary.json"
+        )
     for file in files:
         try:
             runs = json.loads(file.read_text(encoding="utf-8"))
@@ -106,7 +108,7 @@ def _passes(point: Point, conditions: str) -> bool:
         found = _CONDITION.fullmatch(condition)
         if found is None:
             raise ConfigError(
-                f"--filter-by {quoted(condition)} is no condition; write it like max_concurrency<64"
+                f"--filter-by {quoted(condition)} must be a condition such as max_concurrency<64"
             )
         name, sign, text = found.groups()
         value = point.get(name)

@@ -1,4 +1,4 @@
-"""What all sweeps do with commands and results: a folder for an experiment, runs, tables."""
+"""Functions that all sweeps share: the experiment's folder, commands, results, tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quire.errors import BackendError, ConfigError
 
 
 def new_experiment(output_dir: str, name: str | None, resume: bool) -> Path:
-    """The folder of an experiment, which exists only if it is resumed. Raises ConfigError."""
+    """Return an experiment's folder, which may exist only with `resume`. Raises ConfigError."""
     directory = Path(output_dir) / (name or datetime.now().strftime("%Y%m%d_%H%M%S"))
     if resume != directory.exists():
         raise ConfigError(
@@ -35,12 +35,12 @@ def run_command(command: Sequence[str], *, shows_output: bool) -> None:
     except OSError as error:
         raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode:
-        told = (done.stderr or "").strip()[-600:]
-        raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {told}")
+        end = (done.stderr or "").strip()[-600:]
+        raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {end}")
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """What a benchmark has written. Raises BackendError."""
+    """Read the result of a benchmark. Raises BackendError."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -49,12 +49,12 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def file_name(text: str) -> str:
-    """A text as the name of a file."""
+    """Convert a text to a file name."""
     return re.sub(r"[^\w.=,+-]+", "_", text)[:200]
 
 
 def csv_of(results: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each run; lists are left out."""
+    """Return CSV with a row per run; lists are omitted."""
     rows = [
         {key: value for key, value in result.items() if not isinstance(value, (list, dict))}
         for result in results

@@ -37,7 +37,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepServeArgs:
-    """What is started, under which settings, and where the results go."""
+    """Commands and settings of the sweep, and the output of results."""
 
     serve_cmd: str
     """Command that starts the server: `quire serve ...`."""
@@ -48,31 +48,31 @@ class SweepServeArgs:
     serve_params: str | None = None
     """JSON file with settings of the server: a list of objects, or an object of objects."""
     bench_params: str | None = None
-    """JSON file with settings of the benchmark; every one is run with every server's."""
+    """JSON file with settings of the benchmark; each is combined with each server setting."""
     link_vars: str = ""
     """Options of server and benchmark that must be equal: max_num_seqs=max_concurrency,..."""
     output_dir: str = "results"
     """Directory of all experiments."""
     experiment_name: str | None = None
-    """Directory of this one, in there; the time by default."""
+    """Subdirectory of this experiment; by default the current time."""
     num_runs: int = 3
     """Runs of each combination."""
     warmup_num_prompts: int = 0
-    """Prompts of a run before the others, which does not count."""
+    """Prompts of an unmeasured warm-up run."""
     server_ready_timeout: int = 300
     """Seconds until a server must be ready."""
     show_stdout: bool = False
     """Show what server and benchmark print."""
     continue_on_error: bool = False
-    """Note a failed run and go on."""
+    """Record a failed run and continue."""
     dry_run: bool = False
-    """Print the commands, and run none."""
+    """Print the commands without running them."""
     resume: bool = False
-    """Go on with an experiment: what has its file is not run again."""
+    """Resume an experiment: runs that have a result file are skipped."""
 
 
 def run_sweep(args: SweepServeArgs) -> list[dict[str, Any]]:
-    """Runs all of it; returns the results of all runs. Raises ConfigError or BackendError."""
+    """Run the sweep; return the results of all runs. Raises ConfigError or BackendError."""
     return Sweep(args).run()
 
 
@@ -115,7 +115,7 @@ class Sweep:
     def _server(
         self, serve: Setting, wanted: Sequence[Setting]
     ) -> AbstractContextManager[ServerProcess | None]:
-        """The running server; none where all results are there, or nothing is to be run."""
+        """Return the running server; None if all results exist or this is a dry run."""
         command = serve.applied_to(self._serve_cmd)
         print(f"server: {shlex.join(command)}")
         places = [self._place(serve, bench) for bench in wanted]
@@ -130,7 +130,7 @@ class Sweep:
     def measure(
         self, server: ServerProcess | None, serve: Setting, bench: Setting
     ) -> list[dict[str, Any]]:
-        """All runs of one combination."""
+        """Run one combination; return all results."""
         place, found = self._place(serve, bench), []
         runs = [(number, place / f"run={number}.json") for number in range(self._args.num_runs)]
         if self._args.warmup_num_prompts:
@@ -172,7 +172,7 @@ class Sweep:
         return read_result(path)
 
     def _note_failure(self, place: Path, error: QuireError) -> None:
-        """Writes the failure down, or raises it unless the sweep is to go on."""
+        """Record the failure; raise it unless `continue_on_error` is set."""
         if not self._args.continue_on_error:
             raise error
         note = {"error_type": type(error).__name__, "error": str(error)}

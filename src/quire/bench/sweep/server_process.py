@@ -60,7 +60,7 @@ class ServerProcess:
         self.stop()
 
     def stop(self) -> None:
-        """Ends the server and the processes that it has started."""
+        """Stop the server and its child processes."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
@@ -71,7 +71,7 @@ class ServerProcess:
         self._process.wait()
 
     def reset_caches(self) -> None:
-        """Empties the prefix cache, so that no run profits from the one before."""
+        """Clear the prefix cache, so that runs are independent."""
         request = urllib.request.Request(f"{self._url}/reset_prefix_cache", method="POST")
         try:
             urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()

@@ -32,30 +32,30 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStartupArgs:
-    """What is started, under which settings, and where the results go."""
+    """Command and settings of the sweep, and the output of results."""
 
     startup_cmd: str = "quire bench startup"
     """Command that measures a start."""
     serve_params: str | None = None
     """JSON file with settings of the engine: a list of objects, or an object of objects."""
     startup_params: str | None = None
-    """JSON file with settings of the measurement; every one is run with every engine's."""
+    """JSON file with settings of the measurement; each is combined with each engine setting."""
     output_dir: str = "results"
     """Directory of all experiments."""
     experiment_name: str | None = None
-    """Directory of this one, in there; the time by default."""
+    """Subdirectory of this experiment; by default the current time."""
     num_runs: int = 1
     """Runs of each combination."""
     show_stdout: bool = False
     """Show what the command prints."""
     dry_run: bool = False
-    """Print the commands, and run none."""
+    """Print the commands without running them."""
     resume: bool = False
-    """Go on with an experiment: what has its file is not run again."""
+    """Resume an experiment: runs that have a result file are skipped."""
 
 
 def run_startup_sweep(args: SweepStartupArgs) -> list[dict[str, Any]]:
-    """Runs all of it; returns the results of all runs. Raises ConfigError or BackendError."""
+    """Run the sweep; return the results of all runs. Raises ConfigError or BackendError."""
     if args.num_runs < 1:
         raise ConfigError(f"num_runs must be at least 1, got {args.num_runs}")
     engines, startups = read_settings(args.serve_params), read_settings(args.startup_params)
@@ -77,7 +77,7 @@ def run_startup_sweep(args: SweepStartupArgs) -> list[dict[str, Any]]:
 def _measure(
     args: SweepStartupArgs, engine: Setting, startup: Setting, directory: Path
 ) -> list[dict[str, Any]]:
-    """All runs of one combination."""
+    """Run one combination; return all results."""
     place, found = directory / _name(engine, startup), []
     base = startup.applied_to(engine.applied_to(shlex.split(args.startup_cmd)))
     for number in range(args.num_runs):

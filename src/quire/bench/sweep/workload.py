@@ -21,21 +21,21 @@ from quire.errors import ConfigError
 _DEFAULT_NUM_PROMPTS = 1000
 _CONCURRENCY, _NUM_PROMPTS = "max_concurrency", "num_prompts"
 _DIGITS = 3
-"""Digits of a rate."""
+"""Significant digits of a rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepWorkloadArgs(SweepServeArgs):
-    """A sweep, and the load that it looks for."""
+    """Options of the sweep, and the load levels."""
 
     workload_var: Literal["request_rate", "max_concurrency"] = "request_rate"
-    """What makes the load: requests per second, or requests at once."""
+    """Variable of the load: requests per second or concurrent requests."""
     workload_iters: int = 10
-    """Levels of the load, with both ends."""
+    """Number of load levels, including both ends."""
 
 
 def run_workload_sweep(args: SweepWorkloadArgs) -> list[dict[str, Any]]:
-    """Runs all of it; returns the results of all runs. Raises ConfigError or BackendError."""
+    """Run the sweep; return the results of all runs. Raises ConfigError or BackendError."""
     return _WorkloadSweep(args).run()
 
 
@@ -78,7 +78,7 @@ class _WorkloadSweep(Sweep):
         return Setting(options, "-".join([*name, "WL", f"{self._variable}={value}"]))
 
     def _between(self, low: float, high: float) -> Sequence[float]:
-        """The levels between the ends, evenly; each once."""
+        """Return evenly spaced, distinct levels between the ends."""
         steps = range(1, self._num_levels - 1)
         values = [low + (high - low) * step / (self._num_levels - 1) for step in steps]
         if self._variable == _CONCURRENCY:
@@ -86,19 +86,21 @@ class _WorkloadSweep(Sweep):
         return sorted({float(f"{value:.{_DIGITS}g}") for value in values if value > 0})
 
     def _reached(self, run: Mapping[str, Any]) -> float:
-        """The load that the server kept up with: requests per second, or on average at once."""
+        """Return the sustained load: requests per second, or mean concurrent requests."""
         try:
             rate = float(run["request_throughput"])
             if self._variable == _CONCURRENCY:
                 return rate * float(run["mean_e2el_ms"]) / 1000
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"the benchmark tells no load: its result lacks {error}") from None
+            raise ConfigError(f"the result of the benchmark must contain {error}") from None
         if not math.isfinite(rate):
-            raise ConfigError(f"the benchmark tells no load: its request_throughput is {rate}")
+            raise ConfigError(
+                f"request_throughput of the benchmark must be a finite number, got {rate}"
+            )
         return rate
 
     def _num_prompts(self, bench: Setting) -> int:
-        """Requests of a run."""
+        """Return the number of requests per run."""
         given = _value(bench, _NUM_PROMPTS)
         words = iter(self.bench_cmd)
         for word in words:

@@ -13,16 +13,16 @@ from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_server_options(parser, "MESSAGE")
-    parser.add_argument("--system-prompt", help="Goes before the conversation.")
+    parser.add_argument("--system-prompt", help="System message before the conversation.")
     parser.add_argument(
         "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """One message with `-q`, each line of a pipe, or a conversation at the terminal."""
+    """Send the message of `-q`, or each line of a pipe, or start a conversation at the terminal."""
     server = Server(args.url, args.api_key)
     model = args.model_name or server.first_model()
     conversation = RemoteConversation(server, model, args.system_prompt)

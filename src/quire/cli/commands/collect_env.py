@@ -1,4 +1,4 @@
-"""Print the facts about this machine and installation that a report of a problem needs."""
+"""Print the facts about this machine and installation that a bug report needs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
-    parser.add_argument("--json", action="store_true", help="Print JSON, for programs to read.")
+    """Declare the options."""
+    parser.add_argument("--json", action="store_true", help="Print JSON for programs.")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints them."""
+    """Print the facts."""
     quiet_log()
     facts = collect()
     if args.json:

@@ -13,12 +13,12 @@ from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_server_options(parser, "PROMPT")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Completes `-q`'s prompt, or every line that comes in."""
+    """Complete the prompt of `-q`, or every line of the input."""
     server = Server(args.url, args.api_key)
     model = args.model_name or server.first_model()
     conversation = RemoteConversation(server, model)
@@ -28,7 +28,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     prompt = "> " if is_interactive() else ""
     if prompt:
-        print(f"{model} at {server.url}. Ctrl+D leaves.")
+        print(f"{model} at {server.url}. Ctrl+D quits.")
     while (line := read_line(prompt)) is not None:
         _complete(conversation, line, args.stats)
     return 0

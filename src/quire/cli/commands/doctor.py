@@ -1,6 +1,6 @@
-"""Check this machine and this installation: what works, what is missing, how to get it.
+"""Check this machine and this installation: what works, what is missing, and how to install it.
 
-The exit code is 0 when models can run, 1 when something essential is missing.
+The exit code is 0 if models can run, 1 if something essential is missing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _MARKS = {"good": "ok  ", "note": "note", "bad": "BAD "}
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
-    parser.add_argument("--json", action="store_true", help="Print JSON, for programs to read.")
+    """Declare the options."""
+    parser.add_argument("--json", action="store_true", help="Print JSON for programs.")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints every finding; 1 if one is bad."""
+    """Print every finding. Returns 1 if one of them is bad."""
     findings = list(all_findings())
     is_healthy = all(finding.level != "bad" for finding in findings)
     if args.json:

@@ -1,6 +1,6 @@
-"""Show what a model becomes here: its program, its memory, what computes it, and the bounds.
+"""Show the plan for a model on this machine: its program, memory, backend, and bounds.
 
-Reads the checkpoint's configuration and the machine, and times steps with made-up weights; loads no
+Reads the checkpoint's configuration and the machine, and times steps with random weights; loads no
 weights.
 """
 
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from quire.planning.plan import EnginePlan
 
 
-_STEP_PARTS = "activations, and what products, attention and sampling work in"
+_STEP_PARTS = "activations and buffers of matrix products, attention and sampling"
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_engine_options(parser)
     parser.add_argument(
-        "--full", action="store_true", help="Every layer; alike ones are not folded."
+        "--full", action="store_true", help="Print every layer; do not fold equal layers."
     )
     parser.add_argument(
-        "--json", action="store_true", help="The plan as JSON, without the program."
+        "--json", action="store_true", help="Print the plan as JSON, without the program."
     )
     parser.add_argument(
         "--no-timing",
         action="store_true",
-        help="Without the speed to expect here, for which steps are timed for some seconds.",
+        help="Skip the estimate of speed, for which steps are timed for some seconds.",
     )
     parser.add_argument(
-        "--usage", choices=["llm", "server"], default="llm", help="Whose defaults are shown."
+        "--usage", choices=["llm", "server"], default="llm", help="Use the defaults of this usage."
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints the plan of an engine that is not built. Raises what building would raise."""
+    """Print the plan of an engine without building it. Raises the same errors as building it."""
     from quire.planning.plan import plan_engine, settle
     from quire.planning.speed.expected import expected_speeds
     from quire.program.printer import format_program
 
-    quiet_log()  # what the plan logs, the page below says better
+    quiet_log()  # the output below covers the log lines of planning
     given = engine_args(args)
     plan = plan_engine(given, args.usage)
     speeds = None if args.no_timing else expected_speeds(given, plan, args.usage)
@@ -76,7 +76,7 @@ def execute(args: argparse.Namespace) -> int:
     for line in speed_lines(speeds):
         print(line)
     served = plan if args.usage == "server" else settle(given, "server", plan.facts)
-    print("\nbounds of a server (what is limited, to how much, and what happens beyond)")
+    print("\nbounds of a server (limit, value, and what happens beyond it)")
     for row in _server_rows(served):
         print(row)
     return 0
@@ -127,7 +127,7 @@ def _arithmetic(plan: EnginePlan) -> str:
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """By kind: the last part of a slot's name, its layer left out; and by format."""
+    """Rows per parameter kind (the name without its layer number) and per format."""
     from quire.program import GroupedFormat
 
     kinds: dict[tuple[str, str], list[int]] = {}
@@ -135,7 +135,7 @@ def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         words = [word for word in param.name.split(".") if not word.isdigit()]
         weight_format = str(param.format)
         if isinstance(param.format, GroupedFormat):
-            weight_format += f" ({param.format.bits_per_weight:.2f} bits a weight)"
+            weight_format += f" ({param.format.bits_per_weight:.2f} bits per weight)"
         kinds.setdefault((" ".join(words), weight_format), []).append(param.num_elements)
     total = sum(sum(sizes) for sizes in kinds.values())
     largest = sorted(kinds.items(), key=lambda kind: -sum(kind[1]))
@@ -171,7 +171,8 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _read_by_a_token(plan: EnginePlan) -> str:
-    """Bytes of weights, which bound the speed of one stream, and how many experts are in them."""
+    """Bytes of weights read per token, which limit the speed of one stream, and the experts
+    used."""
     from quire.program import Experts, some_tokens
 
     program = plan.compiled.program
@@ -182,7 +183,7 @@ def _read_by_a_token(plan: EnginePlan) -> str:
 
 
 def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """What a token and the longest request hold, and in which groups of layers."""
+    """Memory of one token and of the longest request, and its groups of layers."""
     needs, cache = plan.needs, plan.config.cache
     groups, longest = cache.layout.groups, plan.config.model.max_model_len
     per_token = len(groups) * cache.block_bytes / cache.block_size
@@ -206,7 +207,7 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers, neighbours folded: `0..4, 6`."""
+    """Format ascending numbers with ranges folded: `0..4, 6`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -217,7 +218,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _origin(plan: EnginePlan) -> str:
-    """Where the weights come from, unless they are packed from a checkpoint at each start."""
+    """The origin of the weights; empty if they are converted from a checkpoint at each start."""
     if plan.config.model.weights == "dummy":
         return ", random numbers (load_format=dummy)"
     packed = plan.facts.checkpoint.packed
@@ -240,7 +241,7 @@ def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _server_rows(plan: EnginePlan) -> list[str]:
-    """With the default options of a server, in the order in which a request meets them."""
+    """The bounds of a server with default options, in the order in which a request meets them."""
     from quire.server import ServerArgs, describe_bounds
 
     return [
@@ -250,7 +251,7 @@ def _server_rows(plan: EnginePlan) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Records and paths as JSON has them."""
+    """Convert records and paths to JSON types."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):

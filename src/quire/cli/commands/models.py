@@ -1,4 +1,4 @@
-"""List the architectures that can be run, with well-known models of each."""
+"""List the supported architectures, with well-known models of each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from quire.models import ModelFamily, ModelRegistry
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
-    parser.add_argument("--json", action="store_true", help="Print JSON, for programs to read.")
-    parser.add_argument("--markdown", action="store_true", help="Print the table of the documents.")
+    """Declare the options."""
+    parser.add_argument("--json", action="store_true", help="Print JSON for programs.")
+    parser.add_argument("--markdown", action="store_true", help="Print the table for docs.")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints a row for each family."""
+    """Print one row per family."""
     rows = families()
     if args.json:
         found = {family.name: [family.models, list(names)] for family, names in rows}
@@ -38,7 +38,7 @@ def markdown() -> str:
 
 
 def families() -> list[tuple[ModelFamily, list[str]]]:
-    """Every family with its architectures, by the first of these."""
+    """Every family with its architectures, sorted by the first architecture."""
     found: dict[str, tuple[ModelFamily, list[str]]] = {}
     for name in ModelRegistry.get_supported_archs():
         family = ModelRegistry.resolve([name])

@@ -1,7 +1,7 @@
-"""Pack a model's weights once, so that it starts at once: `quire quantize MODEL OUT`.
+"""Quantise a model's weights once, for a faster start: `quire quantize MODEL OUT`.
 
-OUT becomes a model directory like any other: `quire run OUT`, `quire serve OUT`. Its weights
-lie as this machine's processor reads them and are used in place, shared by all processes.
+OUT becomes a normal model directory: `quire run OUT`, `quire serve OUT`. Its weights have the
+memory layout of this machine's processor and are memory-mapped, so that all processes share them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _OPTIONS = (
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("places", nargs="*", metavar="MODEL OUT", help=_PLACES_HELP)
     fields = {field.name for field in dataclasses.fields(EngineArgs)}
     add_options(parser, EngineArgs, title="model", skip=fields - set(_OPTIONS))
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Packs, and says what came of it."""
+    """Convert the model and print a summary."""
     places = list(args.places)
     if hasattr(args, "model"):
         places.insert(0, args.model)
@@ -46,10 +46,10 @@ def execute(args: argparse.Namespace) -> int:
     form = f"{arithmetic.quantization}, " * bool(arithmetic.quantization) + arithmetic.dtype
     print(
         f"{packed.path}: {format_bytes(packed.num_bytes)} of weights, {form}, for tier "
-        f"{packed.isa}. It starts with `quire run {packed.path}`."
+        f"{packed.isa}. Start it with `quire run {packed.path}`."
     )
     return 0
 
 
 _EXAMPLE = "for example: quire quantize Qwen/Qwen3-0.6B qwen3-int8 --quantization int8"
-_PLACES_HELP = "The model, a directory or a hub id, and the directory to make."
+_PLACES_HELP = "The model (a directory or a hub id), and the directory to create."

@@ -1,7 +1,7 @@
 """Generate text or chat in this process, without a server: `quire run [MODEL] [PROMPT]`.
 
-Without a prompt: a conversation at the terminal, or one answer to the text of a pipe. Without a
-model: the bundled demo model.
+Without a prompt, it starts a conversation at the terminal, or answers the text of a pipe. Without a
+model, it uses the bundled demo model.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop")
 _ONE_USER = {"max_num_seqs": 16, "disable_log_stats": True}
-"""For one user: few requests need less memory, and log lines would interrupt the answer."""
+"""Defaults for one user: few requests need less memory, and log lines would disturb the answer."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("words", nargs="*", metavar="MODEL PROMPT", help=_WORDS_HELP)
     group = parser.add_argument_group("answer")
-    group.add_argument("--system-prompt", help="Goes before the conversation.")
+    group.add_argument("--system-prompt", help="System message before the conversation.")
     group.add_argument(
         "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
     )
-    group.add_argument("--temperature", type=float, help="0 always takes the likeliest token.")
+    group.add_argument("--temperature", type=float, help="0: always take the likeliest token.")
     group.add_argument("--top-p", type=float, help="Keep the likeliest tokens up to this share.")
     group.add_argument("--top-k", type=parse_count, help="Keep this many of the likeliest tokens.")
     group.add_argument("--min-p", type=float, help="Drop tokens below this share of the best.")
-    group.add_argument("--max-tokens", type=parse_count, help="Most tokens of an answer.")
+    group.add_argument("--max-tokens", type=parse_count, help="Maximum tokens of an answer.")
     group.add_argument("--stop", nargs="+", help="Texts that end the answer.")
     group.add_argument("--stats", action="store_true", help="Show speed after each answer.")
     group.add_argument("--verbose", action="store_true", help="Show the engine's log.")
@@ -50,7 +50,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """One answer, or a conversation. The exit code is 0 unless something failed."""
+    """Give one answer, or hold a conversation. Returns 0 unless something failed."""
     model, prompt = split_words(args.words, getattr(args, "model", None))
     if model is not None:
         args.model = model
@@ -95,21 +95,21 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
 
 
 def _no_template(conversation: LocalConversation) -> str:
-    """A sentence about a model that cannot chat, with a space after it; "" for one that can."""
+    """A sentence for a model that cannot chat, with a trailing space; empty for a chat model."""
     if conversation.is_chat:
         return ""
     return (
-        "It has no chat template, so it continues your text, and it sees no earlier message. "
-        "--chat-template FILE gives it one. "
+        "It has no chat template, so it continues your text and ignores earlier messages. "
+        "Set a template with --chat-template FILE. "
     )
 
 
 def split_words(words: list[str], model: str | None) -> tuple[str | None, str | None]:
-    """The model and the prompt among the positional words; None for one that is not given.
+    """The model and the prompt among the positional words; None if one is not given.
 
-    A single word is a model if it is written like one; otherwise it is the prompt. Raises
-    ConfigError for too many words, and for a single word that looks like the name of a model that
-    is not on this machine: it may be a mistyped model or a prompt.
+    A single word is a model if it looks like one; otherwise it is the prompt. Raises ConfigError
+    for too many words, and for a single word that looks like a model name but is not on this
+    machine: it may be a mistyped model or a prompt.
     """
     if model is not None:
         if len(words) > 1:
@@ -128,25 +128,25 @@ def split_words(words: list[str], model: str | None) -> tuple[str | None, str | 
 
 
 def _is_name(word: str) -> bool:
-    """Whether a word is a path, or has no other characters than the name of a model."""
+    """Whether a word is an existing path, or has only characters that model names may have."""
     return _NAME.fullmatch(word) is not None or (len(word) < 4096 and Path(word).exists())
 
 
 def _check_known(word: str) -> None:
-    """Raises ConfigError unless the word is a path, a hub id, or the name of a model that is here.
+    """Raises ConfigError unless the word is a path, a hub id, or the name of a local model.
 
-    A word without a slash is not looked up at the hub: it may be a prompt.
+    A word without a slash is not looked up on the hub, because it may be a prompt.
     """
     cache = env.hub_cache_dir()
     if "/" in word or word == DEMO_MODEL or Path(word).exists() or is_cached(word, cache):
         return
     raise ConfigError(
-        f"there is no model {word!r}. Give a directory, a GGUF file, or a hub id such as "
+        f"the model {word!r} was not found. Give a directory, a GGUF file, or a hub id such as "
         f"Qwen/Qwen3-0.6B.{suggestion(word, cache)} If {word!r} is a prompt, name the model too: "
         f"quire run {DEMO_MODEL} {word}"
     )
 
 
 _NAME = re.compile(r"[\w~.@:/+-]{1,4096}", re.ASCII)
-_WORDS_HELP = "A model directory, GGUF file or hub id, a prompt, or both. A single word is taken \
-for a model, a text with spaces for a prompt."
+_WORDS_HELP = "A model directory, GGUF file or hub id, a prompt, or both. A single word is used as \
+a model, a text with spaces as a prompt."

@@ -1,7 +1,8 @@
-"""Answer a file of OpenAI batch requests: one JSON request per line in, one reply per line out.
+"""Answer a file of OpenAI batch requests: one JSON request per input line, one reply per output
+line.
 
-Many lines run at the same time, as on a server. Replies are written in the order of the lines. An
-invalid line gets an error as its reply and does not affect the others. Files may be http URLs.
+Many lines run concurrently, as on a server. Replies are written in input order. An invalid line
+gets an error as its reply and does not affect other lines. Files may be http URLs.
 """
 
 from __future__ import annotations
@@ -49,27 +50,27 @@ _OF_THE_SERVER = (
     "enable_per_request_metrics", "fingerprint_mode", "fingerprint_value", "enable_log_outputs",
     "max_log_len",
 )  # fmt: skip
-"""Options of the server that shape replies and the log."""
+"""Server options that affect replies and the log."""
 
 
 @dataclass(slots=True)
 class _Counts:
-    """What became of the lines."""
+    """Counters of processed lines."""
 
     total: int = 0
     failed: int = 0
     nameless: int = 0
-    """Lines without a custom_id, so that no reply can be matched to them."""
+    """Lines without a custom_id, whose replies cannot be matched to a request."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add = parser.add_argument
     add("-i", "--input-file", metavar="FILE", help="Requests, one JSON per line; a path or URL.")
-    add("-o", "--output-file", metavar="FILE", help="Where the replies go; a path or URL (PUT).")
-    add("--output-tmp-dir", metavar="DIR", help="Where replies lie before they go to a URL.")
-    add("--disable-tqdm", action="store_true", help="No progress bar.")
-    add("--enable-metrics", action="store_true", help="Serve Prometheus metrics meanwhile.")
+    add("-o", "--output-file", metavar="FILE", help="File for the replies; a path or URL (PUT).")
+    add("--output-tmp-dir", metavar="DIR", help="Directory for replies before their upload.")
+    add("--disable-tqdm", action="store_true", help="Show no progress bar.")
+    add("--enable-metrics", action="store_true", help="Serve Prometheus metrics during the run.")
     add("--host", "--url", dest="metrics_host", default="127.0.0.1", help="Host of the metrics.")
     add("--port", dest="metrics_port", type=int, default=8000, help="Port of the metrics.")
     fields = {field.name for field in dataclasses.fields(ServerArgs)}
@@ -80,7 +81,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Answers every line. Returns 1 if there is a line to which no reply can be matched."""
+    """Answer every line. Returns 1 if a line has no custom_id to match its reply to."""
     from quire.cli.in_process import InProcessServer
 
     if not args.input_file or not args.output_file:
@@ -98,7 +99,7 @@ def execute(args: argparse.Namespace) -> int:
     answered = counts.total - counts.failed
     print(f"{answered} of {counts.total} requests answered; replies: {args.output_file}")
     if counts.failed:
-        print(f"{counts.failed} failed; each has its error in the replies", file=sys.stderr)
+        print(f"{counts.failed} failed; their replies contain the errors", file=sys.stderr)
     if counts.nameless:
         print(
             f"{counts.nameless} of these have no custom_id: their errors have custom_id null",
@@ -110,7 +111,7 @@ def execute(args: argparse.Namespace) -> int:
 async def _answer_file(
     server: InProcessServer, source: Path, output: Path, args: argparse.Namespace
 ) -> _Counts:
-    """Writes the replies. The file appears when it is complete."""
+    """Write the replies. The file appears when it is complete."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     counts = _Counts()
@@ -134,7 +135,7 @@ async def _answer_file(
 
 
 def _line(reply: dict[str, Any]) -> bytes:
-    """JSON in UTF-8; a lone surrogate in a custom_id is escaped."""
+    """Encode a reply as JSON in UTF-8; lone surrogates in a custom_id are escaped."""
     try:
         return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
@@ -147,8 +148,8 @@ async def _in_order(
     at_once: int,
     on_answered: Callable[[], object],
 ) -> Any:
-    """Answers up to `at_once` lines at a time; yields the replies in the order of the lines.
-    `on_answered` is called for each line as soon as its reply is there, in any order."""
+    """Answer up to `at_once` lines concurrently; yields the replies in input order. `on_answered`
+    is called when a line is answered, in any order."""
     in_work: collections.deque[asyncio.Task[dict[str, Any]]] = collections.deque()
     try:
         for record in records:
@@ -175,7 +176,7 @@ def _records(lines: IO[bytes]) -> Iterator[bytes]:
 
 
 async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
-    """The reply to one line, which may be an error. Never raises because of the line's contents."""
+    """The reply to one line, which may be an error. Invalid contents never raise."""
     reply: dict[str, Any] = {
         "id": f"batch_req_{uuid.uuid4().hex}", "custom_id": None, "response": None, "error": None,
     }  # fmt: skip
@@ -184,7 +185,7 @@ async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
             raise ValueError(f"the line is longer than {_MAX_LINE_BYTES} bytes")
         record = json.loads(line)
         if not isinstance(record, dict):
-            raise ValueError("a request is a JSON object")
+            raise ValueError("the request must be a JSON object")
         if isinstance(record.get("custom_id"), str):
             reply["custom_id"] = record["custom_id"]
         path, body = _checked(record)
@@ -195,22 +196,22 @@ async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
         "status_code": answer.status, "request_id": answer.request_id, "body": answer.body,
     }  # fmt: skip
     if answer.status != 200:
-        told = answer.body.get("error", answer.body) if isinstance(answer.body, dict) else {}
-        return {**reply, "error": told}
+        found = answer.body.get("error", answer.body) if isinstance(answer.body, dict) else {}
+        return {**reply, "error": found}
     return reply
 
 
 def _checked(record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Path and body of a request. Raises ValueError for an invalid one."""
+    """The path and body of a request. Raises ValueError if it is invalid."""
     if not isinstance(record.get("custom_id"), str):
-        raise ValueError('custom_id is missing: write {"custom_id": "my-1", ...}')
+        raise ValueError('custom_id must be a string: write {"custom_id": "my-1", ...}')
     if record.get("method", "POST") != "POST":
-        raise ValueError(f"method {record['method']!r} is not known; use POST")
+        raise ValueError(f"method must be POST, not {record['method']!r}")
     path, body = record.get("url"), record.get("body")
     if path not in PATHS:
-        raise ValueError(f"url {path!r} is not known; use {' or '.join(PATHS)}")
+        raise ValueError(f"url must be {' or '.join(PATHS)}, not {path!r}")
     if not isinstance(body, dict):
-        raise ValueError("body is missing: it is the JSON object of the request to the url")
+        raise ValueError("body must be a JSON object: the request to the url")
     if body.get("stream"):
-        raise ValueError("a batch is not streamed; leave stream out")
+        raise ValueError("stream must be false or absent: a batch is not streamed")
     return str(path), body

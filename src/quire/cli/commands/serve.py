@@ -1,4 +1,4 @@
-"""Serve a model over HTTP: the OpenAI API, metrics, and a page with a chat and a live view."""
+"""Serve a model over HTTP: the OpenAI API, metrics, and a web page with a chat and a live view."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from quire.server.args import ServerArgs
 from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 
 _COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser"}
-"""Options of the server that the short help has."""
+"""Server options shown in the short help."""
 _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
-"""Options of the server; where the engine has one of that name, it is the server's."""
+"""Server options; if the engine has an option of the same name, the server's applies."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options: the server's, the engine's, and vLLM's without effect."""
+    """Declare the options: the server's, the engine's, and vLLM's options without effect."""
     add_options(parser, ServerArgs, title="Frontend", skip={"middleware"})
     parser.add_argument(
         "--middleware", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="PATH",
-        help="Own ASGI middleware by import path; may be given several times.",
+        help="Import path of your own ASGI middleware; may be given several times.",
     )  # fmt: skip
     add_engine_options(parser, record=AsyncEngineArgs, skip=_SHARED)
     add_unsupported(parser, UNSUPPORTED_FLAGS)
@@ -38,7 +38,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serves until a signal; the exit code is the server's."""
+    """Serve until a signal arrives; returns the server's exit code."""
     unblock_stderr()
     check_flags(vars(args))
     server_args = read(ServerArgs, args, defaults=server_defaults())

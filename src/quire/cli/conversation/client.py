@@ -1,6 +1,6 @@
 """A client for OpenAI-compatible servers, for `quire chat` and `quire complete`.
 
-Uses the standard library only. Knows HTTP, JSON and server-sent events, and no terminal.
+Uses only the standard library. It handles HTTP, JSON and server-sent events, and no terminal I/O.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Piece:
 
 @dataclass(slots=True)
 class Server:
-    """One server, by the URL of its API (`http://host:port/v1`); `/v1` may be left out.
+    """One server, given by the URL of its API (`http://host:port/v1`); `/v1` is optional.
 
-    Each request has its own connection: closing it early makes the server stop the request.
+    Each request has its own connection; closing it early makes the server stop the request.
     """
 
     url: str
@@ -50,7 +50,7 @@ class Server:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--url {self.url!r}: write it like http://localhost:8000/v1")
+            raise ConfigError(f"--url {self.url!r} must be a URL like http://localhost:8000/v1")
         if parts.path in ("", "/"):
             parts = parts._replace(path="/v1")
         self.url = parts.geturl().rstrip("/")
@@ -60,7 +60,7 @@ class Server:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def first_model(self) -> str:
-        """The id of the first model the server lists. Raises ServerError when there is none."""
+        """The id of the first model that the server lists. Raises ServerError if there is none."""
         connection, response = self._send("GET", "/models", None)
         try:
             reply = json.loads(response.read(_MAX_REPLY_BYTES))
@@ -71,7 +71,7 @@ class Server:
             connection.close()
 
     def sampling_defaults(self) -> SamplingDefaults | None:
-        """The sampling defaults of a Quire server; None for another server, or while it loads."""
+        """The sampling defaults of a Quire server; None for other servers, or while it loads."""
         try:
             connection, response = self._send("GET", "/quire/live", None, has_version=False)
         except ServerError:
@@ -85,7 +85,7 @@ class Server:
             connection.close()
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Piece]:
-        """Posts a streaming request and yields its pieces as they arrive."""
+        """Post a streaming request and yield its pieces as they arrive."""
         payload = {**body, "stream": True, "stream_options": {"include_usage": True}}
         connection, response = self._send("POST", path, payload)
         try:
@@ -99,7 +99,7 @@ class Server:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, has_version: bool = True
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """`has_version`: the path is below `/v1`."""
+        """Send a request. `has_version`: the path is below `/v1`."""
         connection = self._connect()
         base = urlsplit(self.url).path.rstrip("/")
         target = (base if has_version else base.removesuffix("/v1")) + path
@@ -128,7 +128,7 @@ class Server:
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[Any]:
-    """The JSON of each `data:` line until `[DONE]`; comments and other fields are ignored."""
+    """Yields the JSON of each `data:` line until `[DONE]`; ignores comments and other fields."""
     while line := response.readline(_MAX_EVENT_BYTES):
         if not line.startswith(b"data:"):
             continue

@@ -1,4 +1,4 @@
-"""The sampling settings of a conversation that the user has not chosen."""
+"""Values of sampling settings that the user has not set."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _NEUTRAL = {
     "min_p": "0.0, all tokens", "max_tokens": "as the context has room for", "seed": "random",
     "stop": "none",
 }  # fmt: skip
-"""What applies to a setting that nobody has chosen."""
+"""Values of settings without any default."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Where a setting's value comes from when the user has not chosen one."""
+    """Origins of a setting's value if the user has not set it."""
 
     model: Mapping[str, Any]
-    """The defaults that the checkpoint recommends; the engine applies them itself."""
+    """Defaults recommended by the checkpoint; the engine applies them itself."""
     chat: Mapping[str, Any]
-    """What a front end for people adds to them (`chat_sampling_params`)."""
+    """Additional defaults for chats with people (`chat_sampling_params`)."""
 
     def shown(self, name: str) -> str:
-        """The value of a setting, and where it comes from."""
+        """The value of a setting and its origin, as text."""
         if name in self.chat:
             return f"{self.chat[name]} (default)"
         if name in self.model:

@@ -54,7 +54,8 @@ class LocalConversation(Conversation):
         return bool(self._renderer.templates)
 
     def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
-        """The reasoning and the answer, piece by piece; closing the generator ends the request."""
+        """Yields the reasoning and the answer in pieces; closing the generator aborts the
+        request."""
         if not self.is_chat:
             for text in self._generate({"prompt": messages[-1]["content"]}, self._params()):
                 yield from _as_content(text)
@@ -73,7 +74,7 @@ class LocalConversation(Conversation):
         yield from parser.finish()
 
     def _format(self) -> ReplyFormat:
-        """How the model writes its reasoning; found out with the first message."""
+        """The model's reply format, which is detected for the first message."""
         if self._found is None:
             choice = FormatChoice.of(None, self._reasoning_parser)
             self._found = find_blocking(choice, self.engine.model_config, self._renderer)
@@ -95,13 +96,14 @@ class LocalConversation(Conversation):
             self.engine.abort_request(request_id)
 
     def _params(self) -> SamplingParams:
-        """The user's settings over the defaults; `max_tokens` is unlimited by default."""
+        """Sampling parameters from the user's settings and the defaults; no limit of
+        `max_tokens`."""
         defaults = self.engine.model_config.default_sampling_params
         wanted = {"max_tokens": None, **defaults, **self.sampling()}
         return SamplingParams.from_optional(output_kind=RequestOutputKind.DELTA, **wanted)
 
     def close(self) -> None:
-        """Frees the model."""
+        """Free the model."""
         self._renderer.close()
         self.engine.shutdown()
 

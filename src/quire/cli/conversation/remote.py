@@ -1,4 +1,4 @@
-"""The server's side of `quire chat` and `quire complete`: options, and a conversation over HTTP."""
+"""The client side of `quire chat` and `quire complete`: options, and a conversation over HTTP."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from quire.parsers.events import Content, Event, Reasoning
 
 
 def add_server_options(parser: Parser, quick_metavar: str) -> None:
-    """The options that both commands share; the names are vLLM's."""
+    """Add the options that both commands share, with vLLM's names."""
     parser.add_argument(
         "--url",
         default="http://localhost:8000/v1",
-        help="The server's address; /v1 may be left out.",
+        help="The server's address; /v1 is optional.",
     )
-    parser.add_argument("--model-name", help="The model; without it, the first one listed.")
-    parser.add_argument("--api-key", help="Wins over the environment's OPENAI_API_KEY.")
-    parser.add_argument("--max-tokens", type=parse_count, help="Most tokens of an answer.")
-    parser.add_argument("--temperature", type=float, help="0 always takes the likeliest token.")
+    parser.add_argument("--model-name", help="The model (default: the first one listed).")
+    parser.add_argument("--api-key", help="Overrides the environment variable OPENAI_API_KEY.")
+    parser.add_argument("--max-tokens", type=parse_count, help="Maximum tokens of an answer.")
+    parser.add_argument("--temperature", type=float, help="0: always take the likeliest token.")
     parser.add_argument("--stats", action="store_true", help="Show speed after each answer.")
     parser.add_argument(
-        "-q", "--quick", metavar=quick_metavar, help="Send this one, print the answer and leave."
+        "-q", "--quick", metavar=quick_metavar, help="Send only this, print the answer and quit."
     )
 
 
@@ -36,7 +36,7 @@ def settings_of(args: argparse.Namespace) -> dict[str, object]:
 
 
 class RemoteConversation(Conversation):
-    """A conversation with a model behind `/v1/chat/completions`, or `/v1/completions`."""
+    """A conversation over `/v1/chat/completions` or `/v1/completions`."""
 
     def __init__(self, server: Server, model: str, system_prompt: str | None = None) -> None:
         super().__init__(system_prompt)
@@ -45,7 +45,7 @@ class RemoteConversation(Conversation):
         self.defaults = server.sampling_defaults()
 
     def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
-        """The reasoning and the answer, as the server tells them apart."""
+        """Yields reasoning and answer, as the server separates them."""
         body = {"model": self._model, "messages": messages, **self.sampling()}
         if variables := self.template_variables():
             body["chat_template_kwargs"] = variables
@@ -62,10 +62,10 @@ class RemoteConversation(Conversation):
         except ServerError as error:
             if "chat template" not in str(error):
                 raise
-            raise ServerError(f"{error} `quire complete` continues a text without one.") from None
+            raise ServerError(f"{error} `quire complete` works without one.") from None
 
     def complete(self, prompt: str) -> Iterator[str]:
-        """The continuation of a plain text."""
+        """Yields the continuation of a plain text."""
         body = {"model": self._model, "prompt": prompt, **self.sampling()}
         for piece in self._server.stream("/completions", body):
             yield piece.text

@@ -1,6 +1,6 @@
 """The conversation loop of `quire run` and `quire chat`: prompts, slash commands, streaming.
 
-Knows only the interface `Conversation`, not whether it is an engine in this process or a server.
+Uses only the interface `Conversation`, which may be a local engine or a server.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ SETTINGS: dict[str, Callable[[str], object]] = {
     "seed": int,
     "stop": str,
 }
-"""The settings of `/set`, and the parser of each value."""
+"""The settings of `/set`, with a parser for each value."""
 
 RETRIABLE = (RequestError, ServerError)
-"""Errors of one message, after which the conversation goes on."""
+"""Errors of one message, after which the conversation continues."""
 
 REASONING: dict[str | None, bool | None] = {"on": True, "off": False, "": None, None: None}
-"""Words for whether to reason; None: the user has not chosen."""
+"""Values of the reasoning option; None: not set by the user."""
 
 _HELP = """\
   /help                show this
-  /reset               forget the conversation
+  /reset               clear the conversation
   /system [TEXT]       set the system prompt (empty: none) and start over
-  /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` undoes it
-  /reasoning [on|off]  whether to reason before answers (empty: as the model does)
-  /stats               show speed after each answer, or stop showing it
-  /quit                leave (Ctrl+D too)
-Ctrl+C stops an answer. Tab completes commands. A text between lines of \"\"\" may have many lines;
+  /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` resets it
+  /reasoning [on|off]  whether to reason before answers (empty: the model's default)
+  /stats               show or hide the speed after each answer
+  /quit                quit (Ctrl+D too)
 a line that ends with \\ continues on the next one."""
 
 COMMANDS = ("/help", "/reset", "/system", "/set", "/reasoning", "/stats", "/quit")
@@ -61,45 +60,45 @@ class TokenCounts:
 
 
 class Conversation(ABC):
-    """The interface to a chat model, and the message history. Owned by the main thread.
+    """The interface to a chat model, with the message history. Owned by the main thread.
 
-    Invariant: `history` holds pairs of message and answer only. A stopped answer is kept in part; a
-    failed one is not kept.
+    Invariant: `history` contains only pairs of message and answer. If an answer is stopped, its
+    first part is kept; a failed one is not kept.
     """
 
     def __init__(self, system_prompt: str | None = None) -> None:
         self.system_prompt = system_prompt
         self.settings: dict[str, object] = {}
-        """What the user has chosen."""
+        """Settings that the user has set."""
         self.defaults: SamplingDefaults | None = None
-        """What applies to other settings; None: it is not known."""
+        """Defaults of other settings; None: unknown."""
         self.reasoning: bool | None = None
-        """Whether the model reasons before it answers; None: as its chat template has it."""
+        """Whether the model reasons before it answers; None: the chat template's default."""
         self.history: list[dict[str, str]] = []
         self.counts = TokenCounts()
 
     @abstractmethod
     def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
-        """Yields the reasoning and the answer in pieces; fills `counts`. Closing it stops the
-        request."""
+        """Yields the reasoning and the answer in pieces and fills `counts`. Closing the generator
+        stops the request."""
 
     def sampling(self) -> dict[str, object]:
-        """The settings to ask for; the engine or the server adds the model's defaults."""
+        """The settings to request; the engine or the server adds the model's defaults."""
         return {**(self.defaults.chat if self.defaults else {}), **self.settings}
 
     def template_variables(self) -> dict[str, bool]:
-        """The chat template's variables for reasoning: templates have one name or the other."""
+        """The chat template's variables for reasoning; templates use one of the two names."""
         if self.reasoning is None:
             return {}
         return {"enable_thinking": self.reasoning, "thinking": self.reasoning}
 
     def messages_with(self, text: str) -> list[dict[str, str]]:
-        """The whole conversation, the new message last."""
+        """The whole conversation, with the new message last."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, *self.history, {"role": "user", "content": text}]
 
     def remember(self, text: str, reply: Message) -> None:
-        """Adds a message and its reply to the history."""
+        """Add a message and its reply to the history."""
         answer = {"role": "assistant", "content": reply.content}
         if reply.reasoning:
             answer["reasoning"] = reply.reasoning
@@ -108,16 +107,16 @@ class Conversation(ABC):
 
 @dataclass(slots=True)
 class Repl:
-    """Reads messages until the user quits."""
+    """Reads and answers messages until the user quits."""
 
     conversation: Conversation
     name: str
-    """Of the history file."""
+    """Name of the history file."""
     show_stats: bool = False
     _stop: StopOnInterrupt = field(default_factory=StopOnInterrupt)
 
     def loop(self, greeting: str) -> int:
-        """Runs until /quit or the end of input. Returns the exit code."""
+        """Run until /quit or the end of input. Returns the exit code."""
         print(greeting)
         with LineEditor(self.name, completions):
             while True:
@@ -125,7 +124,7 @@ class Repl:
                     line = read_line("> ")
                 except KeyboardInterrupt:
                     print()
-                    continue  # at the prompt, Ctrl+C drops the line, as in a shell
+                    continue  # at the prompt, Ctrl+C discards the line, as in a shell
                 if line is None or line.strip() in ("/quit", "/exit", "/q", "/bye"):
                     return 0
                 try:
@@ -137,7 +136,7 @@ class Repl:
                     print(error)
 
     def say(self, text: str) -> str:
-        """Sends one message, prints the answer as it comes, and returns it."""
+        """Send one message, print the answer as it arrives, and return it."""
         begin = time.perf_counter()
         first: float | None = None
         events: list[Event] = []
@@ -163,7 +162,7 @@ class Repl:
         return reply.content
 
     def command(self, line: str) -> str:
-        """Carries out a slash command and returns what to print."""
+        """Execute a slash command and return the text to print."""
         word, _, rest = line.partition(" ")
         conversation = self.conversation
         if word == "/help":
@@ -186,9 +185,9 @@ class Repl:
 
     def _set_reasoning(self, word: str) -> str:
         if word not in REASONING:
-            return f"/reasoning takes on or off, not {word!r}"
+            return f"/reasoning must be on or off, not {word!r}"
         self.conversation.reasoning = REASONING[word]
-        return dim(f"reasoning: {word or 'as the model does'}")
+        return dim(f"reasoning: {word or 'the default of the model'}")
 
     def _set(self, words: list[str]) -> str:
         settings = self.conversation.settings
@@ -206,7 +205,7 @@ class Repl:
         except RequestError as error:
             return str(error)
         except ValueError:
-            return f"{name}: {value!r} is not a number"
+            return f"{name} must be a number, not {value!r}"
         settings.update(wanted)
         return dim(f"{name} = {settings[name]}")
 
@@ -220,7 +219,7 @@ class Repl:
 
 
 def completions(line: str) -> list[str]:
-    """The lines that the Tab key makes of the beginning of a command."""
+    """The possible completions of a line, for the Tab key."""
     command, space, _ = line.partition(" ")
     choices: Iterable[str] = COMMANDS
     if space:
@@ -230,7 +229,7 @@ def completions(line: str) -> list[str]:
 
 
 def speed_line(counts: TokenCounts, begin: float, first: float, end: float) -> str:
-    """One line of text: time to first token, and tokens per second after it."""
+    """A line with the time to first token, and the tokens per second after it."""
     parts = [f"first token {1000 * (first - begin):.0f} ms"]
     if counts.completion > 1 and end > first:
         parts.append(f"{(counts.completion - 1) / (end - first):.1f} tokens/s")

@@ -1,4 +1,4 @@
-"""`ReplyPrinter`: a reply on standard output as it comes, with dimmed reasoning."""
+"""`ReplyPrinter`: prints a reply to standard output as it arrives, with dimmed reasoning."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from quire.parsers.events import Content, Event, Reasoning
 class ReplyPrinter:
     """Prints one reply.
 
-    On a terminal the reasoning is grey, and a blank line follows it. Elsewhere it stands between
-    `<think>` and `</think>`, so that a program can tell it from the answer.
+    On a terminal, reasoning is grey and a blank line follows it. Otherwise it is put between
+    `<think>` and `</think>`, so that programs can separate it from the answer.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class ReplyPrinter:
         self._skips_breaks = False
 
     def show(self, event: Event) -> None:
-        """Prints the next piece."""
+        """Print the next piece."""
         if isinstance(event, Reasoning):
             text = printable(event.text)
             if not self._is_reasoning:
@@ -37,7 +37,7 @@ class ReplyPrinter:
             self._write(text)
 
     def end(self) -> None:
-        """The reply is over, or was stopped."""
+        """Finish the output: the reply is complete or was stopped."""
         self._end_reasoning()
         self._write("\n")
 

@@ -1,1 +1,1 @@
-"""What the commands about the KV store print and do."""
+"""Shared code of the `quire kv` commands and of `quire explain`."""

@@ -1,4 +1,4 @@
-"""What the commands about a directory of chunks have in common: which one, and how it is told."""
+"""Shared options of the commands for a directory of chunks: the directory and the output format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY_S = 86_400
 
 
 def add_place(parser: Parser) -> None:
-    """Declares which directory, and how it is told."""
+    """Declare the options for the directory and the output format."""
     parser.add_argument(
         "--path", type=Path, help="The directory of chunk files (default: quire/kv in ~/.cache)."
     )
@@ -24,19 +24,19 @@ def add_place(parser: Parser) -> None:
 
 
 def add_archive(parser: Parser, what: str) -> None:
-    """Declares the word for a tar file."""
+    """Declare the positional argument for a tar file."""
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=what)
 
 
 def archive_of(args: argparse.Namespace) -> Path:
-    """Raises ConfigError where the word is missing."""
+    """The path of the tar file. Raises ConfigError if it is missing."""
     if args.file is None:
         raise ConfigError("name the tar file: quire kv export FILE, quire kv import FILE")
     return env.expanded(str(args.file))
 
 
 def place_of(args: argparse.Namespace, *, may_be_new: bool = False) -> Path:
-    """The directory. Raises ConfigError for one that was named and does not exist, unless it
+    """The directory. Raises ConfigError if a given directory does not exist, unless
     `may_be_new`."""
     if args.path is None:
         try:
@@ -45,17 +45,17 @@ def place_of(args: argparse.Namespace, *, may_be_new: bool = False) -> Path:
             raise ConfigError("this user has no home directory; give --path") from None
     path = env.expanded(str(args.path))
     if not path.is_dir() and (path.exists() or not may_be_new):
-        raise ConfigError(f"--path: there is no directory {path}")
+        raise ConfigError(f"--path {path} must be an existing directory")
     return path
 
 
 def show(args: argparse.Namespace, record: Any, text: str) -> None:
-    """Prints one or the other."""
+    """Print the record as JSON, or the text."""
     print(json.dumps(record, indent=2) if args.json else text)
 
 
 def age(used_ns: int) -> str:
-    """How long ago: `3 min`, `2.5 h`, `8 days`."""
+    """Format the age of a time: `3 min`, `2.5 h`, `8 days`."""
     seconds = max(0.0, time.time() - used_ns / 1e9)
     if seconds < 3600:
         return f"{seconds / 60:.0f} min"

@@ -1,4 +1,4 @@
-"""The KV store in what `quire explain` prints."""
+"""The KV store's rows in the output of `quire explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def store_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """The unit of what is stored, and each tier from the nearest on."""
+    """The size of a chunk, and each tier, the nearest first."""
     from quire.planning.kv.store import describe
 
     store, cache = plan.config.kv_store, plan.config.cache
@@ -24,5 +24,5 @@ def store_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     if store.disk_path is None:
         rows.append(("  no files", plan.no_kv_store))
     if store.ttl_s is not None:
-        rows.append(("  dropped", f"what nobody has used for {store.ttl_s:g} s"))
+        rows.append(("  dropped", f"K/V not used for {store.ttl_s:g} s"))
     return rows

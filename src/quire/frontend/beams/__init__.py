@@ -1,1 +1,1 @@
-"""Beam search, which both front ends drive: each step is a request of one token for each beam."""
+"""Beam search for both front ends: each step is a request of one token for each beam."""

@@ -1,4 +1,4 @@
-"""Begins beam searches: validates what a caller gave, behind every front end."""
+"""Starts beam searches: validates the caller's arguments for every front end."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def begin_search(
     priority: int = 0,
     trace_headers: Mapping[str, str] | None = None,
 ) -> BeamSearch:
-    """The search of a prompt, before its first step. Raises RequestError, and TypeError for
-    parameters of another kind.
+    """Create the search of a prompt, before its first step. Raises RequestError, and TypeError for
+    parameters of another type.
 
-    `num_logprobs`: log-probabilities to keep of each place; None: none; -1: the whole vocabulary's.
-    `reasoning`: what a grammar begins after; None: as the engine's options say.
-    `width_name`: what the caller's users call the width.
+    `num_logprobs`: log-probabilities to keep at each position; None: none; -1: the whole
+    vocabulary. `reasoning`: marks of the reasoning before a grammar applies; None: those of the
+    engine's options. `width_name`: the name that the caller's API gives to the beam width.
     """
     if not isinstance(params, BeamSearchParams):
         raise TypeError(f"params must be BeamSearchParams, but got {type(params).__name__}")
@@ -48,7 +48,7 @@ def begin_search(
         logprobs=-1 if whole else max(num_offered, num_logprobs or 0),
         max_tokens=1,
         temperature=params.temperature,
-        seed=0,  # the chosen token means nothing
+        seed=0,  # the sampled token is not used
         detokenize=False,
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
@@ -69,7 +69,7 @@ def begin_search(
     stops = params.stop if isinstance(params.stop, list) else []
     tokenizer = processor.tokenizer
     if stops and tokenizer is None:
-        message = "stop strings need a tokenizer, which skip_tokenizer_init left out"
+        message = "stop strings require a tokenizer: start without skip_tokenizer_init"
         raise RequestError(message, parameter="stop", value=stops)
     return BeamSearch(
         base,
@@ -86,7 +86,7 @@ def begin_search(
 
 
 def _ends(processor: InputProcessor, params: BeamSearchParams) -> set[int]:
-    """The tokenizer's end-of-sequence token; a grammar may end with any that the model has."""
+    """The tokenizer's end-of-sequence token; with a grammar, all such tokens of the model."""
     own = set() if processor.eos_token_id is None else {processor.eos_token_id}
     if params.structured_outputs is None:
         return own
@@ -94,8 +94,8 @@ def _ends(processor: InputProcessor, params: BeamSearchParams) -> set[int]:
 
 
 def _check_width(width: int, model: ModelConfig, name: str) -> None:
-    """Each beam offers twice as many tokens as there are beams, so that enough go on even if all
-    beams could end."""
+    """Raises RequestError if the width needs too many log-probabilities. Each beam offers twice as
+    many tokens as there are beams, so that enough beams continue even if all could end."""
     allowed = model.vocab_size if model.max_logprobs == -1 else model.max_logprobs
     wanted = min(2 * width, model.vocab_size)
     if wanted > allowed:

@@ -1,4 +1,4 @@
-"""What a beam search found, in the forms that callers get."""
+"""Converts the results of a beam search to the forms that callers get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchOutput:
-    """For `LLM.beam_search`: whole sequences, with the prompt."""
+    """The result of `LLM.beam_search`: whole sequences, including the prompt."""
     prompt = _prompt(search)
     skips = search.params.skip_special_tokens
     sequences = []
@@ -39,7 +39,7 @@ def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchO
 
 
 def request_output_of(search: BeamSearch, tokenizer: Tokenizer | None) -> RequestOutput:
-    """For replies: a request's final output, with a completion for each sequence."""
+    """The final output of a request, with one completion for each sequence."""
     base = search.base
     return RequestOutput(
         request_id=base.request_id,
@@ -80,7 +80,7 @@ def _completion(
 
 
 def _flat(beam: Beam, token_ids: list[int]) -> FlatLogprobs | None:
-    """Those of each token: its own first, then the best ones in order; None if none were kept."""
+    """Log-probabilities per token: its own first, then the best ones in order; None if not kept."""
     if beam.history is None:
         return None
     flat = FlatLogprobs()

@@ -1,8 +1,9 @@
-"""`BeamSearch`: the beam search of one prompt. What to compute next, and what came of it.
+"""`BeamSearch`: the beam search of one prompt: the requests of the next step, and their results.
 
-A beam's next token is a request of its own: its tokens so far in, the log-probabilities of the best
-next ones out. All but the last block of it is in the prefix cache. Whoever drives a search runs the
-requests of `inputs` and gives their outputs to `advance`, until `is_done`. One thread at a time.
+Each beam's next token is computed by a request of its own, which gets the beam's tokens so far and
+returns the log-probabilities of the best next tokens. All blocks but the last one are prefix cache
+hits. The driver runs the requests of `inputs` and passes their outputs to `advance` until
+`is_done`. Used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Candidate(NamedTuple):
 
 
 class History(NamedTuple):
-    """The candidates at the place of a beam's last generated token, and at those before it."""
+    """Candidates at the position of a beam's last generated token, linked to the earlier
+    positions."""
 
     candidates: list[Candidate]
     before: History | None
@@ -43,21 +45,21 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beam:
-    """A sequence and what it is worth."""
+    """A token sequence with its cumulative log-probability."""
 
     token_ids: list[int]
-    """The prompt's, then the generated ones."""
+    """The prompt tokens, followed by the generated tokens."""
     cum_logprob: float
     history: History | None
-    """None for the prompt, and where nobody wants it."""
+    """None for the prompt, and if log-probabilities are not requested."""
     finish_reason: str = "length"
     stop_reason: int | str | None = None
-    """The end-of-sequence token or the stop string that ended it."""
+    """The end-of-sequence token or the stop string that ended the sequence."""
     text: BeamText | None = None
     """None without stop strings."""
 
     def candidates(self) -> list[list[Candidate]]:
-        """Those of each generated token, in order."""
+        """The candidates of each generated token, in order."""
         found, history = [], self.history
         while history is not None:
             found.append(history.candidates)
@@ -66,7 +68,7 @@ class Beam:
 
 
 class _Step(NamedTuple):
-    """A beam with one more token, which may not be kept."""
+    """A beam with one more token, before the selection."""
 
     cum_logprob: float
     beam: Beam
@@ -81,12 +83,12 @@ _value = attrgetter("cum_logprob")
 class BeamSearch:
     """The beams of one prompt. The rules are vLLM's.
 
-    At each step every beam offers its 2 x `beam_width` best next tokens. Those that are the end-of-
-    sequence token, or complete a stop string, end a sequence; of the others the `beam_width` best
-    by the sum of their log-probabilities go on, where sums are equal the earlier beam's. Tokens
-    that cannot be chosen, as a grammar forbids them, are not offered. At the end
-    the best by score are returned, of those that have ended and those that have not. The search is
-    over before `max_tokens` when none of the beams can become better than those that have ended.
+    At each step every beam offers its 2 x `beam_width` best next tokens, except tokens that cannot
+    be chosen, for example because a grammar forbids them. A token that is an end-of-sequence token
+    or completes a stop string ends a sequence. Of the other sequences, the `beam_width` with the
+    highest sums of log-probabilities continue; among equal sums, those of earlier beams win. At the
+    end, the sequences with the best scores are returned, ended or not. The search stops before
+    `max_tokens` if no beam can score better than the ended sequences.
     """
 
     def __init__(
@@ -99,9 +101,9 @@ class BeamSearch:
         keeps_logprobs: bool,
         stop_strings: StopStrings | None = None,
     ) -> None:
-        """`base` is the request of the first step. `max_tokens`: no more than the context has room
-        for. `eos_token_ids`: the tokens that end a sequence. `keeps_logprobs`: those of all places
-        are wanted at the end. `stop_strings`: those of `params`, if there are any."""
+        """`base`: the request of the first step. `max_tokens`: at most the room in the context.
+        `eos_token_ids`: tokens that end a sequence. `keeps_logprobs`: keep the log-probabilities of
+        all positions for the result. `stop_strings`: those of `params`; None without any."""
         self.base = base
         self.params = params
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -109,44 +111,45 @@ class BeamSearch:
         self._keeps_logprobs = keeps_logprobs
         self._longest = len(base.prompt_token_ids) + max_tokens
         self.num_steps_left = max_tokens
-        """At most."""
+        """Maximum number of steps left."""
         self._num_steps = 0
         self.stop_strings = stop_strings
         prompt = base.prompt_token_ids
         text = None if stop_strings is None else stop_strings.begin(prompt)
         self._beams = [Beam(prompt, 0.0, None, text=text)]
-        """Those that go on, the best first."""
+        """The beams that continue, the best first."""
         self._ended: list[Beam] = []
-        """The best of those that have ended, the best first."""
+        """The best sequences that have ended, the best first."""
         self._is_aborted = False
         self.num_cached_tokens: int | None = None
-        """Of the prompt; None before the first step."""
+        """Cached tokens of the prompt; None before the first step."""
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens before the first generated one."""
+        """Number of prompt tokens."""
         return len(self.base.prompt_token_ids)
 
     @property
     def num_beams(self) -> int:
-        """Requests of the next step, if there is one."""
+        """Number of requests of the next step, if there is one."""
         return len(self._beams)
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to compute."""
+        """Whether the search is complete."""
         return (
             self._is_aborted or not self.num_steps_left or not self._beams or self._cannot_improve()
         )
 
     @property
     def size(self) -> int:
-        """The work of one step in the front end, in candidates, beside tokens that are copied."""
+        """Cost of one step in the front end, in candidates; copied tokens count a fraction of
+        that."""
         num_tokens = self._longest - self.num_steps_left
         return self.params.beam_width * (self._num_offered + 32 + num_tokens // 16)
 
     def inputs(self) -> list[EngineInput]:
-        """The requests of the next step, one for each beam. They have the user's id."""
+        """The requests of the next step, one for each beam. They have the user's request id."""
         if not self._num_steps:
             return [self.base]
         [core], now = self.base.core_requests, clock.now()
@@ -170,8 +173,8 @@ class BeamSearch:
         return inputs
 
     def advance(self, outputs: Sequence[RequestOutput]) -> None:
-        """Takes in the outputs of the requests of `inputs`, in their order. Raises
-        EngineGenerateError if one failed."""
+        """Process the outputs of the requests of `inputs`, in their order. Raises
+        EngineGenerateError if a request failed."""
         if self.num_cached_tokens is None:
             self.num_cached_tokens = outputs[0].num_cached_tokens or 0
         for output in outputs:
@@ -203,12 +206,12 @@ class BeamSearch:
         self._beams = [self._made(step) for step in nlargest(width, steps, key=_value)]
 
     def best(self) -> list[Beam]:
-        """The best sequences by score, the best first."""
+        """The sequences with the best scores, the best first."""
         found = [*self._ended, *self._beams]
         return nlargest(self.params.beam_width, found, key=self.score)
 
     def score(self, beam: Beam) -> float:
-        """What sequences are compared by at the end."""
+        """The score by which sequences are compared at the end."""
         length = len(beam.token_ids)
         if beam.token_ids[-1] in self._eos_token_ids:
             length -= 1
@@ -219,8 +222,8 @@ class BeamSearch:
         return cum_logprob / power
 
     def _cannot_improve(self) -> bool:
-        """Whether no sequence that begins with one of the beams can be returned: sums only fall,
-        and among equals those that ended earlier are returned."""
+        """Whether no continuation of the beams can be returned: sums only decrease, and among equal
+        scores the sequence that ended earlier wins."""
         if len(self._ended) < self.params.beam_width:
             return False
         best = self._beams[0]
@@ -229,7 +232,7 @@ class BeamSearch:
         return self.score(self._ended[-1]) >= bound
 
     def _ends_among(self, candidates: Sequence[Candidate]) -> frozenset[int]:
-        """The tokens that end a sequence here. One that is to be ignored does where a grammar
+        """The tokens that end a sequence here. With `ignore_eos`, they end it only if a grammar
         allows nothing else."""
         eos = self._eos_token_ids
         has_grammar = self.params.structured_outputs is not None
@@ -239,7 +242,7 @@ class BeamSearch:
         return eos if is_over else frozenset()
 
     def _text(self, beam: Beam, token_id: int) -> tuple[BeamText | None, str | None]:
-        """The text of a beam with one more token, and the stop string that it completes."""
+        """The text of a beam with one more token, and the stop string that the token completes."""
         if self.stop_strings is None or beam.text is None:
             return None, None
         return self.stop_strings.follow(beam.text, token_id)
@@ -253,11 +256,11 @@ class BeamSearch:
 
 
 def _best(output: RequestOutput, asked: int | None) -> list[Candidate]:
-    """The best next tokens in order, as many as were asked for, but for those that are impossible.
-    The one that the engine chose comes first; it is left out if it is not among them."""
+    """The best next tokens in order, up to the requested number, without impossible ones. The
+    engine's entry for the sampled token comes first and is removed unless it is one of the best."""
     found = output.outputs[0].logprobs
     if not isinstance(found, FlatLogprobs):
-        raise EngineGenerateError("a step of a beam search came without log-probabilities")
+        raise EngineGenerateError("the output of a beam search step has no log-probabilities")
     ranks = [rank or 0 for rank in found.ranks]
     entries = list(map(Candidate, found.token_ids, found.logprobs, ranks))
     if asked is not None and 0 <= asked < len(entries):

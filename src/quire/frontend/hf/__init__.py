@@ -1,1 +1,1 @@
-"""The tokenizer that `get_tokenizer()` gives: the methods of one of `transformers`."""
+"""The tokenizer returned by `get_tokenizer()`, with methods of `transformers` tokenizers."""

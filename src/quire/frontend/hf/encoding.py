@@ -1,6 +1,6 @@
-"""From token ids to what a call of a `transformers` tokenizer gives: cut, padded, as arrays.
+"""Truncates, pads and packs token ids as a call of a `transformers` tokenizer does.
 
-Used by `HFTokenizer`. Knows ids alone.
+Used by `HFTokenizer`. Works on ids only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PADDING: dict[bool | str, Padding] = {
 
 
 class BatchEncoding(dict[str, Any]):
-    """A dict whose entries are attributes too: `input_ids`, `attention_mask`."""
+    """A dict whose entries are also attributes: `input_ids`, `attention_mask`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -33,19 +33,19 @@ class BatchEncoding(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class EncodingOptions:
-    """How sequences of ids are cut and padded."""
+    """How sequences of ids are truncated and padded."""
 
     truncation: bool
     padding: Padding
     max_length: int | None
-    """In tokens, special ones included; None: no limit."""
+    """Maximum length in tokens, including special tokens; None: no limit."""
     truncation_side: Side
     padding_side: Side
     pad_id: int | None
     return_tensors: Literal["np"] | None
 
     def cut(self, ids: list[int], num_special: int) -> list[int]:
-        """As much of a text as fits with its special tokens."""
+        """The part of a text that fits together with its special tokens."""
         if not self.truncation or self.max_length is None:
             return ids
         room = max(0, self.max_length - num_special)
@@ -54,14 +54,14 @@ class EncodingOptions:
         return ids[:room] if self.truncation_side == "right" else ids[len(ids) - room :]
 
     def finish(self, sequences: list[list[int]], *, is_batch: bool) -> BatchEncoding:
-        """Pads; one sequence alone is not in a list, unless it is an array. Raises RequestError for
-        an array of sequences that differ in length."""
+        """Pad the sequences. A single sequence is not wrapped in a list, unless it becomes an
+        array. Raises RequestError for an array of sequences of different lengths."""
         length = self._padded_length(sequences)
         ids, masks = [], []
         for sequence in sequences:
             missing = max(0, length - len(sequence))
             if missing and self.pad_id is None:
-                raise RequestError("padding needs a pad token, and this tokenizer has none")
+                raise RequestError("padding requires a pad token, but this tokenizer has none")
             pad, mask = [self.pad_id or 0] * missing, [0] * missing
             ones = [1] * len(sequence)
             at_end = self.padding_side == "right"
@@ -70,7 +70,7 @@ class EncodingOptions:
         if self.return_tensors == "np":
             if len({len(one) for one in ids}) > 1:
                 raise RequestError(
-                    "return_tensors='np' needs sequences of one length: set padding=True"
+                    "return_tensors='np' requires sequences of equal length: set padding=True"
                 )
             return BatchEncoding(input_ids=np.array(ids), attention_mask=np.array(masks))
         if is_batch:
@@ -96,7 +96,7 @@ def encoding_options(
     padding_side: Side,
     pad_id: int | None,
 ) -> EncodingOptions:
-    """The options of a call. `longest`: the tokenizer's `model_max_length`, where it has one.
+    """Validate the options of a call. `longest`: the tokenizer's `model_max_length`, if it has one.
     Raises RequestError."""
     if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise _error("max_length", max_length, "a positive integer or None")
@@ -105,7 +105,7 @@ def encoding_options(
     if not (padding is None or (isinstance(padding, (bool, str)) and padding in _PADDING)):
         raise _error("padding", padding, "True, False, 'longest' or 'max_length'")
     if return_tensors not in (None, "np"):
-        raise _error("return_tensors", return_tensors, "'np' or None: there is no torch here")
+        raise _error("return_tensors", return_tensors, "'np' or None (torch is not supported)")
     return EncodingOptions(
         truncation=truncation not in (None, False, "do_not_truncate"),
         padding=_PADDING[padding or False],

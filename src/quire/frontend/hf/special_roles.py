@@ -1,4 +1,4 @@
-"""`SpecialRoles`: a tokenizer's special tokens under the names that `transformers` gives them.
+"""`SpecialRoles`: a tokenizer's special tokens by their names in `transformers`.
 
 Base class of `HFTokenizer`.
 """
@@ -15,7 +15,7 @@ _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
 class _Role:
-    """The token of a role as text, or with `is_id` its id; None where a tokenizer has none."""
+    """The token of a role as text, or its id with `is_id`; None if the tokenizer has none."""
 
     def __init__(self, *, is_id: bool = False) -> None:
         self._is_id = is_id
@@ -34,7 +34,7 @@ class _Role:
 
 
 class SpecialRoles:
-    """Roles by attribute: `eos_token`, `eos_token_id`, ..."""
+    """Special tokens as attributes: `eos_token`, `eos_token_id`, ..."""
 
     bos_token, bos_token_id = _Role(), _Role(is_id=True)
     eos_token, eos_token_id = _Role(), _Role(is_id=True)
@@ -46,16 +46,16 @@ class SpecialRoles:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.inner = tokenizer
-        """The one that the engine uses."""
+        """The tokenizer that the engine uses."""
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
-        """The tokens that have a role, by role."""
+        """The special tokens by role."""
         return {role: self.inner.roles[role] for role in _ROLES if role in self.inner.roles}
 
     @property
     def additional_special_tokens(self) -> list[str]:
-        """Special tokens that the checkpoint names without a role."""
+        """Special tokens that the checkpoint lists without a role."""
         found: list[str] = []
         for key in _EXTRA:
             given = self.inner.config.get(key) or []
@@ -67,13 +67,13 @@ class SpecialRoles:
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """Each once: those with a role, then the others."""
+        """All special tokens without duplicates: those with a role, then the others."""
         return list(
             dict.fromkeys([*self.special_tokens_map.values(), *self.additional_special_tokens])
         )
 
     @property
     def all_special_ids(self) -> list[int]:
-        """Their ids."""
+        """The ids of all special tokens."""
         ids = (self.inner.token_to_id(token) for token in self.all_special_tokens)
         return [token_id for token_id in ids if token_id is not None]

@@ -1,7 +1,7 @@
-"""`HFTokenizer`: the model's tokenizer with the methods that scripts use of one of `transformers`.
+"""`HFTokenizer`: the model's tokenizer with methods of `transformers` tokenizers.
 
-What `get_tokenizer()` of the engines gives. Made by them, over the `Tokenizer` that they use
-themselves. Defaults and results are those of transformers 5.
+Returned by `get_tokenizer()` of the engines, which create it around their own `Tokenizer`. Defaults
+and results are those of transformers 5.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from quire.frontend.hf.special_roles import SpecialRoles
 from quire.tokenizer import Tokenizer
 
 _NO_LIMIT = int(1e30)
-"""transformers' `model_max_length` of a tokenizer that names none."""
+"""The `model_max_length` of transformers for a tokenizer without one."""
 
 
 class HFTokenizer(SpecialRoles):
-    """Encodes, decodes and renders. Any thread may call. `close` ends the process of templates."""
+    """Encodes, decodes and renders. Thread-safe. `close` ends the template process."""
 
     is_fast = True
     model_input_names = ("input_ids", "attention_mask")
@@ -35,8 +35,8 @@ class HFTokenizer(SpecialRoles):
     def __init__(
         self, tokenizer: Tokenizer, name_or_path: str, read_templates: Callable[[], ChatTemplates]
     ) -> None:
-        """`name_or_path`: where it came from, as the user wrote it. `read_templates` is called when
-        a template is first wanted."""
+        """`name_or_path`: the origin of the tokenizer, as the user wrote it. `read_templates` is
+        called when a template is first needed."""
         super().__init__(tokenizer)
         self.name_or_path = name_or_path
         self._read_templates = read_templates
@@ -51,7 +51,7 @@ class HFTokenizer(SpecialRoles):
 
     @classmethod
     def from_directory(cls, directory: Path, name_or_path: str | None = None) -> HFTokenizer:
-        """A checkpoint's. Raises CheckpointError."""
+        """The tokenizer of a checkpoint. Raises CheckpointError."""
         inner = Tokenizer.from_directory(directory)
 
         def read() -> ChatTemplates:
@@ -69,8 +69,8 @@ class HFTokenizer(SpecialRoles):
         token: str | bool | None = None,
         trust_remote_code: bool = False,
     ) -> HFTokenizer:
-        """Of a directory or a hub id; code from there is never run. Raises ModelNotFoundError,
-        CheckpointError."""
+        """The tokenizer of a directory or a hub id; code from there is never run. Raises
+        ModelNotFoundError, CheckpointError."""
         del trust_remote_code
         directory = resolve_model(
             str(path_or_repo_id),
@@ -95,7 +95,7 @@ class HFTokenizer(SpecialRoles):
         return_tensors: str | None = None,
         return_attention_mask: bool | None = None,
     ) -> BatchEncoding:
-        """`input_ids` and `attention_mask` of a text, or lists of them for several.
+        """`input_ids` and `attention_mask` of a text, or lists of them for several texts.
 
         `return_tensors` is None for lists, or `np`. Raises RequestError.
         """
@@ -104,7 +104,7 @@ class HFTokenizer(SpecialRoles):
         is_batch = not isinstance(text, str)
         texts = [text] if isinstance(text, str) else list(text)
         if not all(isinstance(one, str) for one in texts):
-            raise RequestError(f"text must be a string or strings, got {quoted(text)}")
+            raise RequestError(f"text must be a string or a list of strings, got {quoted(text)}")
         options = self._options(truncation, padding, max_length, return_tensors)
         encoded = [self._encode(one, add_special_tokens, options) for one in texts]
         found = options.finish(encoded, is_batch=is_batch)
@@ -123,7 +123,7 @@ class HFTokenizer(SpecialRoles):
         *,
         return_tensors: str | None = None,
     ) -> Any:
-        """The token ids of a text, as `__call__` gives them. Raises RequestError."""
+        """The token ids of a text, as returned by `__call__`. Raises RequestError."""
         return self(
             text,
             text_pair,
@@ -135,12 +135,12 @@ class HFTokenizer(SpecialRoles):
         ).input_ids
 
     def tokenize(self, text: str, *, add_special_tokens: bool = False) -> list[str]:
-        """The tokens of a text, as the vocabulary spells them."""
+        """The tokens of a text, as spelled in the vocabulary."""
         ids = self.inner.encode(text, add_special_tokens=add_special_tokens)
         return self.convert_ids_to_tokens(ids)
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Special tokens around a text."""
+        """Number of special tokens added around a text."""
         if pair:
             raise RequestError("pairs of texts are not supported", parameter="pair")
         frame = self.inner.special_frame
@@ -149,7 +149,7 @@ class HFTokenizer(SpecialRoles):
     # --- ids to text
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The text of some ids, or the texts of several lists of them."""
+        """The text of some ids, or the texts of several lists of ids."""
         ids = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
         if isinstance(ids, int):
             ids = [ids]
@@ -160,7 +160,7 @@ class HFTokenizer(SpecialRoles):
     def batch_decode(
         self, sequences: Sequence[Any], skip_special_tokens: bool = False
     ) -> list[str]:
-        """The text of each of several lists of ids, or of several ids."""
+        """The text of each list of ids, or of each id."""
         return [self.decode(one, skip_special_tokens) for one in sequences]
 
     @overload
@@ -172,22 +172,22 @@ class HFTokenizer(SpecialRoles):
     ) -> list[str]: ...
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The vocabulary's spelling of an id, or of each of several; None for unknown ones."""
+        """The vocabulary's spelling of an id, or of each of several; None for unknown ids."""
         if isinstance(ids, int):
             return self.inner.id_to_token(ids)
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
         return [self.inner.id_to_token(int(one)) for one in ids if int(one) not in skipped]
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """The id of a token, or of each of several; the unknown token's for unknown ones, or
-        None."""
+        """The id of a token, or of each of several. An unknown token gets the id of the unknown
+        token, or None if there is none."""
         if isinstance(tokens, str):
             found = self.inner.token_to_id(tokens)
             return self.unk_token_id if found is None else found
         return [self.convert_tokens_to_ids(one) for one in tokens]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """The text of tokens in the vocabulary's spelling."""
+        """The text of tokens that are spelled as in the vocabulary."""
         decoder = self.inner.backend.decoder
         return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
 
@@ -195,19 +195,19 @@ class HFTokenizer(SpecialRoles):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens without the added ones; `len` counts all."""
+        """Number of tokens without added tokens; `len` counts all tokens."""
         return self.inner.backend.get_vocab_size(with_added_tokens=False)
 
     def __len__(self) -> int:
         return self.inner.vocab_size
 
     def get_vocab(self) -> dict[str, int]:
-        """Every token with its id."""
+        """All tokens with their ids."""
         return self.inner.backend.get_vocab(with_added_tokens=True)
 
     @property
     def vocab(self) -> dict[str, int]:
-        """The same as `get_vocab`."""
+        """Alias of `get_vocab`."""
         return self.get_vocab()
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -216,7 +216,7 @@ class HFTokenizer(SpecialRoles):
 
     @property
     def added_tokens_encoder(self) -> dict[str, int]:
-        """The same as `get_added_vocab`."""
+        """Alias of `get_added_vocab`."""
         return self.get_added_vocab()
 
     @property
@@ -226,12 +226,12 @@ class HFTokenizer(SpecialRoles):
 
     @cached_property
     def max_chars_per_token(self) -> int:
-        """Characters of the longest token, as the vocabulary spells it."""
+        """Length of the longest token in characters, as spelled in the vocabulary."""
         return max(map(len, self.get_vocab()))
 
     @property
     def max_token_id(self) -> int:
-        """The highest id."""
+        """The highest token id."""
         return self.inner.max_token_id
 
     @property
@@ -243,7 +243,7 @@ class HFTokenizer(SpecialRoles):
 
     @property
     def chat_template(self) -> str | dict[str, str] | None:
-        """The template; by name, if there are several."""
+        """The chat template; a dict by name if there are several."""
         templates = self._chat_templates().templates
         if set(templates) == {"default"}:
             return templates["default"]
@@ -265,15 +265,15 @@ class HFTokenizer(SpecialRoles):
         return_dict: bool = True,
         **template_kwargs: Any,
     ) -> Any:
-        """The prompt of a conversation, or the prompts of several: the text with `tokenize=False`;
-        otherwise a `BatchEncoding`, or with `return_dict=False` the ids alone.
+        """Render the prompt of a conversation, or the prompts of several. Returns text with
+        `tokenize=False`; otherwise a `BatchEncoding`, or only the ids with `return_dict=False`.
 
-        Further keywords are variables of the template. Raises RequestError.
+        Further keyword arguments are variables of the template. Raises RequestError.
         """
         if not isinstance(conversation, (list, tuple)) or not conversation:
-            raise RequestError("conversation must be a list of messages that is not empty")
+            raise RequestError("conversation must be a list of at least one message")
         if not all(isinstance(tool, Mapping) for tool in tools or ()):
-            raise RequestError("tools must be JSON schemas (dicts)", parameter="tools")
+            raise RequestError("tools must be a list of JSON schemas (dicts)", parameter="tools")
         is_batch = isinstance(conversation[0], (list, tuple))
         texts = [
             self.renderer().render(
@@ -302,7 +302,7 @@ class HFTokenizer(SpecialRoles):
         return found if return_dict else found.input_ids
 
     def renderer(self) -> ChatRenderer:
-        """What renders conversations in a process of its own, which starts at the first one."""
+        """The renderer of conversations, whose process starts with the first conversation."""
         templates = self._chat_templates()
         with self._lock:
             if self._renderer is None:
@@ -310,7 +310,7 @@ class HFTokenizer(SpecialRoles):
             return self._renderer
 
     def close(self) -> None:
-        """Ends that process. Idempotent."""
+        """End the process of the renderer. Idempotent."""
         if self._renderer is not None:
             self._renderer.close()
 

@@ -1,6 +1,6 @@
-"""`UserTokenizer`: the `HFTokenizer` of an engine, made when it is first asked for.
+"""`UserTokenizer`: the `HFTokenizer` of an engine, created on first use.
 
-Held by both engines: what it is made of takes time to import, and few programs ask for it.
+Used by both engines: its dependencies take time to import, and few programs need it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UserTokenizer:
-    """Any thread may call."""
+    """Creates the tokenizer on first use. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer | None, model: ModelConfig) -> None:
         self._tokenizer = tokenizer
@@ -26,9 +26,9 @@ class UserTokenizer:
         self._lock = threading.Lock()
 
     def get(self) -> HFTokenizer:
-        """The same object each time. Raises ConfigError if the engine has no tokenizer."""
+        """The tokenizer, always the same object. Raises ConfigError if the engine has none."""
         if self._tokenizer is None:
-            raise ConfigError("there is no tokenizer: the engine has skip_tokenizer_init=True")
+            raise ConfigError("get_tokenizer needs a tokenizer: start without skip_tokenizer_init")
         with self._lock:
             if self._made is None:
                 from quire.chat.templates import ChatTemplates
@@ -41,6 +41,6 @@ class UserTokenizer:
             return self._made
 
     def close(self) -> None:
-        """Ends what it has started. Idempotent."""
+        """Close the tokenizer, if it was created. Idempotent."""
         if self._made is not None:
             self._made.close()

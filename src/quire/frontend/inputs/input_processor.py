@@ -1,7 +1,7 @@
-"""`InputProcessor`: the one place where a request is validated, behind every front end.
+"""`InputProcessor`: validates requests; every front end uses it.
 
-Turns what a user gave (text or token ids, `SamplingParams`) into `EngineCoreRequest`s with
-nothing left to resolve. Messages are vLLM's. Any thread may call it.
+Converts the user's input (text or token ids, `SamplingParams`) to fully resolved
+`EngineCoreRequest`s. Messages are vLLM's. Thread-safe.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from quire.system import clock
 from quire.tokenizer import Tokenizer
 
 _MAX_TIME_S = 1e11
-"""Some thousand years: a later time is no time."""
+"""Upper limit of timestamps, a few thousand years after the epoch."""
 _AS_IT_IS = Tokenization()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInput:
-    """A validated request: what the core runs, and what the front end needs for its answers."""
+    """A validated request: what the core runs, and what the front end needs for its outputs."""
 
     request_id: str
-    """The user's."""
+    """The user's request id."""
     prompt: str | None
     """None if token ids were given."""
     prompt_token_ids: list[int]
     params: SamplingParams
-    """As validated, for the whole request."""
+    """Validated parameters of the whole request."""
     core_requests: list[EngineCoreRequest]
-    """One for each of the `n` outputs, in their order; ids are unique in this process."""
+    """One for each of the `n` outputs, in order; their ids are unique in this process."""
     arrival_time: float
     trace_headers: Mapping[str, str] | None = None
-    """Of the caller's trace."""
+    """Headers of the caller's trace."""
 
 
 class InputProcessor:
-    """Validates and resolves requests. Immutable but for two counters, which threads may share."""
+    """Validates and resolves requests. Immutable except for two counters, which are thread-safe."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class InputProcessor:
         tokenizer: Tokenizer | None,
         on_first_grammar: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_first_grammar` is called as the first grammar is tried, by any thread."""
+        """`on_first_grammar` is called by any thread before the first grammar is compiled."""
         self.model_config = config.model
         self._reasoning = config.reasoning
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
@@ -101,10 +101,10 @@ class InputProcessor:
         trace_headers: Mapping[str, str] | None = None,
         prompt_text: str | None = None,
     ) -> EngineInput:
-        """Validates one request. Raises RequestError, and TypeError for objects of a wrong kind.
-        `prompt_text` is the text of a prompt of token ids, for outputs.
+        """Validate one request. Raises RequestError, and TypeError for objects of a wrong type.
+        `prompt_text`: the text of a prompt of token ids, for outputs.
 
-        What it lets pass can be served: nothing later fails because of what a caller gave.
+        A request that passes can be served: no later step fails because of the caller's input.
         """
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
@@ -145,11 +145,11 @@ class InputProcessor:
         )
 
     def check_grammar(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
-        """A grammar with the engine's settings. Raises GrammarError for one that does not work."""
+        """The grammar with the engine's settings. Raises GrammarError if it cannot be compiled."""
         return self._grammars.checked(spec)
 
     def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
-        """The token ids of a prompt, validated. Raises RequestError."""
+        """Validate a prompt and return its token ids. Raises RequestError."""
         return self._prompts.parse(prompt, tokenization)
 
     def _check_priority(self, priority: int) -> None:
@@ -162,7 +162,7 @@ class InputProcessor:
             )
 
     def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
-        """A copy with `max_tokens` a number, the model's own end tokens added, and bad words as
+        """A copy with a number for `max_tokens`, the model's end tokens, and bad words as
         tokens."""
         resolved = params.clone()
         if resolved.max_tokens is None:
@@ -186,7 +186,8 @@ class InputProcessor:
     def _reasoning_tokens(
         self, params: SamplingParams, prompt: Sequence[int]
     ) -> ReasoningTokens | None:
-        """None: nothing depends on the reasoning, or nothing is known of it."""
+        """The tokens of the reasoning marks. None if nothing depends on the reasoning or they are
+        unknown."""
         marks = params.reasoning or self._reasoning
         is_whole = marks is not None and marks.is_in_grammar
         has_grammar = params.structured_outputs is not None and not is_whole
@@ -194,8 +195,8 @@ class InputProcessor:
             check_budget(params, marks, has_tokenizer=self.tokenizer is not None)
             if has_grammar and self._holds_in_reasoning:
                 raise RequestError(
-                    "thinking_token_budget needs an end of the reasoning, which structured_outputs "
-                    "with enable_in_reasoning may forbid; leave one of them out.",
+                    "thinking_token_budget must be able to end the reasoning, which "
+                    "structured_outputs with enable_in_reasoning may forbid; remove one of them.",
                     parameter="thinking_token_budget",
                     value=params.thinking_token_budget,
                 )
@@ -217,7 +218,7 @@ class InputProcessor:
         return list(dict.fromkeys(ids))
 
     def _banned_token_ids(self, params: SamplingParams) -> list[int]:
-        """Those that `min_tokens` forbids for a time; EOS ids too that `ignore_eos` lets pass."""
+        """Tokens that `min_tokens` forbids for a time; includes EOS ids even with `ignore_eos`."""
         if not params.min_tokens:
             return []
         own = [] if self.eos_token_id is None else [self.eos_token_id]
@@ -225,8 +226,8 @@ class InputProcessor:
         return list(dict.fromkeys([*self._stop_token_ids(params), *all_eos]))
 
     def _children(self, base: EngineCoreRequest) -> list[EngineCoreRequest]:
-        """One request per output. Their seeds count up from the user's, or are drawn for each. Only
-        the first returns log-probabilities of the prompt."""
+        """One request per output. Seeds are the user's seed plus the index, or drawn for each
+        output. Only the first request computes the prompt's log-probabilities."""
         params = base.sampling_params
         children = []
         for index in range(params.n):
@@ -235,7 +236,7 @@ class InputProcessor:
             seed = self._draw_seed() if params.seed is None else params.seed + index
             own.seed = seed % 2**64
             if index and params.prompt_logprobs is not None:
-                # A prefix hit would let this one finish before the first has computed the prompt's.
+                # Without the cache, none finishes before the first has computed the prompt's.
                 own.prompt_logprobs, own.skip_reading_prefix_cache = None, True
             request_id = base.request_id if params.n == 1 else f"{base.request_id}.{index}"
             children.append(
@@ -244,13 +245,13 @@ class InputProcessor:
         return children
 
     def _draw_seed(self) -> int:
-        """The next of a sequence that the engine's seed decides."""
+        """The next seed of the sequence that the engine's seed determines."""
         state = struct.pack("<qQ", self.model_config.seed, next(self._seeds))
         return int.from_bytes(hashlib.sha256(state).digest()[:8], "little")
 
 
 def check_request_id(request_id: object) -> None:
-    """Raises TypeError for anything but a string, RequestError for one that is no valid text."""
+    """Raises TypeError unless it is a string, and RequestError unless it is valid Unicode."""
     if not isinstance(request_id, str):
         raise TypeError(f"request_id must be a string, got {type(request_id)}")
     try:
@@ -267,7 +268,7 @@ def _check_time(arrival_time: object) -> None:
     if not is_number or not 0 <= arrival_time < _MAX_TIME_S:  # type: ignore[operator]
         raise RequestError(
             f"arrival_time must be seconds since the epoch, got {quoted(arrival_time)}; leave it "
-            "out for now",
+            "out to use the current time",
             parameter="arrival_time",
             value=arrival_time,
         )
@@ -280,6 +281,6 @@ def _check_headers(trace_headers: object) -> None:
         isinstance(text, str) for pair in trace_headers.items() for text in pair
     ):
         raise RequestError(
-            f"trace_headers must be a mapping of texts, got {quoted(trace_headers)}",
+            f"trace_headers must be a mapping of strings, got {quoted(trace_headers)}",
             parameter="trace_headers",
         )

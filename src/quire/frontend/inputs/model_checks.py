@@ -1,8 +1,8 @@
-"""Checks of `SamplingParams` that need the engine: the model's vocabulary, its limits, its
-tokenizer, and the custom logits processors.
+"""Checks of `SamplingParams` that depend on the engine: the model's vocabulary and limits, the
+tokenizer, and custom logits processors.
 
-Called by `InputProcessor`. What needs no model, `SamplingParams` checks itself. Messages are
-vLLM's.
+Called by `InputProcessor`. `SamplingParams` itself checks what does not depend on the model.
+Messages are vLLM's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from quire.reasoning.marks import ReasoningMarks, ReasoningTokens
 
 
 def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: bool) -> None:
-    """Raises RequestError for what this model cannot do."""
+    """Raises RequestError for parameters that this model does not support."""
     check_for_model(params, model.vocab_size, model.max_logprobs)
     for name in ("stop", "bad_words"):
         if getattr(params, name) and not has_tokenizer:
             raise RequestError(
-                f"{name} strings need a tokenizer, which skip_tokenizer_init left out",
+                f"{name} strings require a tokenizer: start without skip_tokenizer_init",
                 parameter=name,
                 value=getattr(params, name),
             )
@@ -34,8 +34,8 @@ def check_params(params: SamplingParams, model: ModelConfig, *, has_tokenizer: b
 
 
 def check_processor(processor: type[LogitsProcessor], params: SamplingParams) -> None:
-    """Raises RequestError for what this logits processor cannot work with: with its own message, if
-    it raises ValueError."""
+    """Raises RequestError if a logits processor rejects the parameters. A ValueError of the
+    processor provides the message."""
     try:
         processor.validate_params(params)
     except RequestError:
@@ -49,9 +49,9 @@ def check_processor(processor: type[LogitsProcessor], params: SamplingParams) ->
 
 
 def check_bans(params: SamplingParams, banned_token_ids: list[int], model: ModelConfig) -> None:
-    """Raises RequestError for bad words of tokens that the model does not choose, and where no
-    token, or none of `allowed_token_ids`, may be the first one. `params` have their bad words as
-    tokens; `banned_token_ids` are those that `min_tokens` forbids."""
+    """Raises RequestError if bad words contain tokens outside of the vocabulary, or if no token, or
+    none of `allowed_token_ids`, can be the first one. The bad words of `params` must be tokens
+    already; `banned_token_ids` are the tokens that `min_tokens` forbids."""
     words = params.bad_words_token_ids or []
     outside = outside_vocabulary(
         (token_id for word in words for token_id in word), model.vocab_size
@@ -68,15 +68,15 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
         if len(banned) - len(outside_vocabulary(banned, model.vocab_size)) >= model.vocab_size:
             raise RequestError(
                 f"min_tokens={params.min_tokens} forbids the stop_token_ids, which with bad_words "
-                f"are all {model.vocab_size} tokens; leave min_tokens at 0.",
+                f"are all {model.vocab_size} tokens; set min_tokens to 0.",
                 parameter="min_tokens",
                 value=params.min_tokens,
             )
         return
     if banned.issuperset(params.allowed_token_ids):
         raise RequestError(
-            "allowed_token_ids must hold a token that min_tokens and bad_words do not forbid, got "
-            f"{quoted(params.allowed_token_ids)}.",
+            "allowed_token_ids must contain a token that min_tokens and bad_words do not forbid, "
+            f"got {quoted(params.allowed_token_ids)}.",
             parameter="allowed_token_ids",
             value=params.allowed_token_ids,
         )
@@ -85,12 +85,12 @@ def check_bans(params: SamplingParams, banned_token_ids: list[int], model: Model
 def check_budget(
     params: SamplingParams, marks: ReasoningMarks | None, *, has_tokenizer: bool
 ) -> None:
-    """Raises RequestError for a budget of reasoning whose end nobody knows."""
+    """Raises RequestError for a reasoning budget if the end mark of the reasoning is unknown."""
     if marks is not None and has_tokenizer:
         return
     why, how = "reasoning_config is not configured", "set --reasoning-parser or --reasoning-config"
     if not has_tokenizer:
-        why, how = "there is no tokenizer", "start without skip_tokenizer_init"
+        why, how = "the engine has no tokenizer", "start without skip_tokenizer_init"
     raise RequestError(
         f"thinking_token_budget is set but {why}; {how} to use thinking_token_budget.",
         parameter="thinking_token_budget",
@@ -99,13 +99,12 @@ def check_budget(
 
 
 def check_reasoning(marks: ReasoningMarks, tokens: ReasoningTokens, model: ModelConfig) -> None:
-    """Raises RequestError for marks of reasoning that the model cannot write."""
+    """Raises RequestError for reasoning marks that the model cannot write."""
     for text, ids in ((marks.begin, tokens.begin), (marks.end, tokens.forced_end)):
         outside = outside_vocabulary(ids, model.vocab_size)
         if outside or not ids:
             raise RequestError(
-                f"the mark {quoted(text)} of the reasoning is no text of this model's: its tokens "
-                f"{ids} are not all below {model.vocab_size}; set --reasoning-parser to the "
-                "model's own",
+                f"the reasoning mark {quoted(text)} must consist of tokens below "
+                f"{model.vocab_size}, not {ids}; set --reasoning-parser to that of this model",
                 parameter="thinking_token_budget",
             )

@@ -1,6 +1,6 @@
-"""`PromptParser`: from a prompt in any of its forms to token ids that the model can take.
+"""`PromptParser`: converts a prompt in any supported form to valid token ids.
 
-Called by `InputProcessor` for every request. Messages are vLLM's. Any thread may call it.
+Called by `InputProcessor` for every request. Messages are vLLM's. Thread-safe.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NEUTRAL_KEYS = frozenset({
     "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
     "prompt_embeds", "token_type_ids",
 })  # fmt: skip
-"""What vLLM's prompts may hold besides; here only without a value."""
+"""Further keys of vLLM's prompts, accepted only with an empty value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPrompt:
-    """What is left of a prompt's form: `text` is None if token ids were given."""
+    """A parsed prompt; `text` is None if only token ids were given."""
 
     text: str | None
     token_ids: list[int]
@@ -33,14 +33,14 @@ class ParsedPrompt:
 
 
 class PromptParser:
-    """Checks and tokenizes prompts for one model. Immutable."""
+    """Validates and tokenizes prompts for one model. Immutable."""
 
     def __init__(self, model_config: ModelConfig, tokenizer: Tokenizer | None) -> None:
         self._model_config = model_config
         self._tokenizer = tokenizer
 
     def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
-        """Token ids that the model can take. Raises PromptError."""
+        """Parse a prompt and validate its token ids. Raises PromptError."""
         parsed = self._parse(prompt, tokenization)
         self._check_tokens(parsed.token_ids)
         return parsed
@@ -61,7 +61,7 @@ class PromptParser:
         if unknown:
             names = ", ".join(unknown[:10])
             raise PromptError(
-                f"a prompt cannot hold {names}; it may hold prompt or "
+                f"a prompt must not contain {names}; it may contain prompt or "
                 "prompt_token_ids, and cache_salt",
                 parameter=unknown[0],
             )
@@ -75,14 +75,16 @@ class PromptParser:
         text = prompt.get("prompt")
         if text is not None and not isinstance(text, str):
             raise PromptError(
-                f"prompt must be a text, got {quoted(text)} ({type(text).__name__})",
+                f"prompt must be a string, got {quoted(text)} ({type(text).__name__})",
                 parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
         if ids is not None:
             return ParsedPrompt(text, _cut(_as_token_ids(ids), tokenization), salt)
         if text is None:
-            raise PromptError("a prompt must hold prompt or prompt_token_ids", parameter="prompt")
+            raise PromptError(
+                "a prompt must contain prompt or prompt_token_ids", parameter="prompt"
+            )
         return ParsedPrompt(text, self._encode(text, tokenization), salt)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
@@ -92,7 +94,7 @@ class PromptParser:
                 parameter="prompt",
             )
         if not _is_unicode(text):
-            raise PromptError("the prompt is not valid Unicode", parameter="prompt")
+            raise PromptError("the prompt must be valid Unicode", parameter="prompt")
         wants_special, truncation = tokenization.add_special_tokens, tokenization.truncation
         ids = self._tokenizer.encode(text, add_special_tokens=wants_special)
         if truncation is None:
@@ -111,7 +113,7 @@ class PromptParser:
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         if not 0 <= wrong < vocab_size:
             raise PromptError(
-                f"Token id {quoted(wrong)} is out of vocabulary: ids are from 0 to "
+                f"Token id {quoted(wrong)} is out of vocabulary: ids must be from 0 to "
                 f"{vocab_size - 1}",
                 parameter="prompt_token_ids",
                 value=wrong,
@@ -124,7 +126,7 @@ def _cut(token_ids: list[int], tokenization: Tokenization) -> list[int]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it is without lone surrogates, which no UTF-8 text has."""
+    """Whether the text has no lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""How a prompt becomes tokens: `Tokenization`, from the `tokenization_kwargs` of vLLM's methods.
+"""`Tokenization`: how a prompt is tokenized, from the `tokenization_kwargs` of vLLM's methods.
 
-Read by `PromptParser`; the server cuts its prompts with the same `Truncation`.
+Used by `PromptParser`; the server truncates its prompts with the same `Truncation`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How many tokens of a prompt are kept, and which."""
+    """How many tokens of a prompt to keep, and at which end."""
 
     num_tokens: int
     side: Literal["left", "right"] | None
-    """The end that is cut off. None: the left one, behind the special tokens around a text."""
+    """The end that is cut off. None: the left end, keeping the special tokens around a text."""
 
     @classmethod
     def of(
         cls, count: int | None, side: Literal["left", "right"] | None, max_model_len: int
     ) -> Truncation | None:
-        """`count` tokens are kept; -1: as many as leave room for one more; None: all. Raises
-        RequestError for none, and for more than the context has."""
+        """Keep `count` tokens; -1: as many as leave room for one more; None: no truncation. Raises
+        RequestError for 0, and for more than the context holds."""
         if count is None:
             return None
         if count == 0:
             raise RequestError(
                 "truncate_prompt_tokens=0 would keep no token of the prompt. Please keep at least "
-                "1, or as many as fit with -1.",
+                "1, or use -1 to keep as many as fit.",
                 parameter="truncate_prompt_tokens",
                 value=count,
             )
@@ -50,7 +50,7 @@ class Truncation:
         return cls(max_model_len - 1 if count == -1 else count, side)
 
     def kept(self, token_ids: list[int], frame: SpecialFrame | None = None) -> list[int]:
-        """What is kept of a prompt; `frame`: the special tokens that it begins and ends with."""
+        """The kept part of a prompt. `frame`: the special tokens at its beginning and end."""
         if len(token_ids) <= self.num_tokens:
             return token_ids
         before = after = 0
@@ -65,17 +65,17 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Tokenization:
-    """The options of one request."""
+    """The tokenization options of one request."""
 
     add_special_tokens: bool = True
-    """Whether a text gets the special tokens of its tokenizer."""
+    """Whether to add the tokenizer's special tokens to a text."""
     truncation: Truncation | None = None
-    """None: a prompt that is too long is refused."""
+    """None: a prompt that is too long is rejected."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None, max_model_len: int) -> Tokenization:
-        """From `tokenization_kwargs`. Raises ConfigError for what is not known, RequestError for a
-        length that cannot be."""
+        """Parse `tokenization_kwargs`. Raises ConfigError for unknown or invalid options, and
+        RequestError for an impossible length."""
         if given is None:
             return _DEFAULT
         if not isinstance(given, Mapping):
@@ -84,7 +84,7 @@ class Tokenization:
             if name not in _KNOWN:
                 raise ConfigError(
                     f"tokenization_kwargs: {name if isinstance(name, str) else quoted(name):.100} "
-                    f"is not supported; {', '.join(_KNOWN)} are"
+                    f"is not supported; use {', '.join(_KNOWN)}"
                 )
         special = given.get("add_special_tokens", True)
         if not isinstance(special, bool):
@@ -99,16 +99,16 @@ _DEFAULT = Tokenization()
 
 
 def _num_kept(given: Mapping[str, Any]) -> int | None:
-    """`truncate_prompt_tokens`, or `max_length` with `truncation`."""
+    """The value of `truncate_prompt_tokens`, or of `max_length` with `truncation`."""
     count, truncation = given.get("truncate_prompt_tokens"), given.get("truncation")
     if truncation not in (None, False, True, "longest_first", "do_not_truncate"):
         raise ConfigError(f"truncation must be True or False, got {quoted(truncation)}")
     if truncation in (True, "longest_first"):
         count = given.get("max_length", -1)
     elif given.get("max_length") is not None:
-        raise ConfigError("max_length needs truncation=True beside it")
+        raise ConfigError("max_length requires truncation=True")
     if count is not None and (type(count) is not int or count < -1):
         raise ConfigError(
-            f"a prompt can be cut to a number of tokens, or -1 for the context, not {quoted(count)}"
+            f"truncate_prompt_tokens must be a number of tokens, or -1, got {quoted(count)}"
         )
     return count

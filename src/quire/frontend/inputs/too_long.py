@@ -1,6 +1,6 @@
-"""The errors for prompts that do not fit into the context, in vLLM's words, on which clients match.
+"""Errors for prompts that do not fit into the context, in vLLM's words, which clients match.
 
-Raised by the engine's front end and by the server, which checks texts before it tokenizes them.
+Raised by the engine's front end and by the server, which checks texts before tokenizing them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _LESS = "Please reduce the length of the input prompt."
 
 
 def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = True) -> PromptError:
-    """The refusal of a prompt of so many tokens; `is_whole`: this is all of it."""
+    """The error for a prompt of `num_tokens` tokens. `is_whole`: False if it has even more."""
     count = f"{num_tokens}" if is_whole else f"at least {num_tokens}"
     excess = (
         "which leaves no room for output tokens"
@@ -27,7 +27,7 @@ def prompt_too_long(num_tokens: int, max_model_len: int, *, is_whole: bool = Tru
 
 
 def prompt_fills_context(max_model_len: int) -> PromptError:
-    """The refusal of a prompt of as many tokens as the context has, outside a server."""
+    """The error for a prompt that fills the whole context, outside a server."""
     return PromptError(
         f"The decoder prompt (length {max_model_len}) plus the number of requested output tokens "
         f"(at least 1) is longer than the maximum model length of {max_model_len}. Make sure that "
@@ -39,7 +39,7 @@ def prompt_fills_context(max_model_len: int) -> PromptError:
 
 
 def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> PromptError:
-    """The refusal of a text that is not tokenized, since no text of its size fits."""
+    """The error for a text that is too long for any tokenization to fit."""
     return PromptError(
         f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
         f"contains {num_bytes} bytes (more than {max_bytes} bytes, which is the upper bound for "

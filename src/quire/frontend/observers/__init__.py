@@ -1,1 +1,1 @@
-"""What a front end does beside giving outputs: admission, metrics, spans, log lines."""
+"""Additional tasks of a front end: admission, metrics, spans, log lines."""

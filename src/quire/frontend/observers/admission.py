@@ -1,6 +1,6 @@
-"""`AdmissionControl`: how much may wait at once, and who is turned away.
+"""`AdmissionControl`: limits the waiting requests, and rejects requests beyond the limits.
 
-Owned by `OnlineRequests`, on the event loop. Keeps sums; knows no request's content.
+Owned by `OnlineRequests`, on the event loop. Keeps sums only, no contents of requests.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from quire.system import clock
 _SMOOTHING = 0.1
 _LONGEST_RETRY_S = 30.0
 _BURST_S = 0.4
-"""Work on the event loop that a burst may take: some hundreds of requests are taken in so long."""
+"""Work of the event loop during a burst, in seconds; it suffices to accept hundreds of requests."""
 _CALM = 1 / 8
-"""A server is calm while it has less than this share of the requests that it can run..."""
+"""A server is calm if its requests are at most this share of those that it can run..."""
 _CALM_S = 2.0
-"""... and turned nobody away in so many seconds. Replies of one length end together, so that even
-an overloaded server has few requests for a moment."""
+"""... and it rejected no request for this many seconds. Replies of one length end together, so that
+even an overloaded server has few requests for a moment."""
 _SHORTEST_WAIT_S = 0.25
-"""A wait that is always fair."""
+"""A wait for the first token that is always acceptable."""
 _SHARE_OF_REPLY = 1 / 8
-"""A longer wait for the first token is fair if it adds no more than this to a reply."""
+"""A longer wait is acceptable if it adds at most this share to the duration of a reply."""
 _PACE_MEMORY_S = 3.0
 
 
 class QueueFullError(CapacityError):
-    """A queue bound is reached; `reason` is the name of the option that sets it."""
+    """A queue bound was reached; `reason` is the name of the option that sets it."""
 
     def __init__(self, message: str, *, reason: str, retry_after_s: float) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
@@ -43,18 +43,19 @@ class QueueFullError(CapacityError):
 
 
 class AdmissionControl(RequestObserver):
-    """Refuses requests that would make the queue too long. Admitted requests stay.
+    """Rejects requests that would make the queue too long. Admitted requests stay.
 
-    As many as can run at once are always let in. More are not served sooner, they only make
-    everyone wait. A burst that comes upon a calm server may fill the queue up to its bounds, since
-    it will pass. In a lasting overload (unless the user chose a bound) one more is let in while
-    the wait for its first token, estimated from the pace of those before it, is short beside
-    replies: then those let in hardly notice how many come, and the others can go elsewhere.
-    An idle server takes any single request within the bounds.
+    As many requests as can run at once are always admitted. More requests are not served sooner;
+    they only make all of them wait. A burst that arrives at a calm server may fill the queue up to
+    its bounds, because it will pass. In a lasting overload (unless the user set a bound), another
+    request is admitted only if its wait for the first token, estimated from the recent rate of
+    first tokens, is short compared with replies: admitted requests then hardly notice the overload,
+    and clients can send the others elsewhere. An idle server accepts any single request within the
+    bounds.
 
-    A burst is what arrives before the event loop has worked for `_BURST_S` since it was calm:
-    its own work is the clock, so that a burst is one on a slow or crowded machine too.
-    First come, first served.
+    A burst consists of the requests that arrive before the event loop has worked for `_BURST_S`
+    since the server was calm. Measuring the loop's own work keeps this valid on slow or busy
+    machines. Requests are served in order of arrival.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class AdmissionControl(RequestObserver):
         work_clock: Callable[[], float] = time.thread_time,
         now: Callable[[], float] = clock.now,
     ) -> None:
-        """Times but `work_clock`'s are seconds since the epoch."""
+        """All times except `work_clock`'s are seconds since the epoch."""
         self._max_running = config.max_num_seqs
         self._max_queued_reqs = config.max_num_queued_reqs
         self._max_queued_tokens = config.max_num_queued_tokens
@@ -71,25 +72,25 @@ class AdmissionControl(RequestObserver):
         self._work_clock = work_clock
         self._now = now
         self._calm_at = work_clock()
-        """When the server was last calm."""
+        """Value of `work_clock` when the server was last calm."""
         self._refused_at = -math.inf
-        """When a lasting overload last turned somebody away."""
+        """Time of the last rejection in a lasting overload."""
         self._pace = _Pace()
         self._num_open = 0
-        """Core requests that were admitted and have not ended."""
+        """Admitted core requests that have not ended."""
         self._num_waiting = 0
-        """Those without a first token."""
+        """Open core requests without a first token."""
         self._num_waiting_tokens = 0
-        """Their prompts' tokens."""
+        """Prompt tokens of the waiting core requests."""
         self._replying: dict[str, float] = {}
-        """Times of the first tokens of replies that have not ended, the oldest first, by id."""
+        """Time of the first token of each reply that has not ended, by id, the oldest first."""
         self._num_first = 0
-        """First tokens of the step that is being told of."""
+        """Number of first tokens in the current step."""
         self._mean_wait_s = self._mean_reply_s = _SHORTEST_WAIT_S
-        """To the first token, and from there to the end."""
+        """Mean seconds until the first token, and from there until the end."""
 
     def check(self, num_requests: int, num_tokens: int) -> None:
-        """Raises QueueFullError if that many more, with that many prompt tokens, are too many."""
+        """Raises QueueFullError if there is no room for these core requests and prompt tokens."""
         num_open = self._num_open
         is_small = num_open <= self._max_running * _CALM
         if is_small and self._now() - self._refused_at > _CALM_S:
@@ -108,7 +109,7 @@ class AdmissionControl(RequestObserver):
             )
             if wait_s > max(_SHORTEST_WAIT_S, _SHARE_OF_REPLY * self._mean_reply_s):
                 self._refused_at = self._now()
-                # While few first tokens come, the estimate is far too long.
+                # With few first tokens so far, the estimate is far too long.
                 takes = f"{wait_s:.1f}" if wait_s <= _LONGEST_RETRY_S else "more than 30"
                 what = f"the first token of a reply would take {takes} s"
                 raise self._full("max_num_queued_reqs", what, None)
@@ -150,9 +151,9 @@ class AdmissionControl(RequestObserver):
         return not self._may_stand and self._work_clock() - self._calm_at > _BURST_S
 
     def _until_place(self, count: int) -> float:
-        """Seconds until `count` running requests have ended, if their replies last as long as the
-        mean; 0 if not so many have begun. Replies of one length end together, and then for a while
-        none ends: the pace of first tokens does not show it."""
+        """Seconds until `count` running requests have ended, assuming replies of mean duration; 0
+        if fewer have begun. Replies of one length end together, followed by a time in which none
+        ends; the rate of first tokens does not show that."""
         begun_at = next(itertools.islice(self._replying.values(), count - 1, None), None)
         return 0.0 if begun_at is None else begun_at + self._mean_reply_s - self._now()
 
@@ -168,7 +169,7 @@ class AdmissionControl(RequestObserver):
 
 
 class _Pace:
-    """How fast first tokens come while anybody waits for one; what was long ago counts little."""
+    """The rate of first tokens while requests wait for one; old values have little weight."""
 
     def __init__(self) -> None:
         self._busy_s = 0.0
@@ -177,7 +178,8 @@ class _Pace:
         self._has_waiting = False
 
     def observe(self, num_first: int, now: float, has_waiting: bool) -> None:
-        """A step ended at `now`; `has_waiting`: some requests still wait for a first token."""
+        """Record that a step ended at `now`; `has_waiting`: some requests have no first token
+        yet."""
         if self._has_waiting:
             elapsed_s = max(0.0, now - self._last)
             memory = math.exp(-elapsed_s / _PACE_MEMORY_S)
@@ -186,5 +188,5 @@ class _Pace:
         self._last, self._has_waiting = now, has_waiting
 
     def seconds_for(self, count: int) -> float:
-        """Until so many have come; 0 while nothing is known."""
+        """Seconds until `count` first tokens have come; 0 if there are no values yet."""
         return count * self._busy_s / self._num_first if self._num_first > 0 else 0.0

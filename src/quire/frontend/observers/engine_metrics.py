@@ -1,7 +1,7 @@
-"""What an engine counts about itself, under vLLM's names.
+"""The metrics of an engine, under vLLM's names.
 
-An observer of the output processor; `/metrics` and the live view read it. Everything
-happens on the front end's thread, so that nothing is locked.
+An observer of the output processor; `/metrics` and the live view read it. Everything runs on the
+front end's thread, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from quire.metrics.engine_series import FINISH_REASONS, EngineSeries
 from quire.protocol import SchedulerStats
 
 _WINDOW = 256
-"""Requests and gaps that the live view's percentiles look back on."""
+"""Number of recent requests and gaps that the live view's percentiles cover."""
 
 _SOURCES = {"queue": "host", "memory": "host", "disk": "disk"}
-"""vLLM's names of the places that tiers of the KV store are in."""
+"""vLLM's names for the locations of the KV store's tiers."""
 _IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
 
 
 class EngineMetrics(RequestObserver):
-    """Counters of one engine, and the few recent values that the live view shows.
+    """Counters of one engine, and recent values for the live view.
 
-    Invariants: `generation_tokens` is the sum over requests of the tokens they were given, and
-    `prompt_tokens` the sum of the prompts of all requests that were given any. A prompt counts
-    once, whatever its `n`, as in the usage of a reply; so do its cached tokens, in all series
-    named `prompt_tokens`. `prefix_cache_queries`, `prefix_cache_hits` and the histograms count
-    each of the `n`.
+    Invariants: `generation_tokens` is the number of tokens that requests received, and
+    `prompt_tokens` the number of prompt tokens of all requests that received any. A prompt counts
+    once for all of its `n` outputs, as in the usage of a reply; so do its cached tokens, in all
+    series named `prompt_tokens`. `prefix_cache_queries`, `prefix_cache_hits` and the histograms
+    count each of the `n` outputs.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -41,9 +41,9 @@ class EngineMetrics(RequestObserver):
         self.recent_ttft_s: deque[float] = deque(maxlen=_WINDOW)
         self.recent_itl_s: deque[float] = deque(maxlen=_WINDOW)
         self.num_in_flight = 0
-        """Core requests that were handed over and have not ended."""
+        """Core requests that were passed to the core and have not ended."""
         self._num_prompt_tokens = 0
-        """Prompt tokens that the present step computed."""
+        """Prompt tokens that the current step computed."""
 
     def on_handed_over(self, record: RequestRecord) -> None:
         self.num_in_flight += record.num_core_requests
@@ -56,7 +56,7 @@ class EngineMetrics(RequestObserver):
         num_computed = record.num_prompt_tokens - num_cached
         self._num_prompt_tokens += num_computed
         if record.num_with_tokens > 1:
-            return  # the prompt of several completions counts once
+            return  # the prompt counts once for several completions
         series.prompt_tokens.inc(record.num_prompt_tokens)
         series.prompt_tokens_cached.inc(num_cached)
         series.prompt_tokens_by_source.of("local_compute").inc(num_computed)
@@ -86,7 +86,7 @@ class EngineMetrics(RequestObserver):
 
     def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
         del now
-        # Requests that had tokens in the same step before have the same gap.
+        # Requests that received tokens in the same earlier step have the same gap.
         for gap_s, times in Counter(tokens.gaps_s).items():
             self.series.inter_token_latency.observe(max(0.0, gap_s), times)
             self.recent_itl_s.extend(repeat(max(0.0, gap_s), times))
@@ -108,7 +108,7 @@ class EngineMetrics(RequestObserver):
         state.of("discard_all").set(int(level == 2))
 
     def finished_counts(self) -> dict[str, int]:
-        """Requests ended, by reason."""
+        """Number of ended core requests by reason."""
         return {
             reason: int(self.series.request_success.of(reason).value) for reason in FINISH_REASONS
         }
@@ -134,8 +134,8 @@ class EngineMetrics(RequestObserver):
         if stats.kv_store is not None and series.kv_store is not None:
             series.kv_store.show(stats.kv_store.sums, stats.kv_store.usage)
         series.num_preemptions.inc(stats.num_preemptions)
-        # A step that was under way when the last request was aborted still counts it, and no
-        # other step will follow to correct that.
+        # A step that was running when the last request was aborted still counts that request, and
+        # no later step would correct the gauges.
         self._show(stats if self.num_in_flight else _IDLE)
 
     def _show(self, stats: SchedulerStats) -> None:
@@ -147,7 +147,7 @@ class EngineMetrics(RequestObserver):
         series.kv_cache_usage_perc.set(stats.kv_cache_usage)
 
     def snapshot(self) -> dict[str, Any]:
-        """The parts of the live view that are counted here."""
+        """The part of the live view's data that is counted here."""
         series = self.series
         return {
             "tokens": {

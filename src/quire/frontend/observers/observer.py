@@ -1,7 +1,7 @@
-"""`RequestObserver`: the base class of what follows the events of requests.
+"""`RequestObserver`: the base class of observers of request events.
 
-Called by the `OutputProcessor`, on the front end's thread. An observer keeps sums; what is known
-of one request stands in its record.
+Called by the `OutputProcessor`, on the front end's thread. Observers keep sums; data of a single
+request is in its record.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from quire.protocol import SchedulerStats
 
 @dataclass(slots=True)
 class StepTokens:
-    """The generated tokens that a step brought, of all requests."""
+    """The generated tokens of one step, of all requests."""
 
     num_new: int = 0
     gaps_s: list[float] = field(default_factory=list)
-    """For each completion that had tokens before: the time since then; negative if the clock was
-    set back."""
+    """For each completion that had tokens before: seconds since then; negative if the clock was set
+    back."""
 
 
 class RequestObserver:
-    """Does nothing; observers override the events that they need.
+    """Ignores all events; observers override the events that they need.
 
-    A request is admitted, then handed over or withdrawn. One that was handed over ends with
-    `on_finished` for each of its completions, whatever ended them.
+    A request is admitted, then handed over or withdrawn. A request that was handed over ends with
+    `on_finished` for each of its completions, for whatever reason.
     """
 
     def on_admitted(self, record: RequestRecord) -> None:
-        """A request has a place. It has no completions yet."""
+        """A request was admitted. It has no completions yet."""
 
     def on_withdrawn(self, record: RequestRecord) -> None:
         """An admitted request will not be handed over."""
 
     def on_handed_over(self, record: RequestRecord) -> None:
-        """The request goes to the engine core now."""
+        """The request is passed to the engine core."""
 
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
-        """A completion has its first token."""
+        """A completion has received its first token."""
 
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
-        """A completion has ended, as its `finish_reason` says: `stop`, `length`, `abort` or
-        `error`. `num_open` of the record does not count it any longer."""
+        """A completion has ended; its `finish_reason` is `stop`, `length`, `abort` or `error`. The
+        record's `num_open` no longer counts it."""
 
     def on_step(self, tokens: StepTokens, stats: SchedulerStats | None, now: float) -> None:
-        """A step has ended; all that it brought for single requests has been told."""
+        """A step has ended, after all events of single requests in it."""
 
     def on_rejected(self, reason: str) -> None:
-        """A request was turned away at a queue limit of that name."""
+        """A request was rejected by the queue limit of that name."""
 
     def on_sleep(self, level: int | None) -> None:
-        """The engine sleeps at this level from now on; None: it is awake."""
+        """The engine has entered this sleep level; None: it is awake."""
 
     def log(self) -> None:
-        """The caller wants what there is to log, now."""
+        """Log now."""
 
     def log_when_due(self) -> None:
-        """The same, for those who log every few seconds and did not since."""
+        """Log if the logging interval has passed."""

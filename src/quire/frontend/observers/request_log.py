@@ -1,4 +1,4 @@
-"""`RequestLog`: lines for each request that goes to the engine (`--enable-log-requests`)."""
+"""`RequestLog`: log lines for each request that is sent to the core (`--enable-log-requests`)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestLogChoice:
-    """What is logged of requests beside their parameters."""
+    """What to log of requests in addition to their parameters."""
 
     outputs: bool = False
-    """The text of each completion, once it has ended."""
+    """Whether to log the text of each completion when it has ended."""
     max_chars: int | None = None
-    """Most characters of a text, and most of its token ids."""
+    """Maximum characters of a text, and maximum number of its token ids."""
 
 
 def request_log_choice(
     engine_args: EngineArgs, outputs: bool, max_chars: int | None
 ) -> RequestLogChoice | None:
-    """What is logged of requests; None: nothing. Raises ConfigError for outputs alone."""
+    """What to log of requests; None: nothing. Raises ConfigError for outputs without requests."""
     if getattr(engine_args, "enable_log_requests", False):
         return RequestLogChoice(outputs, max_chars)
     if outputs:
-        raise ConfigError("enable_log_outputs needs enable_log_requests: give both")
+        raise ConfigError("enable_log_outputs requires enable_log_requests: give both")
     return None
 
 
 class RequestLog(RequestObserver):
-    """Logs what was asked for, and what came of it if that is wanted. The prompt and token ids
-    are logged at level DEBUG alone."""
+    """Logs each request, and its outputs if they are enabled. Prompts and token ids are logged only
+    at level DEBUG."""
 
     def __init__(self, choice: RequestLogChoice, tokenizer: Tokenizer | None) -> None:
         self._choice = choice

@@ -1,6 +1,6 @@
-"""`LoggingStatLogger`: one line of statistics every ten seconds, in vLLM's words.
+"""`LoggingStatLogger`: a line of statistics every ten seconds, in vLLM's format.
 
-An observer of the output processor. Logs after a step, or when it is asked to.
+An observer of the output processor. Logs after a step, or on request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 def statistics_observers(
     config: EngineConfig, stat_loggers: Sequence[StatLoggerFactory]
 ) -> list[RequestObserver]:
-    """The statistics line, if it is wanted, and the user's loggers. Raises ConfigError."""
+    """The logger of the statistics line, if enabled, and the user's loggers. Raises ConfigError."""
     found: list[RequestObserver] = []
     if config.observability.log_stats:
         found.append(LoggingStatLogger(config))
@@ -37,13 +37,14 @@ def statistics_observers(
 
 
 class LoggingStatLogger(RequestObserver):
-    """Counts since the last line, and the newest snapshot. One thread."""
+    """Counts since the last line, and the newest scheduler statistics. Used by one thread."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._interval_s = config.observability.stats_interval_s
         self._last_log_s = time.monotonic()
         self._num_prompt_tokens = 0
-        """Computed (not hit) for requests that gave their first token."""
+        """Computed prompt tokens (without cache hits) of requests that received their first
+        token."""
         self._num_generation_tokens = 0
         self._num_preemptions = 0
         self._num_queried_tokens = 0
@@ -70,7 +71,7 @@ class LoggingStatLogger(RequestObserver):
             self.log()
 
     def log(self) -> None:
-        """Logs now; an engine that was idle for two lines is not worth a third."""
+        """Log now; at level DEBUG if the engine was idle for this line and the one before."""
         now = time.monotonic()
         elapsed = max(now - self._last_log_s, 1e-9)
         prompt_rate = self._num_prompt_tokens / elapsed

@@ -1,8 +1,8 @@
-"""`RequestTracer`: a span `llm_request` for each finished request, sent by OpenTelemetry.
+"""`RequestTracer`: exports a span `llm_request` for each finished request by OpenTelemetry.
 
-An observer of the output processor, where an endpoint was given. The packages are an extra
-(`quire[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's;
-everything about the sending can be set by the `OTEL_*` variables that the SDK reads.
+An observer of the output processor, used if an endpoint is configured. The packages are an extra
+(`quire[otel]`) and are imported only then. Names and meanings of the attributes are vLLM's; the
+export is configured by the `OTEL_*` variables that the SDK reads.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _HTTP_PORT = 4318
 
 
 class RequestTracer(RequestObserver):
-    """Makes spans on the event loop and leaves the sending to a thread of the SDK.
+    """Creates spans on the event loop; a thread of the SDK exports them.
 
-    A request never waits for it: the queue between the two is bounded (OTEL_BSP_MAX_QUEUE_SIZE),
-    and what it has no room for is dropped.
+    Requests never wait for the export: its queue is bounded (OTEL_BSP_MAX_QUEUE_SIZE), and spans
+    that do not fit are dropped.
     """
 
     def __init__(self, provider: TracerProvider, model: str) -> None:
@@ -44,13 +44,14 @@ class RequestTracer(RequestObserver):
         self._flushing = threading.Thread(
             target=_flush_at_the_end, args=(provider, self._ending), daemon=True
         )
-        self._flushing.start()  # no thread can be started any more while the process ends
+        self._flushing.start()  # now, because no thread can be started while the process ends
         close_at_exit(self, RequestTracer.close)
         weakref.finalize(self, self._ending.put, None).atexit = False
 
     @classmethod
     def to_endpoint(cls, endpoint: str, model: str) -> RequestTracer:
-        """Sends to an OTLP endpoint. Raises ConfigError if the packages are not installed."""
+        """Create a tracer for an OTLP endpoint. Raises ConfigError if the packages are not
+        installed."""
         try:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
@@ -59,7 +60,7 @@ class RequestTracer(RequestObserver):
             exporter = _exporter(endpoint)
         except ImportError as error:
             raise ConfigError(
-                f"otlp_traces_endpoint needs OpenTelemetry ({error}); "
+                f"otlp_traces_endpoint requires OpenTelemetry ({error}); "
                 "install it with `pip install 'quire[otel]'`"
             ) from None
         named = "OTEL_SERVICE_NAME" in os.environ
@@ -74,8 +75,8 @@ class RequestTracer(RequestObserver):
             self._make_span(record)
 
     def close(self) -> None:
-        """Sends what is left, for two seconds at most: no collector keeps a process from ending.
-        Called by an engine that is shut down, otherwise at the end of the process."""
+        """Export the remaining spans, for two seconds at most, so that no collector keeps a process
+        alive. Called at the engine's shutdown, or at the end of the process."""
         self._ending.put(None)
         self._flushing.join(_FLUSH_S)
 
@@ -98,7 +99,8 @@ class RequestTracer(RequestObserver):
 
 
 def make_tracer(config: EngineConfig) -> RequestTracer | None:
-    """A tracer, if an endpoint was given. Raises ConfigError if the packages are not installed."""
+    """A tracer if an endpoint is configured. Raises ConfigError if the packages are not
+    installed."""
     endpoint = config.observability.otlp_traces_endpoint
     if endpoint is None:
         return None
@@ -111,7 +113,8 @@ def _flush_at_the_end(provider: TracerProvider, ending: queue.SimpleQueue[None])
 
 
 def _attributes(record: RequestRecord, model: str) -> dict[str, Any]:
-    """vLLM's names. Times in seconds; those of a phase that was never reached are left out."""
+    """Span attributes with vLLM's names. Times are in seconds; those of phases not reached are
+    omitted."""
     stats, params = record.stats(), record.input.params
     attributes: dict[str, Any] = {
         "gen_ai.response.model": model,
@@ -140,13 +143,14 @@ def _attributes(record: RequestRecord, model: str) -> dict[str, Any]:
 
 
 def _exporter(endpoint: str) -> SpanExporter:
-    """gRPC as in vLLM, unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or the URL speak for HTTP."""
+    """gRPC as in vLLM, unless OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or the URL selects HTTP."""
     try:
         parts = urlsplit(endpoint)
         speaks_http = parts.path.strip("/") != "" or parts.port == _HTTP_PORT
     except ValueError as error:
         raise ConfigError(
-            f"otlp_traces_endpoint={quoted(endpoint)} is no URL: {error}; try http://localhost:4317"
+            f"otlp_traces_endpoint={quoted(endpoint)} must be a URL: {error}; "
+            "try http://localhost:4317"
         ) from None
     protocol = env.otlp_protocol() or ("http/protobuf" if speaks_http else "grpc")
     if protocol == "grpc":
@@ -158,8 +162,7 @@ def _exporter(endpoint: str) -> SpanExporter:
 
         return by_http.OTLPSpanExporter(endpoint)
     raise ConfigError(
-        f"the OTLP protocol {protocol!r} is not known; use grpc or http/protobuf in "
-        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+        f"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL must be grpc or http/protobuf, not {protocol!r}"
     )
 
 

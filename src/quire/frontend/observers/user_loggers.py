@@ -1,7 +1,7 @@
-"""`UserLoggers`: what happens to requests, told to loggers of the user in vLLM's words.
+"""`UserLoggers`: reports request events to the user's loggers, in vLLM's form.
 
-An observer of the output processor, made where the user gives loggers. They are called on the
-front end's thread.
+An observer of the output processor, used if the user provides loggers. They are called on the front
+end's thread.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ logger = get_logger(__name__)
 
 
 class UserLoggers(RequestObserver):
-    """All loggers of one engine. One thread.
+    """All user loggers of one engine. Used by one thread.
 
-    A logger that raises is told of in the log and not called again: no request fails by it.
+    If a logger raises, the exception is logged and the logger is disabled; requests are unaffected.
     """
 
     def __init__(self, config: EngineConfig, factories: Sequence[Callable[..., Any]]) -> None:
-        """Makes the loggers; the engine is ready. Raises ConfigError for what is no factory, and
-        what a factory raises."""
+        """Create the loggers; the engine is ready. Raises ConfigError for an invalid factory, and
+        any exception of a factory."""
         if not isinstance(factories, Sequence) or not all(map(callable, factories)):
             raise ConfigError(
                 "stat_loggers must be a list of subclasses of StatLoggerBase, or of functions that "
@@ -46,7 +46,7 @@ class UserLoggers(RequestObserver):
         self._interval_s = config.observability.stats_interval_s
         self._last_log_s = time.monotonic()
         self._iteration = IterationStats()
-        """Of the step that is being told of."""
+        """Events of the current step."""
         self._call("log_engine_initialized")
 
     def on_first_token(self, record: RequestRecord, completion: CompletionState) -> None:
@@ -107,7 +107,7 @@ class UserLoggers(RequestObserver):
                 getattr(one, method)(*args, **kwargs)
             except Exception:
                 name = type(one).__name__
-                logger.exception("the stat logger %s failed, and is not called again", name)
+                logger.exception("the stat logger %s failed and is not called again", name)
                 self._loggers.remove(one)
 
 

@@ -1,5 +1,5 @@
-"""What a user's logger is given, and its base classes. Names and fields are vLLM's, as far as they
-have a meaning here.
+"""The arguments of user-defined loggers, and their base classes. Names and fields are vLLM's, as
+far as they apply to Quire.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PrefixCacheStats:
-    """Tokens of prompts that were looked for in the prefix cache since the last record."""
+    """Prompt tokens looked up in the prefix cache since the last record."""
 
     queries: int = 0
     hits: int = 0
@@ -23,34 +23,35 @@ class PrefixCacheStats:
 
 @dataclass
 class SchedulerStats:
-    """The scheduler after a step."""
+    """State of the scheduler after a step."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
     kv_cache_usage: float = 0.0
-    """Share of the blocks that hold a running request's tokens, 0 to 1."""
+    """Share of the blocks that hold tokens of running requests, 0 to 1."""
     prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
 
 
 @dataclass
 class PromptTokenStats:
-    """Tokens of prompts whose first token came; a prompt of several outputs counts once."""
+    """Tokens of prompts whose first token was computed; counts once per prompt with several
+    outputs."""
 
     computed: int = 0
     local_cache_hit: int = 0
     cached_tokens: int = 0
-    """Those not computed: the same as the hits."""
+    """Tokens not computed; equal to the hits."""
     total: int = 0
 
 
 @dataclass
 class FinishedRequestStats:
-    """One output that has ended. Times in seconds."""
+    """One output that has ended. Times are in seconds."""
 
     finish_reason: str
     """`stop`, `length`, `abort`, `error` or `repetition`."""
     request_id: str | None = None
-    """The caller's."""
+    """The caller's request id."""
     e2e_latency: float = 0.0
     num_prompt_tokens: int = 0
     num_preemptions: int = 0
@@ -66,34 +67,34 @@ class FinishedRequestStats:
 
 @dataclass
 class IterationStats:
-    """What a step brought, and what ended since the step before."""
+    """The tokens of a step, and the requests that ended since the previous step."""
 
     iteration_timestamp: float = 0.0
-    """Seconds since the epoch at the end of the step."""
+    """Time of the end of the step, in seconds since the epoch."""
     num_generation_tokens: int = 0
     prompt_token_stats: PromptTokenStats = field(default_factory=PromptTokenStats)
     num_preempted_reqs: int = 0
     finished_requests: list[FinishedRequestStats] = field(default_factory=list)
     max_num_generation_tokens_iter: list[int] = field(default_factory=list)
-    """Of each request that has ended: tokens of its longest output."""
+    """Number of tokens of the longest output, for each request that has ended."""
     n_params_iter: list[int] = field(default_factory=list)
-    """Of each request that has ended: its `n`."""
+    """The `n` of each request that has ended."""
     time_to_first_tokens_iter: list[float] = field(default_factory=list)
     inter_token_latencies_iter: list[float] = field(default_factory=list)
 
     @property
     def num_prompt_tokens(self) -> int:
-        """All prompt tokens."""
+        """Total number of prompt tokens."""
         return self.prompt_token_stats.total
 
 
 class StatLoggerBase(ABC):
-    """A logger of one's own: subclass it and give the class, or a function that makes one, as
+    """Base class of user-defined loggers. Pass a subclass, or a function that creates one, as
     `AsyncLLM.from_engine_args(..., stat_loggers=[...])`."""
 
     @abstractmethod
     def __init__(self, vllm_config: EngineConfig, engine_index: int = 0) -> None:
-        """Called when the engine is made; there is one engine, 0."""
+        """Called when the engine is created; its index is always 0."""
 
     @abstractmethod
     def record(
@@ -103,7 +104,8 @@ class StatLoggerBase(ABC):
         mm_cache_stats: None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Called after each step. There is no cache of images."""
+        """Called after each step. `mm_cache_stats` is always None, because Quire caches no
+        images."""
 
     @abstractmethod
     def log_engine_initialized(self) -> None:
@@ -114,22 +116,22 @@ class StatLoggerBase(ABC):
         `do_log_stats`."""
 
     def record_sleep_state(self, is_awake: int, level: int) -> None:  # noqa: B027
-        """Called at `sleep`, with 1 and its level, and at `wake_up`, with two zeros: the name of
-        the first is vLLM's."""
+        """Called by `sleep` with 1 and the level, and by `wake_up` with two zeros. The name
+        `is_awake` is vLLM's."""
 
 
 class AggregateStatLoggerBase(StatLoggerBase):
-    """The same, for all engines at once: `engine_indexes` is `[0]`."""
+    """A logger for all engines together: `engine_indexes` is `[0]`."""
 
     @abstractmethod
     def __init__(self, vllm_config: EngineConfig, engine_indexes: list[int]) -> None:
-        """Called when the engine is made."""
+        """Called when the engine is created."""
 
     def record_admission_rejection(self, reason: str) -> None:
-        """Called when a request is turned away, with the name of the limit."""
+        """Called when a request is rejected, with the name of the limit."""
 
 
 PerEngineStatLoggerFactory = Callable[..., StatLoggerBase]
-"""Called with the configuration and the engine's number."""
+"""Called with the configuration and the engine's index."""
 AggregateStatLoggerFactory = type[AggregateStatLoggerBase]
 StatLoggerFactory = AggregateStatLoggerFactory | PerEngineStatLoggerFactory

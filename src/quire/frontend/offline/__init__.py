@@ -1,1 +1,1 @@
-"""What several threads need to share one engine without a server: turns, waiting, Ctrl+C."""
+"""Sharing one engine between threads without a server: turns, waiting, Ctrl+C."""

@@ -1,4 +1,4 @@
-"""Beam searches on the caller's thread, many prompts in the same steps. Called by `LLM`."""
+"""Beam searches on the caller's thread; many prompts share the steps. Called by `LLM`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def search_beams(
     use_tqdm: Progress,
     concurrency_limit: int | None,
 ) -> list[BeamSearchOutput]:
-    """What is found for each of the prompts, which come with the ids of their requests.
+    """Search the prompts, which are given with their request ids.
 
-    All are validated before any is run. Raises RequestError, and EngineGenerateError for a search
-    of which a step failed.
+    All prompts are validated before any of them runs. Raises RequestError, and EngineGenerateError
+    if a step of a search failed.
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
     searches, processor = [], engine.input_processor
@@ -45,7 +45,7 @@ def search_beams(
             searches.append(begin_search(processor, request_id, prompt, params, num_logprobs=0))
         deliver_signals()
     if use_tqdm and concurrency_limit is not None:
-        logger.warning("There is no progress bar with a concurrency_limit.")
+        logger.warning("The progress bar is not shown with a concurrency_limit.")
         use_tqdm = False
     for begin in range(0, len(searches), at_once):
         _run(engine, loop, searches[begin : begin + at_once], use_tqdm)
@@ -56,7 +56,7 @@ def search_beams(
 def _run(
     engine: LLMEngine, loop: SharedLoop, searches: Sequence[BeamSearch], use_tqdm: Progress
 ) -> None:
-    """Searches to the end, in steps that all of them share."""
+    """Run the searches to the end, in shared steps."""
     num_steps = max(search.num_steps_left for search in searches)
     with counted(range(num_steps), use_tqdm, "Beam search") as steps:
         for _ in steps:
@@ -72,7 +72,7 @@ def _run(
 def _outputs(
     engine: LLMEngine, loop: SharedLoop, inputs: Sequence[EngineInput]
 ) -> list[RequestOutput]:
-    """Of these requests, in order. Any exception aborts those that are unfinished."""
+    """The outputs of these requests, in order. Any exception aborts unfinished requests."""
     tickets: list[Ticket] = []
     try:
         for request in inputs:

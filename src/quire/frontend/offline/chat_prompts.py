@@ -1,4 +1,4 @@
-"""`ChatPrompts`: conversations to prompts, for `LLM`. Its template runs in a child process.
+"""`ChatPrompts`: renders conversations as prompts for `LLM`. Templates run in a child process.
 
 `LLM` has one as `renderer`.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class ChatPrompts:
-    """Renders and encodes for one engine's model. Any thread may call."""
+    """Renders and encodes for the model of one engine. Thread-safe."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
 
     @property
     def tokenizer(self) -> HFTokenizer:
-        """The same as `get_tokenizer`."""
+        """Same as `get_tokenizer()`."""
         return self.get_tokenizer()
 
     def get_tokenizer(self) -> HFTokenizer:
-        """The model's tokenizer, with the methods of one of `transformers`."""
+        """The model's tokenizer, with methods of `transformers` tokenizers."""
         return self._engine.get_tokenizer()
 
     def render_chat(self, messages: Sequence[Any], options: ChatOptions) -> list[str]:
@@ -48,7 +48,7 @@ class ChatPrompts:
     def encode(
         self, prompts: Sequence[str], tokenization_kwargs: Mapping[str, Any]
     ) -> list[TokensPrompt]:
-        """Prompts with their token ids. Raises RequestError."""
+        """Add token ids to prompts. Raises RequestError."""
         model = self._engine.model_config
         parser = PromptParser(model, self._engine.tokenizer)
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len)

@@ -1,7 +1,6 @@
-"""`IdleTime`: has an engine that nobody calls do some work ahead.
+"""`IdleTime`: lets an unused engine do background work.
 
-Owned by `LLMEngine`, which computes on its callers' threads alone: between two calls nobody would
-do it.
+Owned by `LLMEngine`, which otherwise computes only on its callers' threads, during their calls.
 """
 
 from __future__ import annotations
@@ -14,37 +13,38 @@ from typing import Protocol
 from quire.frontend.offline.turn_lock import TurnLock
 
 _DELAY_S = 0.05
-"""From the end of a call on. Whoever calls again at once is not disturbed."""
+"""Seconds of idle time before the work starts, so that quick successive calls are not delayed."""
 
 
 class IdleCore(Protocol):
-    """`EngineCore`, as far as it is used here."""
+    """The methods of `EngineCore` that are used here."""
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether there are requests to step."""
 
     def has_idle_work(self) -> bool:
-        """Whether there is anything to do ahead."""
+        """Whether there is background work."""
 
     def use_idle_time(self) -> bool:
-        """Some milliseconds of it. False: there is none."""
+        """Do background work for some milliseconds. Returns False if there is none."""
 
 
 class IdleTime:
-    """A thread that lives as long as there is work and no request. A call that comes meanwhile
+    """A thread that runs while there is background work and no request. A call in the meantime
     waits for some milliseconds."""
 
     def __init__(self, core: IdleCore, lock: TurnLock) -> None:
-        """`lock`: held by whoever uses the core, which is freed whatever the thread does."""
+        """`lock`: guards every use of the core, whose owner may free it regardless of the
+        thread."""
         self._core = weakref.ref(core)
         self._lock = lock
         self._since = 0.0
-        """`time.monotonic()` when the last call ended."""
+        """Value of `time.monotonic()` when the last call ended."""
         self._is_working = self._is_over = False
 
     def begin(self) -> None:
-        """A call ends, and nothing is left to step. The caller has the lock, or the engine is not
-        shared yet."""
+        """Start the thread at the end of a call if no request is left. The caller holds the lock,
+        or the engine is not shared yet."""
         core = self._core()
         self._since = time.monotonic()
         if not (self._is_working or self._is_over) and core is not None and core.has_idle_work():
@@ -52,7 +52,7 @@ class IdleTime:
             threading.Thread(target=self._run, name="quire-idle", daemon=True).start()
 
     def end(self) -> None:
-        """Nothing is done any more. The caller has the lock."""
+        """Stop the background work. The caller holds the lock."""
         self._is_over = True
 
     def _run(self) -> None:
@@ -62,7 +62,7 @@ class IdleTime:
             pass
 
     def _advance(self) -> bool:
-        """A piece of work. False: there is none, or somebody uses the engine again."""
+        """Do one piece of work. Returns False if there is none or the engine is in use again."""
         with self._lock.aside():
             core = self._core()
             if self._is_over or core is None or core.has_unfinished_requests():

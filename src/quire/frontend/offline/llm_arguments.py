@@ -1,6 +1,4 @@
-"""What callers give to `LLM`'s methods, in the one form that the rest wants, or an error that
-names the argument.
-"""
+"""Validates and normalises the arguments of `LLM`'s methods; errors name the argument."""
 
 from __future__ import annotations
 
@@ -16,7 +14,8 @@ _FORMATS = ("auto", "string", "openai")
 
 
 def as_prompts(prompts: Any) -> list[PromptType]:
-    """One prompt or several: a text, a dict or a list of token ids is one. Raises RequestError."""
+    """Return one prompt or several as a list: a text, a dict or a list of token ids is one prompt.
+    Raises RequestError."""
     if isinstance(prompts, (str, dict)):
         return [cast(PromptType, prompts)]
     if hasattr(prompts, "tolist"):  # an array
@@ -35,7 +34,8 @@ def as_prompts(prompts: Any) -> list[PromptType]:
 
 
 def one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
-    """One value for all, or as many as there are prompts. Raises TypeError or RequestError."""
+    """Return one value per prompt, from a single value or a list. Raises TypeError or
+    RequestError."""
     if isinstance(value, kind):
         return [value] * count
     if not isinstance(value, Sequence) or not all(isinstance(each, kind) for each in value):
@@ -51,7 +51,7 @@ def one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
 
 
 def as_conversations(messages: Any) -> list[Any]:
-    """One conversation, a list of messages, or several of these. Raises RequestError."""
+    """Return one conversation (a list of messages) or several as a list. Raises RequestError."""
     if not isinstance(messages, (list, tuple)):
         raise _error("messages", messages, "a list of messages, or a list of such lists")
     if not messages:
@@ -60,13 +60,13 @@ def as_conversations(messages: Any) -> list[Any]:
         return [messages]
     for index, conversation in enumerate(messages):
         if not isinstance(conversation, (list, tuple)):
-            raise _error(f"messages[{index}]", conversation, "a list of messages, as messages[0]")
+            raise _error(f"messages[{index}]", conversation, "a list of messages, like messages[0]")
     return list(messages)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """How conversations become prompts: the arguments of `LLM.chat`, checked."""
+    """How conversations are rendered: the validated arguments of `LLM.chat`."""
 
     chat_template: str | None = None
     chat_template_content_format: str = "auto"
@@ -76,10 +76,10 @@ class ChatOptions:
     chat_template_kwargs: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Raises RequestError for the first that is not of its type."""
+        """Raises RequestError for the first argument of a wrong type."""
         template, tools, values = self.chat_template, self.tools, self.chat_template_kwargs
         if template is not None and not isinstance(template, str):
-            raise _error("chat_template", template, "a text, or a template's name")
+            raise _error("chat_template", template, "a string: a template or its name")
         form = self.chat_template_content_format
         if not isinstance(form, str) or form not in _FORMATS:
             raise _error("chat_template_content_format", form, "auto, string or openai")
@@ -94,10 +94,10 @@ class ChatOptions:
         if values is not None and not (
             isinstance(values, Mapping) and all(isinstance(name, str) for name in values)
         ):
-            raise _error("chat_template_kwargs", values, "a dict with texts as keys")
+            raise _error("chat_template_kwargs", values, "a dict with strings as keys")
 
     def job(self, conversation: Any) -> ChatInput:
-        """What is to be rendered of a conversation."""
+        """The rendering job of a conversation."""
         form = self.chat_template_content_format
         return ChatInput(
             conversation,
@@ -111,7 +111,7 @@ class ChatOptions:
 
 
 def chat_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of a rendered conversation: its template has written the special tokens."""
+    """Tokenization of a rendered conversation, whose template already wrote the special tokens."""
     return {"add_special_tokens": False, **(given or {})}
 
 

@@ -1,7 +1,7 @@
-"""`LLMEngine`: requests in, outputs out, one step at a time, on the caller's thread.
+"""`LLMEngine`: runs requests step by step on the caller's thread.
 
-Used by `LLM` and by programs that call `step` themselves. Composes the input processor, the core
-and the output processor, and lets several threads share them in turn.
+Used by `LLM` and by programs that call `step` themselves. Combines the input processor, the core
+and the output processor, and lets several threads take turns using them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 class LLMEngine(EngineControl, UnsupportedEngineMethods):
-    """One model, ready to serve. Threads may share it: each call waits for the one under way.
+    """One model, ready to serve. Threads may share it: each call waits for the running one.
 
-    What a signal handler raises, as Ctrl+C does, is raised at the end of a call, so that the engine
-    goes on working after it. Calls after `shutdown` raise EngineDeadError.
+    Exceptions of signal handlers, such as Ctrl+C, are raised at the end of a call, so that the
+    engine stays usable. Calls after `shutdown` raise EngineDeadError.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         engine_core: EngineCore | None = None,
         stat_loggers: Sequence[StatLoggerFactory] = (),
     ) -> None:
-        """Loads tokenizer and model. Raises ConfigError, ModelError or BackendError."""
+        """Load tokenizer and model. Raises ConfigError, ModelError or BackendError."""
         super().__init__()
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
@@ -77,7 +77,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self._lock = TurnLock()
         self._is_shut_down = False
         self._untaken: list[RequestOutput] = []
-        """Of a step that a signal handler kept from returning."""
+        """Outputs of a step that a signal handler kept from returning."""
         self._idle_time = IdleTime(self.engine_core, self._lock)
         self._idle_time.begin()
 
@@ -89,14 +89,14 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         stat_loggers: Sequence[StatLoggerFactory] | None = None,
         enable_multiprocessing: bool = False,
     ) -> LLMEngine:
-        """Settles the configuration, then loads. `usage_context` is vLLM's and says nothing here.
-        `stat_loggers`: classes or functions that make loggers, as `StatLoggerBase` says. Raises
+        """Build the configuration, then load. `usage_context` is vLLM's and has no effect.
+        `stat_loggers`: classes or functions that create loggers, see `StatLoggerBase`. Raises
         ConfigError for an engine in another process."""
         del usage_context
         if enable_multiprocessing:
             raise ConfigError(
-                "enable_multiprocessing is not supported: an LLMEngine computes on its callers' "
-                "threads; AsyncLLMEngine can have its engine in a process"
+                "enable_multiprocessing must be False: an LLMEngine computes on its callers' "
+                "threads; AsyncLLMEngine can run its engine in a process"
             )
         config = build_engine_config(engine_args, "llm")
         return cls(config, stat_loggers=stat_loggers or ())
@@ -108,13 +108,13 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         usage_context: object = None,
         stat_loggers: Sequence[StatLoggerFactory] | None = None,
     ) -> LLMEngine:
-        """Loads what another engine's `vllm_config` says. As `from_engine_args`."""
+        """Load the model of another engine's `vllm_config`. See `from_engine_args`."""
         del usage_context
         return cls(vllm_config, stat_loggers=stat_loggers or ())
 
     @property
     def log_stats(self) -> bool:
-        """Whether there are statistics: False with `disable_log_stats`."""
+        """Whether statistics are collected: False with `disable_log_stats`."""
         return self.metrics is not None
 
     @property
@@ -124,31 +124,31 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
 
     @property
     def model_config(self) -> ModelConfig:
-        """What is being served."""
+        """The configuration of the model."""
         return self.config.model
 
     @property
     def model_executor(self) -> Executor:
-        """What runs the worker: `model_executor.driver_worker`, as in vLLM."""
+        """The executor of the worker: `model_executor.driver_worker`, as in vLLM."""
         return self.engine_core.executor
 
     @property
     def is_paused(self) -> bool:
-        """Whether requests wait for `wake_up`, so that a step brings nothing."""
+        """Whether requests wait for `wake_up`, so that a step returns nothing."""
         return not self._is_shut_down and super().is_paused
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """What the model can do."""
+        """The tasks that the model supports."""
         return self.config.model.supported_tasks
 
     def get_metrics(self) -> list[Metric]:
-        """The metrics now, under vLLM's names. Raises ConfigError with `disable_log_stats`."""
+        """The current metrics, under vLLM's names. Raises ConfigError with `disable_log_stats`."""
         from quire.metrics.reader import read_metrics
 
         if self.metrics is None:
             raise ConfigError(
-                "get_metrics needs statistics, which disable_log_stats=True leaves out (LLM's "
-                "default): LLM(..., disable_log_stats=False)"
+                "get_metrics requires statistics, which disable_log_stats=True turns off (LLM's "
+                "default): use LLM(..., disable_log_stats=False)"
             )
         return read_metrics(self.metrics.series.metric_set)
 
@@ -168,12 +168,12 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         *,
         sink: Sink | None = None,
     ) -> str:
-        """Validates and queues a request; returns its id. Raises RequestError.
+        """Validate and queue a request; returns its id. Raises RequestError.
 
-        `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
-        `prompt_text` is the text of a prompt of token ids, for outputs. `session_id` chooses
-        between engines where there are several. Outputs go to `sink`, on the thread that steps,
-        instead of being returned by `step`.
+        `trace_headers` (W3C `traceparent`) contain the parent span of the request's span.
+        `prompt_text` is the text of a prompt of token ids, for outputs. `session_id` is vLLM's and
+        has no effect with one engine. With a `sink`, outputs go to it on the stepping thread and
+        are not returned by `step`.
         """
         del session_id
         refuse_arguments(lora_request=lora_request, kv_hints=kv_hints)
@@ -198,7 +198,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             self._add(request, sink)
 
     def step(self) -> list[RequestOutput]:
-        """Runs one step; what it brought, by the requests' `output_kind`."""
+        """Run one step; returns its outputs according to the requests' `output_kind`."""
         outputs: list[RequestOutput] = []
 
         def give_back() -> None:
@@ -212,9 +212,9 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         return outputs
 
     def abort_request(self, request_ids: str | Iterable[str], internal: bool = False) -> None:
-        """Ends requests; unknown ids mean nothing. Only a `sink` gets a last output.
+        """Abort requests; unknown ids are ignored. Only a `sink` receives a last output.
 
-        `internal`: vLLM's; the ids are those of users either way.
+        `internal` is vLLM's and has no effect: the ids are always the user's.
         """
         del internal
         ids = request_id_list(request_ids)
@@ -222,43 +222,43 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             self.engine_core.abort_requests(self.output_processor.abort_requests(ids))
 
     def abort_all(self) -> None:
-        """Ends every request, for a caller that will not come back for the rest."""
+        """Abort all requests, for a caller that will not collect the rest."""
         with deferred_signals(), self._lock:
             records = self.output_processor.records()
             self.engine_core.abort_requests(self.output_processor.abort(records))
 
     def fail_all(self, error: QuireError) -> None:
-        """Ends every request; each `sink` is told why."""
+        """End all requests; each `sink` receives the error."""
         with deferred_signals(), self._lock:
             self.engine_core.abort_requests(self.output_processor.fail(error))
 
     def has_unfinished_requests(self) -> bool:
-        """Whether `step` has anything to do."""
+        """Whether `step` has work or outputs."""
         return bool(self._untaken) or self.output_processor.has_unfinished_requests()
 
     def get_num_unfinished_requests(self) -> int:
-        """Outputs still being made: a request of `n` outputs counts `n` times."""
+        """Number of unfinished outputs: a request of `n` outputs counts `n` times."""
         return self.output_processor.get_num_unfinished_requests()
 
     def get_tokenizer(self) -> HFTokenizer:
-        """The tokenizer, with the methods of one of `transformers`. Raises ConfigError if it was
-        left out."""
+        """The tokenizer, with methods of `transformers` tokenizers. Raises ConfigError if the
+        engine has none."""
         return self._user_tokenizer.get()
 
     def do_log_stats(self) -> None:
-        """Logs the statistics line now, if there is one, and lets the user's loggers log."""
+        """Log the statistics line now, if enabled, and call the user's loggers."""
         with self.turn():
             for observer in self.observers:
                 observer.log()
 
     def do_log_stats_with_interval(self) -> None:
-        """The same when its interval has passed, as `step` does by itself."""
+        """Log if the interval has passed, as `step` does."""
         with self.turn():
             for observer in self.observers:
                 observer.log_when_due()
 
     def shutdown(self) -> None:
-        """Frees the model, after the step under way. Idempotent."""
+        """Free the model after the running step. Idempotent."""
         with deferred_signals():
             self._shut_down()
             self._tell_resumed()
@@ -274,15 +274,15 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
 
     @contextmanager
     def turn(self) -> Iterator[Callable[[], None]]:
-        """This thread's turn to use the engine; others wait, and so do signal handlers, which the
-        function given runs. Raises EngineDeadError after `shutdown`."""
+        """Take this thread's turn to use the engine; other threads wait. Signal handlers are
+        deferred, and the yielded function runs them. Raises EngineDeadError after `shutdown`."""
         with deferred_signals() as deliver, self._lock:
             self._refuse_after_shutdown()
             yield deliver
 
     def _refuse_after_shutdown(self) -> None:
         if self._is_shut_down:
-            raise EngineDeadError("the engine was shut down; make a new one")
+            raise EngineDeadError("the engine was shut down; create a new one")
 
     def _add(self, request: EngineInput, sink: Sink | None) -> None:
         added: list[str] = []
@@ -296,14 +296,14 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self.output_processor.add_request(request, sink)
 
     def _withdraw(self, request: EngineInput | None) -> None:
-        """Ends a request whose caller does not know of it, if it was queued."""
+        """Abort a request whose id was not returned to the caller, if it was queued."""
         with self._lock:
             own = [one for one in self.output_processor.records() if one.input is request]
             if own:
                 self.engine_core.abort_requests(self.output_processor.abandon(own))
 
     def _run_to_the_end(self, deliver: Callable[[], None]) -> None:
-        """Steps until nothing may run any more; `step` returns the outputs."""
+        """Step until no request can run; the next `step` returns the outputs."""
         while self.engine_core.has_unfinished_requests():
             self._untaken += self._step()
             deliver()

@@ -1,4 +1,4 @@
-"""`ProgressBar`: how far a batch of prompts is, shown while `LLM` waits for it."""
+"""`ProgressBar`: shows the progress of a batch of prompts while `LLM` waits for it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from quire.outputs import RequestOutput
 
 Item = TypeVar("Item")
 Progress = bool | Callable[..., Any]
-"""Whether to show a progress bar, or what makes one (tqdm's signature)."""
+"""Whether to show a progress bar, or a function that creates one (tqdm's signature)."""
 
 
 class ProgressBar:
-    """vLLM's bar: prompts done, and estimated tokens per second in and out. One thread."""
+    """vLLM's progress bar: finished prompts, and estimated tokens per second in and out. Used by
+    one thread."""
 
     def __init__(self, use_tqdm: Progress, total: int) -> None:
         _check(use_tqdm)
@@ -32,7 +33,7 @@ class ProgressBar:
             )
 
     def add(self, output: RequestOutput) -> None:
-        """Counts a finished request."""
+        """Count a finished request."""
         if self._bar is None:
             return
         num_outputs = len(output.outputs)
@@ -53,14 +54,14 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leaves the last state on the screen."""
+        """Leave the last state on the screen."""
         if self._bar is not None:
             self._bar.close()
 
 
 @contextmanager
 def counted(items: Sequence[Item], use_tqdm: Progress, what: str) -> Iterator[Iterable[Item]]:
-    """The items, counted by a bar as they are taken."""
+    """The items, counted by a progress bar as they are consumed."""
     _check(use_tqdm)
     if not use_tqdm:
         yield items
@@ -78,7 +79,7 @@ def _check(use_tqdm: Progress) -> None:
 
 
 def _tqdm() -> Callable[..., Any]:
-    """Imported when it is needed: it takes as long to import as all of the engine."""
+    """Import tqdm lazily, because the import takes as long as that of the whole engine."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     return cast("Callable[..., Any]", tqdm)

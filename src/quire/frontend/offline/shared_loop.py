@@ -1,6 +1,6 @@
-"""`SharedLoop`: steps one `LLMEngine` for all the threads that wait for outputs of it.
+"""`SharedLoop`: steps one `LLMEngine` for all threads that wait for its outputs.
 
-Used by `LLM`. Knows requests only as tickets; what is asked for is the caller's business.
+Used by `LLM`. Requests are known only as tickets; their contents are the caller's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OnOutput = Callable[[RequestOutput], None]
 
 
 class Ticket:
-    """One request whose final output a caller waits for; the request's sink.
+    """A request whose final output a caller waits for; serves as the request's sink.
 
     Called by the engine, on the thread that steps or aborts.
     """
@@ -37,46 +37,47 @@ class Ticket:
         """The request's `n`."""
         self.output: RequestOutput | None = None
         self.error: QuireError | None = None
-        """What ended the request in place of an output."""
+        """Error that ended the request without an output."""
         self.caller: _Caller | None = None
-        """Who waits, once somebody does."""
+        """The waiting caller, if any."""
 
     def put(self, output: RequestOutput) -> None:
-        """The final output."""
+        """Store the final output."""
         self.output = output
         if self.caller is not None:
             self.caller.take(output)
 
     def fail(self, error: QuireError) -> None:
-        """There will be no output."""
+        """Store the error that ended the request."""
         self.error = error
         if self.caller is not None:
             self.caller.fail(error)
 
 
 class _Caller:
-    """One thread that waits for some tickets."""
+    """A thread that waits for some tickets."""
 
     def __init__(self) -> None:
         self.num_open = 0
-        """Tickets without an output; changed in an engine's turn only."""
+        """Tickets without an output; changed only while holding the engine's turn."""
         self.arrived: deque[RequestOutput] = deque()
-        """Not yet told to `on_output`."""
+        """Outputs not passed to `on_output` yet."""
         self.error: QuireError | None = None
         self.is_waiting = False
-        """For wake_up, having found that another caller drives. Guarded by the loop's lock."""
+        """Whether the thread waits for wake_up because another caller drives. Guarded by the loop's
+        lock."""
         self._is_asleep = threading.Lock()
-        """Held until there is something to see. Unlike an Event it may be waited for where a signal
-        handler raises."""
+        """Held until there is news. Unlike an Event, it may be waited for where a signal handler
+        can raise."""
         self._is_asleep.acquire()
 
     def wait(self) -> None:
-        """Until somebody has woken it up since it last waited."""
+        """Wait until `wake_up` was called since the last wait."""
         self._is_asleep.acquire()
 
     def wake_up(self) -> None:
-        """Any thread."""
-        with suppress(RuntimeError):  # it has not looked since the last time
+        """Wake the thread up. Thread-safe."""
+        with suppress(RuntimeError):  # already released and not acquired since
             self._is_asleep.release()
 
     def take(self, output: RequestOutput) -> None:
@@ -90,11 +91,11 @@ class _Caller:
 
 
 class SharedLoop:
-    """Lets each thread wait for its own requests, whichever thread steps the engine.
+    """Lets each thread wait for its own requests, regardless of which thread steps the engine.
 
-    One of those who wait drives: it steps the engine for all of them, so that their requests run
-    in the same steps. Whenever it has something to tell its caller, the next one drives. While the
-    engine is paused nobody does.
+    One of the waiting threads drives: it steps the engine for all of them, so that their requests
+    share the steps. When it has results for its own caller, the next thread drives. While the
+    engine is paused, no thread drives.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
@@ -102,16 +103,17 @@ class SharedLoop:
         engine.resume_listeners.add(self)
         self._pid = os.getpid()
         self._lock = TurnLock()
-        """Guards all of these; held for moments only."""
+        """Guards the attributes below; held only briefly."""
         self._callers: list[_Caller] = []
         self._driver: _Caller | None = None
 
     def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[RequestOutput]:
-        """Waits for the outputs of all tickets, and returns them in the tickets' order.
+        """Wait for the outputs of all tickets; returns them in the tickets' order.
 
-        `on_output` is called with each as it comes, on this thread. If anything is raised, what is
-        left of the requests is the caller's to abort. The caller defers signals; their handlers
-        run between two steps. Raises EngineDeadError if the engine is shut down meanwhile.
+        `on_output` is called with each output as it arrives, on this thread. If an exception is
+        raised, the caller must abort the remaining requests. The caller defers signals; their
+        handlers run between two steps. Raises EngineDeadError if the engine is shut down in the
+        meantime.
         """
         caller = _Caller()
         try:
@@ -128,9 +130,9 @@ class SharedLoop:
         return [ticket.output for ticket in tickets if ticket.output is not None]
 
     def _join(self, caller: _Caller, tickets: Sequence[Ticket]) -> None:
-        """From now on the tickets' outputs go to the caller."""
+        """Register the caller as the receiver of the tickets' outputs."""
         with self._lock:
-            if self._pid != os.getpid():  # a forked child: the parent's threads are not here
+            if self._pid != os.getpid():  # in a forked child, the parent's threads do not exist
                 self._pid, self._callers, self._driver = os.getpid(), [], None
         with self._engine.turn():
             for ticket in tickets:
@@ -152,7 +154,7 @@ class SharedLoop:
         self._stop_driving(caller)
 
     def _await_news(self, caller: _Caller) -> None:
-        """Returns when something has arrived, or might have. Raises what a step failed with."""
+        """Wait until something may have arrived. Raises the error of a failed step."""
         if self._may_drive(caller):
             try:
                 while not (caller.arrived or caller.error or self._engine.is_paused):
@@ -174,14 +176,14 @@ class SharedLoop:
             return not caller.is_waiting
 
     def _stop_driving(self, caller: _Caller) -> None:
-        """The next one drives."""
+        """Let the next waiting thread drive."""
         with self._lock:
             if self._driver is caller:
                 self._driver = None
         self.on_resumed()
 
     def on_resumed(self) -> None:
-        """If nobody drives now, one of those who wait is woken up to."""
+        """If no thread drives, wake a waiting one up to drive."""
         with self._lock:
             waiting = next((one for one in self._callers if one.is_waiting), None)
             if self._driver is None and waiting is not None:
@@ -189,14 +191,15 @@ class SharedLoop:
                 waiting.wake_up()
 
     def _step(self) -> None:
-        """A failure ends everybody's requests: each caller is told, this one by the exception."""
+        """Run a step. A failure ends all requests: other callers receive an error, this one the
+        exception."""
         try:
             self._engine.step()
         except EngineDeadError:
-            raise  # whoever waits finds out by itself
+            raise  # each waiting thread detects the shutdown itself
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             self._engine.fail_all(
-                EngineGenerateError(f"a step for several callers failed: {cause}")
+                EngineGenerateError(f"a step shared by several callers failed: {cause}")
             )
             raise

@@ -1,6 +1,6 @@
-"""`TurnLock`: what makes an engine, which is one thread's at a time, safe to share by threads.
+"""`TurnLock`: makes an engine, which only one thread may use at a time, safe to share.
 
-Used by `LLMEngine` around each call, and by `LLM`. Knows nothing of engines.
+Used by `LLMEngine` around each call, and by `LLM`. Does not depend on engines.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from quire.errors import EngineDeadError
 
 
 class TurnLock:
-    """A reentrant lock that is handed on: whoever lets go of it cannot overtake who waits.
+    """A fair reentrant lock: a thread that releases it cannot overtake waiting threads.
 
-    Python's own locks may be taken again before a waiting thread has woken up, so that a thread
-    that steps an engine in a loop would keep all others out.
+    Python's own locks may be acquired again before a waiting thread has woken up, so a thread that
+    steps an engine in a loop would starve all others.
 
-    A forked child has its own; it is unusable if another thread held it during the fork, since
-    what it guards was copied in the middle of a change.
+    A forked child gets its own lock. It is unusable if another thread held the lock during the
+    fork, because the guarded state was then copied in the middle of a change.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,11 @@ class TurnLock:
         self._depth = 0
         self._inside = threading.Lock()
         self._door = threading.Lock()
-        """Held by the thread that is next, until it is in: others, and who comes again, wait."""
+        """Held by the next thread until it has the lock; other threads wait for it."""
 
     def __enter__(self) -> None:
-        """Waits for the turn. Raises EngineDeadError in a child that has half of a change."""
+        """Wait for the turn. Raises EngineDeadError in a child whose state was copied during a
+        change."""
         me = threading.get_ident()
         if self._pid != os.getpid():
             self._adopt(me)
@@ -56,8 +57,8 @@ class TurnLock:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A turn that may be cut off at any place: a child that is forked meanwhile can go on. Not
-        reentrant."""
+        """A turn that may be interrupted at any point: a child forked in the meantime stays usable.
+        Not reentrant."""
         with self._door:
             self._inside.acquire()
         try:
@@ -66,11 +67,12 @@ class TurnLock:
             self._inside.release()
 
     def _adopt(self, me: int) -> None:
-        """The first use in a forked child, where the locks may be held by threads of the parent."""
+        """Called at the first use in a forked child, where threads of the parent may hold the
+        locks."""
         if self._owner not in (None, me):
             raise EngineDeadError(
-                "this process was forked while another thread was using the engine, which cannot "
-                "go on here; make a new engine in the child"
+                "this process was forked while another thread was using the engine, so the engine "
+                "cannot be used here; create a new engine in the child"
             )
         if self._owner is None:
             self._inside = threading.Lock()

@@ -1,1 +1,1 @@
-"""`AsyncLLM` and what it is made of: streams, admission, requests in flight."""
+"""`AsyncLLM` and its parts: streams, admission, requests in flight."""

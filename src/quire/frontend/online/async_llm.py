@@ -1,6 +1,6 @@
-"""`AsyncLLM`: requests in, streams of outputs out, beside an event loop. vLLM's names.
+"""`AsyncLLM`: serves requests of an event loop with streams of outputs. Names are vLLM's.
 
-Used by the server and by programs that embed an engine in asyncio. Composes the input processor, an
+Used by the server and by programs that embed an engine in asyncio. Combines the input processor, an
 engine loop in one of its hosts, and the requests in flight. `AsyncLLMEngine` is the same class.
 """
 
@@ -53,15 +53,16 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT_S = 1e6
 _REFRESH_S = 0.2
-_IN_A_PROCESS = " where the engine runs in another process (engine_mode='thread' takes any objects)"
+_IN_A_PROCESS = " if the engine runs in another process (engine_mode='thread' accepts any objects)"
 
 
 class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     """One model, served to many callers of one event loop.
 
-    Constructing one loads the model and raises what prevents that. It serves one event loop at a
-    time, on whatever thread: while anything of one is in flight, calls from another raise
-    ConfigError. Whoever stops iterating, or is cancelled, frees the request before the next step.
+    The constructor loads the model and raises any error of that. The engine serves one event loop
+    at a time, on any thread: while requests of one loop are in flight, calls from another loop
+    raise ConfigError. If a caller stops iterating or is cancelled, its request is freed before the
+    next step.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         request_log: RequestLogChoice | None = None,
         stat_loggers: Sequence[StatLoggerFactory] = (),
     ) -> None:
-        """`client` and `tracer` replace what `config` asks for."""
+        """`client` and `tracer` replace those that `config` selects."""
         self.config = config
         self.tokenizer = load_tokenizer(config.model)
         self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
-        this = weakref.ref(self)  # so that nothing keeps a dropped engine waiting for the collector
+        this = weakref.ref(
+            self
+        )  # weak, so that a dropped engine is freed without the garbage collector
         self.input_processor = InputProcessor(
             config, self.tokenizer, lambda: _prepare_grammars(this())
         )
@@ -90,7 +93,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         observers += statistics_observers(config, stat_loggers)
         self._dead_error: EngineDeadError | None = None
         self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
-        """Requests whose prompt still comes."""
+        """Requests with a prompt that is still arriving."""
         self._client = client or make_client(config, engine_mode, step_timeout_s)
         weakref.finalize(self, self._client.abandon).atexit = False
         self.requests = OnlineRequests(config, self.tokenizer, self._client, observers, this)
@@ -106,12 +109,12 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     ) -> AsyncLLM:
-        """Settles the configuration, then loads. `usage_context` is vLLM's and says nothing here.
-        `stat_loggers`: classes or functions that make loggers, as `StatLoggerBase` says. Raises
-        ConfigError without a loop."""
+        """Build the configuration, then load. `usage_context` is vLLM's and has no effect.
+        `stat_loggers`: classes or functions that create loggers, see `StatLoggerBase`. Raises
+        ConfigError for start_engine_loop=False."""
         del usage_context
         if not start_engine_loop:
-            raise ConfigError("start_engine_loop=False is not supported: leave it out")
+            raise ConfigError("start_engine_loop must be True; leave it out")
         return cls(
             build_engine_config(engine_args, "server"),
             engine_mode=engine_mode,
@@ -132,7 +135,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         enable_log_requests: bool = False,
         engine_mode: EngineMode = "auto",
     ) -> AsyncLLM:
-        """Loads what another engine's `vllm_config` says. As `from_engine_args`."""
+        """Load the model of another engine's `vllm_config`. See `from_engine_args`."""
         del usage_context
         log = RequestLogChoice() if enable_log_requests else None
         return cls(
@@ -158,9 +161,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         reasoning_ended: None = None,
         reasoning_parser_kwargs: None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs as `sampling_params.output_kind` says. Arguments and errors are those of
-        `add_request`; also raises EngineGenerateError if this request failed, and RequestError if
-        its fields left no token to choose in the middle of the text."""
+        """Yields outputs according to `sampling_params.output_kind`. Arguments and errors are those
+        of `add_request`; also raises EngineGenerateError if this request failed, and RequestError
+        if its constraints left no token to choose in the middle of the text."""
         stream = await self.add_request(
             request_id,
             prompt,
@@ -199,13 +202,13 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         reasoning_parser_kwargs: None = None,
         kv_hints: None = None,
     ) -> RequestStream | InputSession:
-        """Hands a request over; the stream of its outputs, which the caller must read to its end or
-        close. Raises RequestError, CapacityError, EngineDeadError.
+        """Start a request; returns the stream of its outputs, which the caller must read to its end
+        or close. Raises RequestError, CapacityError, EngineDeadError.
 
-        `prompt` may come in pieces, from an async generator: `InputSession`.
-        `trace_headers` (W3C `traceparent`) name the span that the request's own belongs to.
-        `prompt_text` is the text of a prompt of token ids, for outputs. `session_id` chooses
-        between engines where there are several.
+        `prompt` may arrive in pieces from an async generator, see `InputSession`. `trace_headers`
+        (W3C `traceparent`) contain the parent span of the request's span. `prompt_text` is the text
+        of a prompt of token ids, for outputs. `session_id` is vLLM's and has no effect with one
+        engine.
         """
         del session_id
         refuse_arguments(
@@ -234,7 +237,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         if self._client.is_other_process and isinstance(params, SamplingParams):
             checked_json(params.extra_args, "extra_args", _IN_A_PROCESS)
         process = partial(self.input_processor.process, request_id, prompt, params, **options)
-        # A grammar may take long to try.
+        # Compiling a grammar may take long.
         has_grammar = getattr(params, "structured_outputs", None) is not None
         return await asyncio.to_thread(process) if has_grammar else process()
 
@@ -256,18 +259,18 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return session
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
-        """Raises CapacityError if the queue has no room for `n` outputs more."""
+        """Raises CapacityError if the queue has no room for `n` more outputs."""
         del request_id
         self.requests.check_admission(n)
 
     def get_num_unfinished_requests(self) -> int:
-        """Outputs still being made: a request of `n` outputs counts `n` times."""
+        """Number of unfinished outputs: a request of `n` outputs counts `n` times."""
         return self.requests.num_unfinished
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
-        """Ends all requests of these ids; their streams get a last output saying so.
+        """Abort all requests with these ids; their streams receive a last output.
 
-        `internal`: vLLM's; the ids are those of users either way.
+        `internal` is vLLM's and has no effect: the ids are always the user's.
         """
         del internal
         ids = request_id_list(request_id)
@@ -277,14 +280,14 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
                 session.abort()
 
     async def abort_all(self) -> None:
-        """Ends every request."""
+        """Abort all requests."""
         self.requests.abort_all()
         for session in self._sessions:
             session.abort()
 
     async def refresh_metrics(self) -> None:
-        """Brings the metrics of the KV store up to date: it goes on working after the last step.
-        A busy engine, which sends them every second, is not waited for."""
+        """Update the metrics of the KV store, which continues to work after the last step. Does not
+        wait for a busy engine, because that sends them every second."""
         shown = self.metrics.series.kv_store
         if shown is not None:
             with suppress(asyncio.TimeoutError, QuireError):
@@ -294,23 +297,23 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     # --- life
 
     def health(self) -> EngineHealth:
-        """How the engine is doing, as far as is known now; never blocks."""
+        """The last known state of the engine; never blocks."""
         return self._client.health()
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError if the engine is dead; one in a long step is not."""
+        """Raises EngineDeadError if the engine is dead; a long step does not count as dead."""
         health = self.health()
         if health.state == "dead":
             raise EngineDeadError(health.reason)
 
     @property
     def is_running(self) -> bool:
-        """Whether the engine can take requests."""
+        """Whether the engine accepts requests."""
         return not self.errored
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the engine has ended."""
+        """Whether the engine has stopped."""
         return self.errored
 
     @property
@@ -320,13 +323,13 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
 
     @property
     def dead_error(self) -> BaseException:
-        """Why the engine died."""
+        """The error with which the engine died."""
         return self._dead_error or EngineDeadError(self.health().reason or "the engine is alive")
 
     async def drain(self, timeout_s: float) -> bool:
-        """Waits for what is in flight, `timeout_s` at most, then aborts the rest.
+        """Wait up to `timeout_s` for all requests in flight, then abort the rest.
 
-        True if nothing had to be aborted.
+        Returns True if no request was aborted.
         """
         try:
             await asyncio.wait_for(self.wait_until_idle(), timeout_s)
@@ -336,14 +339,15 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return True
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Ends the engine after the step under way, for which it has `timeout` seconds, by default
-        some; callers that still wait get EngineDeadError. Idempotent. Any thread may call it.
+        """Stop the engine after the running step, which may take `timeout` seconds more (None: a
+        default); waiting callers get EngineDeadError. Idempotent and thread-safe.
 
-        What is in flight can be waited for with `drain`. Raises ConfigError for no number.
+        To wait for requests in flight first, use `drain`. Raises ConfigError for an invalid
+        timeout.
         """
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and 0 <= timeout < _LONGEST_WAIT_S):
-            raise ConfigError(f"timeout must be seconds, got {quoted(timeout)}; try 5")
+            raise ConfigError(f"timeout must be a number of seconds, got {quoted(timeout)}; try 5")
         self._client.shutdown(timeout)
         self._user_tokenizer.close()
         if self._tracer is not None:
@@ -359,12 +363,12 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
 
     @property
     def metrics(self) -> EngineMetrics:
-        """What the engine counts about itself."""
+        """The engine's metrics."""
         return self.requests.metrics
 
     @property
     def output_processor(self) -> OutputProcessor:
-        """The requests that have not ended."""
+        """The processor that holds the unfinished requests."""
         return self.requests.outputs
 
     @property
@@ -379,19 +383,19 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
 
     @property
     def model_config(self) -> ModelConfig:
-        """What is being served."""
+        """The configuration of the model."""
         return self.config.model
 
     async def get_model_config(self) -> ModelConfig:
-        """What is being served."""
+        """The configuration of the model."""
         return self.config.model
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What the model can do."""
+        """The tasks that the model supports."""
         return self.config.model.supported_tasks
 
     def get_kv_event_sources(self) -> dict[int, KVEventsConfig]:
-        """Where KV events are sent, by data-parallel rank; empty: nowhere."""
+        """Configuration of KV events by data-parallel rank; empty if they are off."""
         events = self.config.kv_events
         return {} if events is None else {0: events}
 
@@ -400,24 +404,24 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         return self._tracer is not None
 
     def get_tokenizer(self) -> HFTokenizer:
-        """The tokenizer, with the methods of one of `transformers`. Raises ConfigError if it was
-        left out."""
+        """The tokenizer, with methods of `transformers` tokenizers. Raises ConfigError if the
+        engine has none."""
         return self._user_tokenizer.get()
 
     async def do_log_stats(self) -> None:
-        """Logs the statistics line now, if there is one, and lets the user's loggers log."""
+        """Log the statistics line now, if enabled, and call the user's loggers."""
         for observer in self.requests.observers:
             observer.log()
 
-    # --- the other side
+    # --- callbacks
 
     def on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop is served from now on. The client does not keep this object alive."""
+        """Serve another event loop from now on. The client does not keep this object alive."""
         this = weakref.ref(self)
 
         def on_outputs(outputs: EngineCoreOutputs) -> None:
             llm = this()
-            # Otherwise they are of requests that have ended.
+            # Otherwise the outputs belong to requests that have ended.
             if llm is not None and llm.requests.binding.loop is loop:
                 llm.requests.take_outputs(outputs)
 

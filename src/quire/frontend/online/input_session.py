@@ -1,8 +1,8 @@
-"""`InputSession`: a request whose prompt comes in pieces, with output after each of them.
+"""`InputSession`: a request whose prompt arrives in pieces, with output after each piece.
 
-Made by `AsyncLLM` for a prompt that is an async generator of `StreamingInput`. No state of the
-engine: each piece is a request, whose prompt is the whole session so far. Its K/V are in the prefix
-cache but for the last block. Owned by the event loop.
+Created by `AsyncLLM` for a prompt that is an async generator of `StreamingInput`. The engine keeps
+no state for it: each piece is a request whose prompt is the whole session so far. All of its K/V
+except the last block is in the prefix cache. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Begin = Callable[[TokensPrompt, SamplingParams, bool], Awaitable[RequestStream]]
 class InputSession:
     """An async iterator over the outputs of all pieces.
 
-    Pieces are taken as soon as they are there, and answered in order; what the generator raises
-    comes after the answers to the pieces before. An output has `finished` if it is known then that
-    no piece follows. As in vLLM, the last token of each answer is left out of what follows: the
-    model has not read it.
+    Pieces are taken when they arrive and answered in order; an exception of the generator is raised
+    after the answers to earlier pieces. An output is `finished` if it is already known that no
+    piece follows. As in vLLM, the last token of each answer is not part of the following prompt,
+    because the model has not processed it.
     """
 
     def __init__(
@@ -39,35 +39,35 @@ class InputSession:
         parse: Callable[[PromptType], ParsedPrompt],
         begin: Begin,
     ) -> None:
-        """`params` are those of pieces without their own. `begin` starts a request; the last
-        argument says whether it continues the session. Raises RequestError."""
+        """`params`: for pieces without parameters. `begin` starts a request; its last argument says
+        whether it continues the session. Raises RequestError."""
         _check(params)
         self.request_id = request_id
         self._pieces, self._params, self._parse, self._begin = pieces, params, parse, begin
         self._prompt = ParsedPrompt("", [], None)
-        """What the model has read or reads now."""
+        """The prompt of the current request."""
         self._answer: list[int] = []
-        """The tokens of the piece that is being answered."""
+        """The tokens of the answer to the current piece."""
         self._before: CompletionOutput | None = None
-        """The outputs of the pieces before, for those who want cumulative ones."""
+        """The accumulated outputs of earlier pieces, for cumulative outputs."""
         self._last: RequestOutput | None = None
         self._stream: RequestStream | None = None
         self._is_aborted = False
         self._error: QuireError | None = None
         self._waiting: deque[StreamingInput] = deque()
         self._news = asyncio.Event()
-        """There is a piece, or none will come."""
+        """Set if a piece has arrived or no more will come."""
         self._taking = asyncio.ensure_future(self._take_pieces())
         self._taking.add_done_callback(self._on_taken)
 
     def abort(self, error: QuireError | None = None) -> None:
-        """No further piece is taken. Whoever waits for one gets `error`, or the end."""
+        """Accept no further piece. A caller that waits for one gets `error`, or the end."""
         self._is_aborted, self._error = True, error
         self._waiting.clear()
         self._taking.cancel()
 
     def close(self) -> None:
-        """Ends the session, and the request of the piece that is being answered."""
+        """End the session, and the request of the current piece."""
         self._taking.cancel()
         if self._stream is not None:
             self._stream.close()
@@ -92,12 +92,12 @@ class InputSession:
 
     def _on_taken(self, taking: asyncio.Future[None]) -> None:
         if not taking.cancelled():
-            taking.exception()  # known: a session that is closed early does not ask
+            taking.exception()  # mark it as retrieved, also if the session was closed early
         self._news.set()
 
     async def _begin_piece(self) -> None:
-        """Waits for the next piece. Raises StopAsyncIteration if there is none, and what the
-        generator raised."""
+        """Wait for the next piece. Raises StopAsyncIteration if there is none, and any exception of
+        the generator."""
         while not self._waiting and not self._taking.done():
             self._news.clear()
             await self._news.wait()
@@ -107,7 +107,7 @@ class InputSession:
             raise self._error or StopAsyncIteration
         piece = self._waiting.popleft()
         if not isinstance(piece, StreamingInput):
-            raise TypeError(f"the generator must give StreamingInput, but gave {quoted(piece)}")
+            raise TypeError(f"the generator must yield StreamingInput, got {quoted(piece)}")
         params = piece.sampling_params or self._params
         _check(params)
         is_first = self._last is None
@@ -120,7 +120,7 @@ class InputSession:
         self._stream = await self._begin(prompt, params, not is_first)
 
     def _continue_with(self, piece: ParsedPrompt) -> None:
-        """The prompt of the next request: all before, then `piece`."""
+        """Extend the prompt by the last answer and `piece` for the next request."""
         before = self._prompt
         texts = (before.text, piece.text)
         self._prompt = ParsedPrompt(
@@ -132,7 +132,7 @@ class InputSession:
         self._before = None if self._last is None else self._last.outputs[0]
 
     def _taken(self, output: RequestOutput) -> RequestOutput:
-        """What the caller gets of the output of a piece."""
+        """Convert the output of a piece to the output for the caller."""
         if output.finished:
             output.finished = self._is_over()
         [own] = output.outputs
@@ -157,7 +157,7 @@ class InputSession:
 
 
 def _joined(before: CompletionOutput, own: CompletionOutput) -> CompletionOutput:
-    """Cumulative outputs of earlier pieces and of one."""
+    """Append the cumulative output of one piece to that of the earlier pieces."""
     logprob = own.cumulative_logprob
     if logprob is not None:
         logprob += before.cumulative_logprob or 0.0
@@ -183,7 +183,7 @@ def _joined_logprobs(
 
 
 def _check(params: object) -> None:
-    """Raises RequestError for what only a prompt that is whole can have."""
+    """Raises RequestError for parameters that a prompt in pieces does not support."""
     if not isinstance(params, SamplingParams):
         raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
     if params.n > 1 or params.stop or params.output_kind is RequestOutputKind.FINAL_ONLY:

@@ -1,4 +1,4 @@
-"""`LoopBinding`: which event loop an `AsyncLLM` serves. One at a time, on whatever thread."""
+"""`LoopBinding`: binds an `AsyncLLM` to one event loop at a time, on any thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quire.errors import ConfigError
 
 
 class BoundWork(Protocol):
-    """What belongs to the loop that is served."""
+    """Work that belongs to the bound loop."""
 
     def __bool__(self) -> bool:
-        """Whether any of it is in flight, so that no other loop can be served."""
+        """Whether any work is in flight, so that no other loop can be bound."""
 
     def abandon_all(self) -> None:
-        """Ends it without a word: those who waited are gone with their loop."""
+        """End all work without notifying its callers, whose loop is closed."""
 
 
 class LoopBinding:
@@ -31,27 +31,25 @@ class LoopBinding:
     def __init__(
         self, work: BoundWork, on_bound: Callable[[asyncio.AbstractEventLoop], None]
     ) -> None:
-        """`on_bound` is told of each loop that is bound, while nothing is in flight."""
+        """`on_bound` is called for each loop that is bound, while no work is in flight."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self._work = work
         self._on_bound = on_bound
         self._num_waiting = 0
-        """Calls of that loop that wait for something other than a request's outputs."""
+        """Calls of the bound loop that wait for something other than the outputs of requests."""
         self._lock = threading.Lock()
-        """Guards the choice of the loop, which another thread's loop may want to be."""
+        """Guards the choice of the loop against loops of other threads."""
 
     @contextmanager
     def bound(self) -> Iterator[None]:
-        """Binds the running loop; no other is bound before the end of the block, which awaits
-        nothing."""
+        """Bind the running loop for the block, which must not await."""
         with self._lock:
             self._bind()
             yield
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Binds the running loop; none other can be bound before the end of the block, unless
-        this one is closed."""
+        """Bind the running loop for the block, unless the loop is closed before the end."""
         with self._lock:
             self._bind()
             self._num_waiting += 1
@@ -72,8 +70,8 @@ class LoopBinding:
             self._num_waiting = 0
         elif self._work or self._num_waiting:
             raise ConfigError(
-                "the engine is being used by another event loop; it serves one at a time: "
-                "make an engine for each, or call it from one loop"
+                "an engine serves one event loop at a time, and another loop is using it: "
+                "create an engine for each loop, or call it from one loop"
             )
         self.loop = loop
         self._on_bound(loop)

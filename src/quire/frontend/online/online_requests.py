@@ -1,7 +1,7 @@
 """`OnlineRequests`: the requests of an `AsyncLLM`, from admission to the ends of their streams.
 
-Called by `AsyncLLM`, and by the server, which admits a request's prompts together and hands them
-over bit by bit. The records are the output processor's. Owned by the event loop.
+Called by `AsyncLLM`, and by the server, which admits all prompts of a request at once and passes
+them to the core in parts. The output processor owns the records. Owned by the event loop.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from quire.system.turn_queue import TurnQueue
 from quire.tokenizer import Tokenizer
 
 _WOKEN_AT_ONCE = 16
-"""Readers of outputs that run in one turn of the event loop."""
+"""Maximum number of readers of outputs that run per iteration of the event loop."""
 
 
 class RequestsOwner(Protocol):
-    """`AsyncLLM`, as far as it is used here."""
+    """The methods of `AsyncLLM` that are used here."""
 
     def on_bound(self, loop: asyncio.AbstractEventLoop) -> None:
         """Another event loop is served from now on."""
 
 
 class OnlineRequests:
-    """Everyone who waits for outputs, each with a stream.
+    """All requests in flight, each with a stream of outputs.
 
     Invariant: an admitted request counts against admission until its stream is closed or done.
     """
@@ -50,8 +50,8 @@ class OnlineRequests:
         observers: Sequence[RequestObserver],
         owner: Callable[[], RequestsOwner | None],
     ) -> None:
-        """`observers` are told besides admission and metrics. `owner` refers weakly to what is told
-        of each event loop that is served from now on; streams keep it alive."""
+        """`observers`: in addition to admission and metrics. `owner`: a weak reference to the
+        object whose `on_bound` is called; streams keep it alive."""
         self.metrics = EngineMetrics(config)
         self.binding = LoopBinding(self, self._on_loop_bound)
         self._owner = owner
@@ -62,24 +62,24 @@ class OnlineRequests:
         self._wakeups = TurnQueue(_WOKEN_AT_ONCE)
 
     def __bool__(self) -> bool:
-        """Whether anything is in flight."""
+        """Whether any request is in flight."""
         return self.outputs.has_unfinished_requests()
 
     @property
     def num_unfinished(self) -> int:
-        """Core requests in flight."""
+        """Number of core requests in flight."""
         return self.outputs.get_num_unfinished_requests()
 
     def check_admission(self, num_requests: int, num_tokens: int = 0) -> None:
-        """Raises CapacityError if the queue has no room for that many more."""
+        """Raises CapacityError if the queue has no room for these requests and prompt tokens."""
         with self.binding.bound():
             self._check_admission(num_requests, num_tokens)
 
     def admit(
         self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None = None
     ) -> list[RequestStream]:
-        """Streams of requests that begin next, or are closed, all or none. `wake_up` is set when
-        one of them has something to take. Raises CapacityError."""
+        """Admit all requests or none; the caller must begin or close each stream. `wake_up` is set
+        when one of the streams has an output. Raises CapacityError."""
         cores = [core for request in requests for core in request.core_requests]
         with self.binding.bound():
             self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
@@ -88,13 +88,13 @@ class OnlineRequests:
     def let_in(
         self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None = None
     ) -> list[RequestStream]:
-        """As `admit`, but never refuses: requests that follow from one that was admitted."""
+        """Like `admit`, but without limits: for requests that continue an admitted one."""
         with self.binding.bound():
             return self._opened(requests, wake_up)
 
     @with_signals_deferred
     def start(self, request: EngineInput, *, follows: bool = False) -> RequestStream:
-        """Admits a request and hands it over; `follows`: it follows from one that was admitted.
+        """Admit a request and pass it to the core. `follows`: it continues an admitted request.
         Raises CapacityError, EngineDeadError."""
         [stream] = self.let_in([request]) if follows else self.admit([request])
         try:
@@ -107,29 +107,30 @@ class OnlineRequests:
         return stream
 
     def begin(self, stream: RequestStream) -> None:
-        """The core requests of an admitted request, which has not ended, are handed over next."""
+        """Begin an admitted request, before its core requests are handed over."""
         self.outputs.begin(stream.record)
 
     def hand_over(self, core_request: EngineCoreRequest) -> None:
-        """Hands over one of the `n` of a request that has begun. Raises EngineDeadError."""
+        """Pass one of the `n` core requests of a begun request to the core. Raises
+        EngineDeadError."""
         self._client.add_request(core_request)
 
     def take_outputs(self, outputs: EngineCoreOutputs) -> None:
-        """What a step brought. The streams are filled here; their readers run afterwards, some at
-        a time."""
+        """Process the outputs of a step. Streams are filled here; their readers run afterwards, a
+        limited number per iteration of the loop."""
         done = self.outputs.process_outputs(outputs)
         if done.aborts:
             self._abort_in_core(done.aborts)
 
     @with_signals_deferred
     def close(self, streams: Iterable[RequestStream]) -> None:
-        """Ends what has not ended of several requests, with one message to the core."""
+        """End unfinished requests of these streams, with one message to the core."""
         self._abort_in_core(
             self.outputs.abandon([stream.record for stream in streams if stream.end()])
         )
 
     def tell_sleep(self, level: int | None) -> None:
-        """The engine sleeps at this level; None: it is awake."""
+        """Notify the observers of the sleep level; None: the engine is awake."""
         for observer in self.observers:
             observer.on_sleep(level)
 
@@ -138,26 +139,26 @@ class OnlineRequests:
         return [record.input.request_id for record in self.outputs.records()]
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Ends all requests of these ids of users; their streams get a last output."""
+        """Abort all requests with these user ids; their streams receive a last output."""
         with self.binding.bound():
             self._abort_in_core(self.outputs.abort_requests(request_ids))
 
     def abort_streams(self, streams: Iterable[RequestStream]) -> None:
-        """The same for these requests."""
+        """Abort the requests of these streams; the streams receive a last output."""
         with self.binding.bound():
             self._abort_in_core(self.outputs.abort([stream.record for stream in streams]))
 
     def abort_all(self) -> None:
-        """Ends every request."""
+        """Abort all requests."""
         with self.binding.bound():
             self._abort_in_core(self.outputs.abort(self.outputs.records()))
 
     def fail_all(self, error: QuireError) -> None:
-        """Tells everyone who waits, with an error of their own each."""
+        """End all requests; each caller receives its own copy of the error."""
         self._abort_in_core(self.outputs.fail(error))
 
     def abandon_all(self) -> None:
-        """Ends every request without a word, where those who waited are gone with their loop."""
+        """End all requests without notifying their callers, whose loop is closed."""
         self._abort_in_core(self.outputs.abandon(self.outputs.records()))
 
     def _on_loop_bound(self, loop: asyncio.AbstractEventLoop) -> None:

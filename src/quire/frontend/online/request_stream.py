@@ -1,6 +1,6 @@
-"""`RequestStream`: the outputs of one request, in order, for the caller that iterates.
+"""`RequestStream`: the outputs of one request, in order, as an async iterator.
 
-The sink of its record, drained by an async iterator, both on the event loop.
+It is the sink of its record. Both sides run on the event loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from quire.system.turn_queue import TurnQueue
 class RequestStream:
     """An async iterator over one request's outputs.
 
-    Holds at most one output: whatever comes while the reader is busy is merged into it, so
-    that a slow reader costs no more memory than its own answer. Ends after the last output;
-    raises what ended the request otherwise. Closing it early aborts the request.
+    Holds at most one output: outputs that arrive while the reader is busy are merged into it, so
+    that a slow reader needs no more memory than its own answer. Ends after the last output, or
+    raises the error that ended the request. Closing it early aborts the request.
     """
 
     def __init__(
@@ -31,8 +31,8 @@ class RequestStream:
         wake_up: asyncio.Event | None = None,
         owner: object = None,
     ) -> None:
-        """`close` ends what has not ended of the requests of streams. `wakeups` sets `wake_up`,
-        which streams may share, whenever there is something to take. `owner` is kept alive."""
+        """`close` ends the unfinished requests of streams. `wakeups` sets `wake_up`, which streams
+        may share, when there is an output. `owner` is kept alive."""
         self.record = record
         record.sink = self
         self._is_delta = record.input.params.output_kind is RequestOutputKind.DELTA
@@ -45,11 +45,11 @@ class RequestStream:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will be put; there may still be something to take."""
+        """Whether no more output will arrive; an output may still be pending."""
         return self.record.sink is not self
 
     def put(self, output: RequestOutput) -> None:
-        """The next output; merged with one that has not been taken yet."""
+        """Add the next output; it is merged with a pending one."""
         if output.finished and any(one.finish_reason == "error" for one in output.outputs):
             message = output.error or "the engine failed"
             if self.record.is_unmet:
@@ -63,12 +63,12 @@ class RequestStream:
         self._wakeups.add(self._wake_up.set)
 
     def fail(self, error: QuireError) -> None:
-        """Ends the stream: taking from it raises `error`."""
+        """End the stream: taking from it raises `error`."""
         self._error = error
         self._wake_up.set()
 
     def take(self) -> RequestOutput | None:
-        """What is there, without waiting; None if nothing. Raises what the stream ended with."""
+        """The pending output, without waiting; None if there is none. Raises the stream's error."""
         pending, self._pending = self._pending, None
         if self._error is not None:
             error, self._error = self._error, None
@@ -77,24 +77,24 @@ class RequestStream:
 
     @property
     def request_id(self) -> str:
-        """The user's."""
+        """The user's request id."""
         return self.record.input.request_id
 
     def get_nowait(self) -> RequestOutput | None:
-        """The same as `take`."""
+        """Same as `take`."""
         return self.take()
 
     async def get(self) -> RequestOutput:
-        """The next output; waits for it. Raises StopAsyncIteration after the last one."""
+        """Wait for the next output. Raises StopAsyncIteration after the last one."""
         return await self.__anext__()
 
     def close(self) -> None:
-        """Ends the request if it has not ended; nothing more will be put. Idempotent."""
+        """Abort the request if it has not ended; no more output will arrive. Idempotent."""
         self._close([self])
 
     def end(self) -> bool:
-        """Nothing more will be put; ending the request is left to the caller. True if it has not
-        ended."""
+        """Detach the stream from its record; the caller must abort the request. Returns True if the
+        request has not ended."""
         if self.is_done:
             return False
         self.record.sink = None

@@ -1,6 +1,6 @@
-"""Values of blocks whose codes are numbers of grid points: the IQ1, IQ2 and IQ3 types.
+"""Values of blocks whose codes are indices of grid points: the IQ1, IQ2 and IQ3 types.
 
-As `plain_blocks`: the operations and their order are those of ggml and gguf-py.
+As in `plain_blocks`, the operations and their order are those of ggml and gguf-py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.gguf.blocks.plain_blocks import Bytes, Floats, half
 _BYTE_BITS = np.arange(8, dtype=np.uint8)
 _SIGN_SHIFTS = np.array([0, 7, 14, 21], np.uint32)
 _DELTA = np.float32(0.125)
-"""What IQ1 types add to a grid's numbers, or subtract."""
+"""The IQ1 types add or subtract this from each number of a grid point."""
 
 
 def _words(blocks: Bytes, begin: int, end: int) -> NDArray[np.uint32]:
@@ -27,14 +27,14 @@ def _shorts(blocks: Bytes, begin: int, end: int) -> NDArray[np.uint16]:
 
 
 def _signs(patterns: Bytes) -> Floats:
-    """[..., 8] of 1 and -1, of the bits of each byte."""
+    """Return the bits of each byte as signs, [..., 8]: 0 gives 1, and 1 gives -1."""
     bits = (patterns[..., None] >> _BYTE_BITS) & np.uint8(1)
     found: Floats = np.float32(1) - bits.astype(np.float32) * np.float32(2)
     return found
 
 
 def _even_signs(sevens: NDArray[np.integer]) -> Floats:
-    """As `_signs`, of 7 bits; the eighth makes the number of ones even."""
+    """Like `_signs`, for 7 bits; the eighth bit makes the number of ones even."""
     seven = sevens.astype(np.uint8)
     parity = seven ^ seven >> np.uint8(4)
     parity ^= parity >> np.uint8(2)
@@ -43,7 +43,7 @@ def _even_signs(sevens: NDArray[np.integer]) -> Floats:
 
 
 def _interleaved_nibbles(packed: Bytes) -> Bytes:
-    """[n, b] bytes to [n, 2 b] codes: the low half of each byte before its high one."""
+    """Split [n, b] bytes into [n, 2 b] codes: the low half of each byte before its high half."""
     found: Bytes = nibble_rows(packed).transpose(0, 2, 1).reshape(len(packed), -1)
     return found
 
@@ -118,7 +118,7 @@ def iq1_s(blocks: Bytes) -> Floats:
 
 
 def iq1_m(blocks: Bytes) -> Floats:
-    """The float16 scale lies in the upper four bits of four words."""
+    """The upper four bits of four 16-bit words form the float16 scale."""
     n = len(blocks)
     words = _shorts(blocks, 48, 56)
     quarters = (words & np.uint16(0xF000)) >> np.array([12, 8, 4, 0], np.uint16)

@@ -1,6 +1,6 @@
 """The grids of the IQ1, IQ2 and IQ3 types: points of 4 or 8 numbers.
 
-Each number is the index of one of a few levels, packed into 1, 2 or 4 bits, low bits first.
+Each number is stored as the index of a level, packed into 1, 2 or 4 bits, low bits first.
 Source: ggml/src/ggml-common.h, `iq*_grid` (MIT licence).
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 @cache
 def grid(name: str) -> NDArray[np.float32]:
-    """The points of a type, [points, 4 or 8]."""
+    """Return the grid points of a type, [points, 4 or 8]."""
     levels, width, text = _GRIDS[name]
     bits = max(1, (len(levels) - 1).bit_length())
     bits = {1: 1, 2: 2, 3: 4}[bits]

@@ -1,6 +1,6 @@
 """Values of blocks of 256 numbers with a scale for each group: Q2_K to Q6_K, IQ4_XS, TQ1_0, TQ2_0.
 
-As `plain_blocks`: the operations and their order are those of ggml and gguf-py.
+As in `plain_blocks`, the operations and their order are those of ggml and gguf-py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BITS = np.arange(8, dtype=np.uint8).reshape(1, 1, 8, 1)
 
 
 def q2_k(blocks: Bytes) -> Floats:
-    """16 groups of 16: a nibble for the scale, one for the minimum."""
+    """16 groups of 16 numbers. Scale and minimum of a group have 4 bits each."""
     n = len(blocks)
     scales = (half(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32))[:, :, None]
     minima = (half(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32))[:, :, None]
@@ -25,7 +25,8 @@ def q2_k(blocks: Bytes) -> Floats:
 
 
 def q3_k(blocks: Bytes) -> Floats:
-    """16 groups of 16: 6 bits for the scale; a third bit of each code is apart, inverted."""
+    """16 groups of 16 numbers. Scales have 6 bits. The third bit of each code is stored separately
+    and inverted."""
     n = len(blocks)
     low = nibble_rows(blocks[:, 96:104]).reshape(n, 16)
     high = (blocks[:, None, 104:108] >> _TWO_BITS[0]) & np.uint8(3)
@@ -39,12 +40,12 @@ def q3_k(blocks: Bytes) -> Floats:
 
 
 def nibble_rows(packed: Bytes) -> Bytes:
-    """[n, b] bytes to [n, 2, b] codes: the low halves, then the high ones."""
+    """Split [n, b] bytes into [n, 2, b] codes: the low halves, then the high halves."""
     return np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=1)
 
 
 def scales_and_minima(packed: Bytes) -> tuple[Floats, Floats]:
-    """12 bytes of Q4_K and Q5_K to 8 scales and 8 minima of 6 bits each."""
+    """Unpack 12 bytes of a Q4_K or Q5_K block into 8 scales and 8 minima of 6 bits each."""
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = [first & np.uint8(63), third & np.uint8(15) | (first >> np.uint8(2)) & np.uint8(48)]
     minima = [second & np.uint8(63), third >> np.uint8(4) | (second >> np.uint8(2)) & np.uint8(48)]
@@ -55,14 +56,14 @@ def scales_and_minima(packed: Bytes) -> tuple[Floats, Floats]:
 
 
 def q4_k(blocks: Bytes) -> Floats:
-    """8 groups of 32."""
+    """8 groups of 32 numbers."""
     n = len(blocks)
     codes = (blocks[:, 16:].reshape(n, 4, 1, 32) >> _NIBBLES) & np.uint8(15)
     return _with_minima(blocks, codes.reshape(n, 8, 32))
 
 
 def q5_k(blocks: Bytes) -> Floats:
-    """8 groups of 32; the fifth bit of group i is bit i of 32 bytes."""
+    """8 groups of 32 numbers. The fifth bits of group i are bit i of each of 32 bytes."""
     n = len(blocks)
     low = (blocks[:, 48:].reshape(n, 4, 1, 32) >> _NIBBLES) & np.uint8(15)
     high = (blocks[:, 16:48].reshape(n, 1, 1, 32) >> _BITS) & np.uint8(1)
@@ -77,7 +78,7 @@ def _with_minima(blocks: Bytes, codes: Bytes) -> Floats:
 
 
 def q6_k(blocks: Bytes) -> Floats:
-    """16 groups of 16: a signed byte for the scale."""
+    """16 groups of 16 numbers. Scales are signed bytes."""
     n = len(blocks)
     low = (blocks[:, :128].reshape(n, 2, 1, 64) >> _NIBBLES) & np.uint8(15)
     high = (blocks[:, 128:192].reshape(n, 2, 1, 32) >> _TWO_BITS) & np.uint8(3)
@@ -89,7 +90,7 @@ def q6_k(blocks: Bytes) -> Floats:
 
 
 def iq4_xs(blocks: Bytes) -> Floats:
-    """8 groups of 32: 6 bits for the scale, of which the upper two are apart."""
+    """8 groups of 32 numbers. Scales have 6 bits; the upper two are stored separately."""
     n = len(blocks)
     high_bits = np.ascontiguousarray(blocks[:, 2:4]).view(np.uint16)
     high = (high_bits >> np.arange(0, 16, 2, dtype=np.uint16)).astype(np.uint8) & np.uint8(3)
@@ -102,7 +103,8 @@ def iq4_xs(blocks: Bytes) -> Floats:
 
 
 def tq1_0(blocks: Bytes) -> Floats:
-    """Five ternary digits in a byte, as a fraction of 256; four in each of the last four."""
+    """A byte holds five ternary digits as a fraction of 256; each of the last four bytes holds
+    four digits."""
     n = len(blocks)
     powers = np.array([1, 3, 9, 27, 81], np.uint8).reshape(1, 5, 1)
     parts = [

@@ -1,6 +1,6 @@
 """Values of blocks of 32 and 64 numbers with one scale: Q4_0 to Q8_0, IQ4_NL, MXFP4, NVFP4.
 
-A function takes blocks [n, bytes of a block] as uint8 and gives [n, numbers of a block] in float32,
+Each function converts blocks [n, bytes of a block] in uint8 to [n, numbers of a block] in float32,
 with the same operations in the same order as gguf-py and ggml, so that the bits are the same.
 Source: ggml/src/ggml-quants.c, `dequantize_row_*`.
 """
@@ -21,17 +21,17 @@ FP4_LEVELS = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
 
 
 def half(blocks: Bytes, begin: int) -> Floats:
-    """The float16 at a byte of each block, as [n, 1]."""
+    """Return the float16 at byte `begin` of each block, as float32 [n, 1]."""
     return np.ascontiguousarray(blocks[:, begin : begin + 2]).view(np.float16).astype(np.float32)
 
 
 def nibbles(packed: Bytes) -> Bytes:
-    """[n, b] bytes to [n, 2 b] codes: all low halves, then all high ones."""
+    """Split [n, b] bytes into [n, 2 b] codes: all low halves, then all high halves."""
     return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=1)
 
 
 def _fifth_bits(blocks: Bytes, begin: int) -> Bytes:
-    """[n, 32]: bit i of the 32 bits at a byte of each block, as 16 or 0."""
+    """Return [n, 32]: bit i of the 32 bits at byte `begin` of each block, as 16 or 0."""
     bits = np.unpackbits(blocks[:, begin : begin + 4], axis=1, bitorder="little")
     found: Bytes = bits << np.uint8(4)
     return found
@@ -66,7 +66,7 @@ def iq4_nl(blocks: Bytes) -> Floats:
 
 
 def mxfp4(blocks: Bytes) -> Floats:
-    """The scale is 2^(e - 128): half of what e8m0 says, as the levels are doubled."""
+    """The scale is 2^(e - 128), half of the e8m0 value, because the levels are doubled."""
     exponent = blocks[:, :1].astype(np.uint32)
     small = np.uint32(0x00200000) << np.minimum(exponent, np.uint32(1))
     normal = np.maximum(exponent, np.uint32(1)) - np.uint32(1) << np.uint32(23)
@@ -76,7 +76,8 @@ def mxfp4(blocks: Bytes) -> Floats:
 
 
 def nvfp4(blocks: Bytes) -> Floats:
-    """Four groups of 16 numbers, each with an unsigned E4M3 scale, which is halved."""
+    """Four groups of 16 numbers, each with an unsigned E4M3 scale. The scales are halved because
+    the levels are doubled."""
     code = blocks[:, :4]
     exponent = (code >> np.uint8(3)).astype(np.int32) & 15
     fraction = (code & np.uint8(7)).astype(np.float64)

@@ -1,1 +1,1 @@
-"""Chunks on their way from the tiers into the block pool."""
+"""Loading of chunks from the tiers into the block pool."""

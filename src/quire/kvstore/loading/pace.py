@@ -1,4 +1,4 @@
-"""`ReadPace`: how much of the processor the readers of the KV store take while requests run."""
+"""`ReadPace`: limits the processor time of the KV store's readers while requests run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _FORGETTING = 0.95
-"""What is expected after the longest turn gets less by this factor with each that follows."""
+"""Decay per turn of the expected time of a turn, which follows the longest recent turn."""
 
 
 class ReadPace:
-    """A budget of processor time. Any thread.
+    """A budget of processor time. Safe for threads.
 
-    A turn takes beforehand what the longest of the last ones of its kind has used, and is settled
-    at its end. So threads may wait for a slow disk together, but what they do together has room in
-    the budget.
+    A turn first takes the expected time of its kind (the longest of the recent turns) from the
+    budget; the difference is corrected at its end. So several threads can wait for a slow disk at
+    the same time, while their total processor time stays within the budget.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._left_s: float | None = None
-        """None: as much as there is. Below 0: what was taken too much."""
+        """Remaining seconds. None: unlimited. Negative: more was used than granted."""
         self._expected_s: dict[str, float] = {}
-        """By kind of turn."""
+        """Expected seconds by kind of turn."""
 
     def grant(self, seconds: float | None) -> None:
-        """So much more from now on. What was left is lost, what was taken too much is subtracted.
-        None: as much as there is."""
+        """Set the budget to `seconds`. An unused rest is lost; an overdraft is subtracted. None:
+        unlimited."""
         with self._changed:
             if seconds is not None:
                 seconds += min(0.0, self._left_s or 0.0)
@@ -37,9 +37,9 @@ class ReadPace:
 
     @contextmanager
     def turn(self, deadline: float, kind: str) -> Iterator[bool]:
-        """Waits until there is some; what the thread does then is taken from it. False:
-        `time.monotonic()` is past the deadline. `kind`: of turns that take about as long. The first
-        one takes all that is left."""
+        """Wait for budget, then charge the processor time of the body to it. Yields False if the
+        deadline (`time.monotonic()`) passed first. `kind`: groups turns that take about the same
+        time; the first turn of a kind takes the whole budget."""
         with self._changed:
             left_s = max(0.0, deadline - time.monotonic())
             may_go = self._changed.wait_for(self._has_some, left_s)

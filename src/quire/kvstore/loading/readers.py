@@ -1,4 +1,4 @@
-"""`Readers`: threads that look for chunks in tiers, nearest first, and copy them to the pool."""
+"""`Readers`: threads that find chunks in the tiers, nearest first, and copy them to the pool."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from quire.log import get_logger
 logger = get_logger(__name__)
 
 _LOOKUP_PIECE = 64
-"""Chunks that a far tier is asked for at once."""
+"""Maximum number of whole chunks per query to a far tier."""
 _Jobs = queue.SimpleQueue[Callable[[], None] | None]
 
 
 class Readers:
-    """Owned by the store. News comes by a queue, which the engine's thread empties.
+    """Owned by the store. Results are put into the queue `news`, which the engine's thread empties.
 
-    What takes processor time is kept within `pace`. What only asks tiers has a thread of its own,
-    so that it does not wait for that.
+    Loads stay within the processor time of `pace`. Queries run on a separate thread, so that they
+    do not wait for loads.
     """
 
     def __init__(
@@ -52,41 +52,42 @@ class Readers:
         self._loads: _Jobs = queue.SimpleQueue()
         self._asks: _Jobs = queue.SimpleQueue()
         self._local = threading.local()
-        """`buffer`: of a thread, memory for a chunk with its header. To get memory from the system
-        takes longer than to read a chunk into it."""
+        """`buffer`: memory of the thread for one chunk with its header. It is kept because
+        allocating it takes longer than reading a chunk into it."""
         self._is_closing = False
         self._num_loading = num_threads
         self._threads = [self._start(f"kv-store-read-{i}", self._loads) for i in range(num_threads)]
         self._threads.append(self._start("kv-store-ask", self._asks))
 
     def load(self, job: LoadJob) -> None:
-        """Reads and copies the chunks of a job; each gives one piece of news."""
+        """Read and copy the chunks of a job. Each chunk gives one result in `news`."""
         for index in range(len(job.chunks)):
             self._loads.put(partial(self._read, job, index))
 
     def look_up(self, job: LookupJob) -> None:
-        """Asks the far tiers, all of them for what is awaited; the job itself is the news."""
+        """Query the far tiers; all tiers for awaited chunks. The job itself is put into `news`."""
         self._asks.put(partial(self._look_up, job))
 
     def prepare(self, num_bytes: int) -> None:
-        """Has the threads take memory for chunks of so many bytes before the first load."""
+        """Have each loading thread allocate memory for chunks of `num_bytes` before the first
+        load."""
         for _ in range(self._num_loading):
             self._loads.put(partial(self._touch_buffer, num_bytes))
 
     def connect(self) -> None:
-        """Asks far tiers for something, so that no request waits for their connections."""
+        """Send a query to far tiers, so that no request waits for their connections."""
         self._asks.put(self._connect)
 
     def delete(self, keys: Sequence[ChunkKey]) -> None:
-        """Drops chunks from every tier."""
+        """Delete chunks from every tier."""
         self._asks.put(partial(self._delete, keys))
 
     def clear(self, tiers: Sequence[Tier], folder: str | None) -> None:
-        """Empties tiers, or one folder of them."""
+        """Clear the tiers, or one folder of them."""
         self._asks.put(partial(self._clear, tiers, folder))
 
     def stop(self) -> None:
-        """Ends the threads after the jobs under way, and does not wait. Idempotent."""
+        """End the threads after their current jobs, without waiting. Idempotent."""
         self._is_closing = True
         self.pace.grant(None)
         for jobs in (self._loads, self._asks):
@@ -94,7 +95,7 @@ class Readers:
                 jobs.put(None)
 
     def close(self, timeout_s: float) -> None:
-        """Ends the threads. Idempotent."""
+        """End the threads and wait for them. Idempotent."""
         self.stop()
         for thread in self._threads:
             thread.join(timeout_s)
@@ -110,10 +111,10 @@ class Readers:
             if job is None:
                 return
             job()
-            del job  # it holds the pool that it copies to
+            del job  # the job keeps the pool alive that it copies to
 
     def _read(self, load: LoadJob, index: int) -> None:
-        """Tells of a chunk in any case: one that cannot be had is a miss."""
+        """Load a chunk and always report a result: failures count as misses."""
         is_copied, tier = False, ""
         try:
             is_copied, tier = self._find_and_copy(load, index)
@@ -124,7 +125,7 @@ class Readers:
         self.news.put(LoadedChunk(load, index, is_copied, tier))
 
     def _find_and_copy(self, load: LoadJob, index: int) -> tuple[bool, str]:
-        """Whether a chunk is in its blocks now, and where it was."""
+        """Return whether the chunk was copied to its blocks, and the name of its tier."""
         with self.pace.turn(load.deadline, "read") as may_go:
             if not may_go or load.is_cancelled:
                 return False, ""
@@ -145,14 +146,14 @@ class Readers:
         return True, tier.name
 
     def _buffer(self, num_bytes: int) -> memoryview:
-        """Memory of this thread, for so many bytes at least."""
+        """Return this thread's buffer, with at least `num_bytes`."""
         buffer: memoryview | None = getattr(self._local, "buffer", None)
         if buffer is None or len(buffer) < num_bytes:
             buffer = self._local.buffer = page_memory(num_bytes)
         return buffer
 
     def _touch_buffer(self, num_bytes: int) -> None:
-        """The system gives memory when it is written to."""
+        """Write to the buffer: the system allocates pages at the first write."""
         np.frombuffer(self._buffer(HEADER_BYTES + num_bytes), np.uint8).fill(0)
 
     def _connect(self) -> None:
@@ -173,8 +174,8 @@ class Readers:
                 tier.delete(key)
 
     def _find(self, chunk: StoredChunk) -> tuple[memoryview | None, GuardedTier | None]:
-        """A chunk, which may be in this thread's buffer, and its tier; no tier: it waits to be
-        written to them."""
+        """Return a chunk, which may be in this thread's buffer, and its tier. The tier is None if
+        the chunk still waits to be written."""
         shape = self._shape_of(chunk)
         buffer = self._buffer(HEADER_BYTES + shape.num_bytes)
         data = self._writes.get(chunk.key)
@@ -185,24 +186,25 @@ class Readers:
                 continue
             data = tier.read(chunk.key, shape, buffer)
             if data is not None:
-                if not tier.tier.is_local:  # nearer tiers have it next time
+                if not tier.tier.is_local:  # so that nearer tiers have it next time
                     self._promote(chunk.key, shape, data)
                 return data, tier
         return None, None
 
     def _promote(self, key: ChunkKey, shape: ChunkShape, data: memoryview) -> None:
         if any(tier.tier.is_local for tier in self._tiers):
-            self._writes.put(key, shape, bytes(data))  # the buffer is used again
+            self._writes.put(key, shape, bytes(data))  # a copy: the buffer is reused
 
     def _look_up(self, job: LookupJob) -> None:
         try:
             self._ask_far_tiers(job)
         except Exception:
-            logger.exception("KV store: no answer to what %s asked", job.request_id)
+            logger.exception("KV store: the lookup for %s failed", job.request_id)
         self.news.put(job)
 
     def _ask_far_tiers(self, job: LookupJob) -> None:
-        """Asks for whole chunks, up to the first that no tier has, then for what may follow."""
+        """Query whole chunks up to the first one that no tier has, then the tails that may
+        follow."""
         for start in range(0, len(job.wholes), _LOOKUP_PIECE):
             piece = job.wholes[start : start + _LOOKUP_PIECE]
             self._ask(job, [key for keys in piece for key in keys])

@@ -1,1 +1,1 @@
-"""Where chunks are kept: memory, files, Redis, object stores."""
+"""Tiers that keep chunks: memory, files, Redis, object stores."""

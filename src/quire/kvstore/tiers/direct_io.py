@@ -1,8 +1,8 @@
-"""Reads and writes files past the page cache of the system, where the file system can.
+"""Reads and writes files without the page cache of the system (O_DIRECT), where supported.
 
-A chunk that is written through the page cache costs the processor many times what copying it does:
-the system makes new pages for it, and copies it again when it writes them back. The cores are what
-models need. The functions raise OSError.
+Writing a chunk through the page cache costs many times the processor time of copying it: the system
+allocates new pages, and copies again when it writes them back. The models need these cores. The
+functions raise OSError.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from quire.kvstore.tiers.base import Buffer
 from quire.units import ceil_div
 
 _ALIGNMENT = 4096
-"""Of places in files and memory: no less is allowed by any usual disk."""
+"""Alignment of file offsets and of memory for direct I/O. All usual disks accept it."""
 _HUGE_PAGE = 2 << 20
 _local = threading.local()
 
 
 def page_memory(num_bytes: int) -> memoryview:
-    """New memory that begins with a page, in pages as large as the system gives: with small ones,
-    making them takes longer than what is done with them."""
+    """Allocate page-aligned memory, in huge pages if possible: allocating small pages takes longer
+    than their use."""
     unit = _HUGE_PAGE if num_bytes >= _HUGE_PAGE else _ALIGNMENT
     length = max(unit, ceil_div(num_bytes, unit) * unit)
     memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a system without them
+    with suppress(OSError):  # the system has no huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)[:num_bytes]
 
 
 def write(descriptor: int, parts: Sequence[Buffer]) -> None:
-    """All of a file that is empty, or has its size already. It is never longer meanwhile."""
+    """Write a whole file that is empty or already has its final size. The file never gets longer
+    than its final size."""
     views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
     num_bytes = sum(view.nbytes for view in views)
     num_direct = num_bytes - num_bytes % _ALIGNMENT
@@ -57,8 +58,8 @@ def write(descriptor: int, parts: Sequence[Buffer]) -> None:
 
 
 def read(descriptor: int, num_bytes: int, into: memoryview | None = None) -> memoryview:
-    """The first `num_bytes` of a file; fewer if it is shorter. `into`: memory of `page_memory`,
-    which is used if it is long enough."""
+    """Return the first `num_bytes` of a file; fewer if it is shorter. `into`: memory from
+    `page_memory`, used if it is long enough."""
     length = _rounded(num_bytes)
     view = page_memory(length) if into is None or len(into) < length else into[:length]
     is_direct, end = _set_direct(descriptor), 0
@@ -79,7 +80,7 @@ def read(descriptor: int, num_bytes: int, into: memoryview | None = None) -> mem
 
 
 def _set_direct(descriptor: int, *, on: bool = True) -> bool:
-    """False: the file system does not offer it."""
+    """Switch O_DIRECT on or off. False: the file system does not support it."""
     try:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_DIRECT if on else 0))
@@ -89,14 +90,14 @@ def _set_direct(descriptor: int, *, on: bool = True) -> bool:
 
 
 def _is_aligned(view: memoryview) -> bool:
-    """Whether it begins with a page."""
+    """Whether the memory is page-aligned and writable."""
     if view.readonly or not view.contiguous:
         return False
     return ctypes.addressof(ctypes.c_char.from_buffer(view)) % _ALIGNMENT == 0
 
 
 def _joined(views: list[memoryview], num_bytes: int) -> memoryview:
-    """A copy that begins with a page."""
+    """Return a page-aligned copy."""
     scratch, end = _scratch(num_bytes), 0
     for view in views:
         scratch[end : end + view.nbytes] = view
@@ -105,7 +106,7 @@ def _joined(views: list[memoryview], num_bytes: int) -> memoryview:
 
 
 def _scratch(num_bytes: int) -> memoryview:
-    """Memory of this thread at the begin of a page, used again by its next write."""
+    """Return page-aligned memory of this thread, which its next write reuses."""
     found: memoryview | None = getattr(_local, "scratch", None)
     if found is None or found.nbytes < num_bytes:
         found = _local.scratch = page_memory(_rounded(num_bytes))

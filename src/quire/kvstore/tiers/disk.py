@@ -1,8 +1,8 @@
 """`DiskTier`: chunks in files. They outlive the process, and several processes may share them.
 
-What is where is known from an index in memory, so `contains` makes no system call. All files are
-scanned at the start, when there is no room left, and when another process has changed something:
-on a thread of the tier's, or of whoever writes.
+`contains` uses an index in memory and makes no system call. All files are scanned at the start,
+when the directory is full, and when another process has changed it. The scan runs on the tier's
+thread or on the writing thread.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from quire.kvstore.tiers.disk_index import DiskIndex
 from quire.kvstore.tiers.disk_paths import tier_errors
 
 _LOW_SHARE = 0.95
-"""Once the directory is full, so much of it is left: there is a scan for each twentieth of it."""
+"""Share of `max_bytes` that is kept when the directory is full. So one scan frees a twentieth of
+it."""
 _START_S = 0.5
-"""How long a new tier waits for its first scan, which goes on behind it."""
+"""How long a new tier waits for its first scan, which continues in the background."""
 _TICK_S = 0.5
 _SCAN_SHARE = 0.01
-"""Most of the time that is spent in scans for changes of other processes."""
+"""Maximum share of time spent in scans for changes of other processes."""
 _STAMP_S = 30.0
-"""How often the time of the last use is written to files."""
+"""Interval at which times of last use are written to the files."""
 _CLOSE_S = 5.0
 
 
 class DiskTier(Tier):
-    """Chunk files below one directory, least recently used ones dropped first."""
+    """Chunk files below one directory with LRU eviction."""
 
     name = "disk"
     is_local = True
@@ -45,11 +46,11 @@ class DiskTier(Tier):
         ttl_s: float | None = None,
         folder_bytes: int | None = None,
     ) -> None:
-        """`max_bytes`: of all models and processes that share `path`, which is made if it is not
-        there. `ttl_s`: chunks that nobody has used for so long are removed. `folder_bytes`: most
-        bytes of one folder; two processes may both go to that bound.
+        """`max_bytes`: limit for all models and processes that share `path`, which is created if
+        missing. `ttl_s`: chunks that were not used for this time are removed. `folder_bytes`: limit
+        per folder; each process applies it to the files it knows.
 
-        Raises TierError if there can be no files in `path`.
+        Raises TierError if `path` cannot hold files.
         """
         self._root = path
         self._max_bytes = max_bytes
@@ -62,7 +63,7 @@ class DiskTier(Tier):
         with tier_errors(path, "opened"):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._index.ledger():
-                pass  # it can be made, and locked
+                pass  # checks that the ledger can be created and locked
         self._next_scan = self._next_stamp = 0.0
         self._stop, self._is_scanned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._maintain, name="kv-disk", daemon=True)
@@ -110,7 +111,6 @@ class DiskTier(Tier):
             self._index.remove(_entry(key))
 
     def pin(self, key: ChunkKey) -> None:
-        """This process never drops the chunk, until it is unpinned as often."""
         with self._index.books() as books:
             books.pin(_entry(key))
 
@@ -138,7 +138,7 @@ class DiskTier(Tier):
             return TierUsage(len(books), books.num_bytes, self._max_bytes)
 
     def bytes_by_folder(self) -> dict[str, int]:
-        """What each model and tenant has."""
+        """Return the bytes of each model and tenant."""
         with self._index.books() as books:
             return books.bytes_by_folder()
 
@@ -147,9 +147,9 @@ class DiskTier(Tier):
         self._thread.join(_CLOSE_S)
 
     def _maintain(self) -> None:
-        """The tier's own thread."""
+        """Body of the tier's own thread."""
         while True:
-            with suppress(OSError, TierError):  # whoever uses the tier is told
+            with suppress(OSError, TierError):  # users of the tier get the same error
                 self._tick()
             self._is_scanned.set()
             if self._stop.wait(_TICK_S):
@@ -158,7 +158,7 @@ class DiskTier(Tier):
             self._index.stamp()
 
     def _tick(self) -> None:
-        """Takes in what other processes did, drops what has expired, stamps what was used."""
+        """Read changes of other processes, drop expired chunks, write times of last use."""
         begun = time.monotonic()
         if begun >= self._next_scan and self._index.must_scan():
             try:

@@ -1,4 +1,5 @@
-"""Chunk files: found, read, written and removed. Knows no quota. The functions raise OSError."""
+"""Scanning, reading, writing and removing chunk files. Does not know quotas. The functions raise
+OSError."""
 
 from __future__ import annotations
 
@@ -29,23 +30,23 @@ from quire.kvstore.tiers.disk_paths import (
 
 _TEMP_ENDING = ".tmp"
 _ABANDONED_S = 3600.0
-"""Where files cannot be locked, an unfinished one is taken for abandoned after this time."""
+"""Where files cannot be locked, an unfinished file counts as abandoned after this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A chunk file, as a scan sees it."""
+    """A chunk file found by a scan."""
 
     entry: Entry
     num_bytes: int
     used_ns: int
-    """When it was last used: its time of modification, in nanoseconds since 1970."""
+    """Time of last use, stored as modification time: nanoseconds since 1970."""
 
 
 def scan(root: Path) -> Iterator[StoredFile]:
-    """All chunk files, in no order. Other files and what cannot be read is passed over.
+    """Yield all chunk files, in no particular order. Other files and unreadable ones are skipped.
 
-    A root that is not there has no files.
+    A missing root has no files.
     """
     for folder, prefix, file in _files(root):
         name = chunk_name(file.name, prefix)
@@ -55,9 +56,9 @@ def scan(root: Path) -> Iterator[StoredFile]:
 
 
 def remove_abandoned(root: Path) -> int:
-    """Removes unfinished files whose writers are gone. Returns the bytes of those that stay.
+    """Remove unfinished files whose writers are gone. Returns the bytes of the remaining ones.
 
-    The lock of the directory has to be held.
+    The caller must hold the lock of the directory.
     """
     num_bytes = 0
     for folder, prefix, file in _files(root):
@@ -68,7 +69,8 @@ def remove_abandoned(root: Path) -> int:
 
 
 def read(root: Path, entry: Entry, max_bytes: int, into: memoryview | None = None) -> Buffer | None:
-    """None: there is no such file, or it is longer than `max_bytes`. `into`: memory for it."""
+    """Return the contents of a file. None: it is missing or longer than `max_bytes`. `into`: a
+    buffer for the data."""
     try:
         with directory_of(root, entry) as directory:
             descriptor = open_file(directory, entry.name + FILE_ENDING)
@@ -84,7 +86,7 @@ def read(root: Path, entry: Entry, max_bytes: int, into: memoryview | None = Non
 
 
 def size(root: Path, entry: Entry) -> int | None:
-    """None: there is no such file."""
+    """Return the size of a file; None if it is missing."""
     try:
         with directory_of(root, entry) as directory:
             return _size_in(directory, entry)
@@ -93,7 +95,7 @@ def size(root: Path, entry: Entry) -> int | None:
 
 
 def remove(root: Path, entry: Entry) -> int:
-    """Returns how many bytes are free now; 0 if there was no such file."""
+    """Remove a file. Returns the freed bytes; 0 if the file was missing."""
     try:
         with directory_of(root, entry) as directory:
             num_bytes = _size_in(directory, entry)
@@ -104,21 +106,21 @@ def remove(root: Path, entry: Entry) -> int:
 
 
 def stamp(root: Path, entry: Entry, used_ns: int) -> None:
-    """Writes when a file was last used; one that is gone is passed over."""
+    """Set the time of last use of a file; a missing file is ignored."""
     with suppress(*MISSING), directory_of(root, entry) as directory:
         name, times = entry.name + FILE_ENDING, (used_ns, used_ns)
         os.utime(name, ns=times, dir_fd=directory, follow_symlinks=False)
 
 
 class UnfinishedFile:
-    """A chunk that is being written, beside the place where it will be.
+    """A chunk that is being written, in a temporary file next to its final path.
 
-    It has its full size from the start, so that a scan counts it. It is locked as long as its
-    writer lives. `publish` or `discard` ends it.
+    It has its full size from the start, so that a scan counts it. Its writer holds a lock on it.
+    `publish` or `discard` ends it.
     """
 
     def __init__(self, root: Path, entry: Entry, num_bytes: int) -> None:
-        """The lock of the directory has to be held."""
+        """The caller must hold the lock of the directory."""
         self._name = entry.name + FILE_ENDING
         self._temp = f".{entry.name}.{os.getpid()}.{secrets.token_hex(8)}{_TEMP_ENDING}"
         self._directory = make_directory(root, entry)
@@ -138,17 +140,17 @@ class UnfinishedFile:
             raise
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """All of the chunk. Nothing is synced: after a loss of power, the checksum is wrong."""
+        """Write the whole chunk. Nothing is synced: after a power loss, the checksum is wrong."""
         direct_io.write(self._descriptor, parts)
 
     def publish(self) -> None:
-        """Gives the file its name."""
+        """Rename the file to its final name."""
         directory = self._directory
         os.rename(self._temp, self._name, src_dir_fd=directory, dst_dir_fd=directory)
         self._close()
 
     def discard(self) -> None:
-        """Removes it. Idempotent."""
+        """Remove the file. Idempotent."""
         if self._is_open:
             with suppress(OSError):
                 os.unlink(self._temp, dir_fd=self._directory)
@@ -163,7 +165,7 @@ class UnfinishedFile:
 
 
 def _files(root: Path) -> Iterator[tuple[str, str, os.DirEntry[str]]]:
-    """Folder, prefix and file, of all files in directories of chunks."""
+    """Yield folder, prefix and entry of every file in chunk directories."""
     for folder in _directories(root):
         if not is_folder_name(folder.name):
             continue
@@ -204,8 +206,8 @@ def _size_in(directory: int, entry: Entry) -> int:
 
 
 def _remove_if_abandoned(directory: int, name: str) -> int:
-    """Removes an unfinished file if its writer has died: its lock went with it. Returns the bytes
-    of one that stays."""
+    """Remove an unfinished file if its writer died, which released its lock. Returns the bytes of a
+    file that stays."""
     info = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not is_own_file(info):
         return 0
@@ -214,7 +216,7 @@ def _remove_if_abandoned(directory: int, name: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return info.st_size
-    except OSError:  # there are no locks
+    except OSError:  # the file system has no locks
         if info.st_mtime > time.time() - _ABANDONED_S:
             return info.st_size
     finally:

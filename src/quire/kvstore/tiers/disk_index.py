@@ -1,8 +1,8 @@
-"""`DiskIndex`: what is in a directory of chunks, in memory, and room for more.
+"""`DiskIndex`: an index, in memory, of a directory of chunks; it also reserves room for new files.
 
-The files are the truth: the index is made of them by a scan, under the lock of the directory, and
-follows what this process does. Of all files of the directory, unfinished ones too, there are never
-more than `max_bytes`: a writer takes its bytes from the ledger before it writes.
+The files are the authority: a scan under the lock of the directory builds the index, which then
+follows the changes that this process makes. All files of the directory, unfinished ones included,
+never have more than `max_bytes`: a writer reserves its bytes in the ledger before it writes.
 
 Methods that touch files raise OSError.
 """
@@ -23,19 +23,19 @@ from quire.kvstore.tiers.disk_ledger import Ledger, changes_of, locked
 
 
 class DiskIndex:
-    """Safe for threads. Begins empty, until the first scan."""
+    """Index of one directory. Empty until the first scan. Safe for threads."""
 
     def __init__(self, root: Path, new_books: Callable[[], ByteLru]) -> None:
-        """`new_books`: empty ones, with the bounds that hold."""
+        """`new_books`: creates empty bookkeeping with the limits of the tier."""
         self._root = root
         self._new_books = new_books
         self._lock = threading.Lock()
-        """Of the next two. Nobody waits for a file with it held."""
+        """Guards the next two attributes. Never held during file access."""
         self._books = new_books()
         self._used: dict[Entry, int] = {}
-        """Uses that are not yet in the files' times, in order."""
+        """Uses that are not yet written to the files' times, in order."""
         self._seen_changes = 0
-        """Of the ledger, that this process made or knows of."""
+        """Change count of the ledger up to which the index is current."""
         self._must_scan = True
         self._tell: TierWatcher | None = None
 
@@ -44,18 +44,18 @@ class DiskIndex:
 
     @contextmanager
     def books(self) -> Iterator[ByteLru]:
-        """What is held, for a short time."""
+        """Return the bookkeeping under the lock, which must be held briefly."""
         with self._lock:
             yield self._books
 
     def watch(self, tell: TierWatcher) -> None:
-        """Tells what is there, and from then on what comes and goes."""
+        """Report present entries to `tell`, and later every stored or dropped one."""
         with self._lock:
             self._tell = tell
             tell([entry.name for entry in self._books], True)
 
     def use(self, entries: Sequence[Entry]) -> list[bool]:
-        """Which are there. Those count as used, the first one last."""
+        """Return which entries are present. These count as used, the first one most recently."""
         now_ns = time.time_ns()
         with self._lock:
             found = [entry in self._books for entry in entries]
@@ -66,7 +66,7 @@ class DiskIndex:
         return found
 
     def put(self, entry: Entry, num_bytes: int) -> None:
-        """It was found to be there."""
+        """Add an entry whose file was found."""
         with self._lock:
             is_new = entry not in self._books
             self._books.put(entry, num_bytes, time.time_ns())
@@ -74,7 +74,7 @@ class DiskIndex:
                 self._tell([entry.name], True)
 
     def forget(self, entry: Entry) -> None:
-        """It was found not to be there."""
+        """Remove an entry whose file was found missing."""
         with self._lock:
             was_there = self._books.drop(entry)
             self._used.pop(entry, None)
@@ -82,13 +82,13 @@ class DiskIndex:
                 self._tell([entry.name], False)
 
     def remove(self, entry: Entry) -> None:
-        """Removes its file, if there is one."""
+        """Remove the file of an entry, if there is one."""
         self.forget(entry)
         with self.ledger() as ledger:
             ledger.add(-disk_files.remove(self._root, entry))
 
     def write(self, entry: Entry, parts: Sequence[Buffer]) -> None:
-        """Writes a file, unless there is one. Raises TierError if there can be no room for it."""
+        """Write a file unless it exists. Raises TierError if there is not enough room for it."""
         num_bytes = sum(memoryview(part).nbytes for part in parts)
         file = self._reserve(entry, num_bytes)
         if file is None:
@@ -97,7 +97,7 @@ class DiskIndex:
         try:
             file.write(parts)
             with self.ledger():
-                if disk_files.size(self._root, entry) is None:  # else another one was faster
+                if disk_files.size(self._root, entry) is None:  # else another writer was faster
                     file.publish()
                     is_published = True
                 self.put(entry, num_bytes)
@@ -106,15 +106,16 @@ class DiskIndex:
                 self._give_up(file, num_bytes)
 
     def must_scan(self) -> bool:
-        """Whether others have changed something, or something has expired."""
+        """Whether another process changed something, or an entry expired."""
         with self._lock:
             has_expired = self._books.has_expired(time.time_ns())
         return has_expired or self._must_scan or changes_of(self._root) != self._seen_changes
 
     def scan(self, ledger: Ledger, folder: str = "", num_bytes: int = 0) -> None:
-        """Makes the books and the ledger of the files, and room for `num_bytes` in `folder`.
+        """Rebuild the bookkeeping and the ledger from the files, and make room for `num_bytes` in
+        `folder`.
 
-        Raises TierError if there cannot be room.
+        Raises TierError if there is not enough room.
         """
         begun_ns = time.time_ns()
         old, fresh = self._books, self._new_books()
@@ -140,10 +141,10 @@ class DiskIndex:
             self._books = fresh
             self._must_scan = False
         if dropped is None:
-            raise TierError(f"there can be no room for {num_bytes} bytes in {self._root}")
+            raise TierError(f"there is not enough room for {num_bytes} bytes in {self._root}")
 
     def stamp(self) -> None:
-        """Writes to the files when they were used, for other processes and the next start."""
+        """Write times of last use to the files, for other processes and the next start."""
         with self._lock:
             used, self._used = self._used, {}
         for entry, used_ns in used.items():
@@ -151,7 +152,7 @@ class DiskIndex:
 
     @contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """The ledger, locked. Notes whether others have changed it."""
+        """Lock and return the ledger. Notes whether another process has changed it."""
         with locked(self._root) as ledger:
             if ledger.changes != self._seen_changes:
                 self._must_scan = True
@@ -169,7 +170,7 @@ class DiskIndex:
                 self._tell([entry.name for entry in names], is_stored)
 
     def _reserve(self, entry: Entry, num_bytes: int) -> UnfinishedFile | None:
-        """Makes room for a file and begins it. None: it is there already."""
+        """Make room for a file and create it unfinished. None: the file exists already."""
         with self.ledger() as ledger:
             there = disk_files.size(self._root, entry)
             if there is not None:
@@ -187,8 +188,8 @@ class DiskIndex:
                 raise
 
     def _give_up(self, file: UnfinishedFile, num_bytes: int) -> None:
-        """Both under the lock: a scan in between would not count the file, and then its bytes
-        would be subtracted."""
+        """Discard the file and free its bytes in the ledger under one lock: a scan in between would
+        not count the file, and its bytes would then be subtracted twice."""
         try:
             with suppress(OSError), self.ledger() as ledger:
                 file.discard()

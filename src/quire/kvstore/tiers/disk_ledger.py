@@ -1,8 +1,8 @@
-"""What all processes that share a directory of chunks agree on: a lock, and the bytes in it.
+"""State shared by all processes that use a directory of chunks: a lock, and the bytes in it.
 
-The file `ledger` in the directory has 16 bytes: the bytes of all chunks and unfinished files, and
-how often that number was changed. Whoever adds a file adds its bytes first, and whoever removes
-one subtracts them afterwards, with the lock held. So the number is never too small, whenever a
+The file `ledger` in the directory has 16 bytes: the total bytes of all chunks and unfinished files,
+and the number of changes of that total. A process holds the lock, adds the bytes of a file before
+it creates it, and subtracts them after it removed it. So the total is never too small when a
 process dies, and a scan under the lock makes it exact again.
 """
 
@@ -23,7 +23,7 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 class Ledger:
-    """The open ledger of a directory, while the lock is held."""
+    """The open ledger of a directory. Valid while the lock is held."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -33,20 +33,21 @@ class Ledger:
         self.changes: int
         self._num_bytes, self.changes = _FORMAT.unpack(found) if is_valid else (0, 0)
         self.is_counted = is_valid
-        """False: nobody has written what the directory holds."""
+        """False: the total was not written yet."""
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files of the directory; 0 if they are not counted."""
+        """Bytes of all files of the directory; 0 if they were not counted."""
         return self._num_bytes
 
     def add(self, num_bytes: int) -> None:
-        """Takes more (or, negative, fewer) bytes into account, unless all have to be counted."""
+        """Add `num_bytes`, which may be negative, to the total. Does nothing if it was not
+        counted."""
         if self.is_counted:
             self.set(max(0, self._num_bytes + num_bytes))
 
     def set(self, num_bytes: int) -> None:
-        """Writes what was counted, at once."""
+        """Write the total to the file."""
         self._num_bytes, self.changes = num_bytes, (self.changes + 1) % 2**64
         if not self.is_counted:
             os.ftruncate(self._descriptor, 0)
@@ -56,7 +57,7 @@ class Ledger:
 
 @contextmanager
 def locked(root: Path) -> Iterator[Ledger]:
-    """Takes the lock of a directory, which is made if it is not there.
+    """Lock a directory, which is created if missing.
 
     Raises OSError, and TimeoutError after 10 seconds.
     """
@@ -65,14 +66,14 @@ def locked(root: Path) -> Iterator[Ledger]:
         _lock(descriptor, root)
         try:
             yield Ledger(descriptor)
-        finally:  # closing is not enough where a child process was forked meanwhile
+        finally:  # closing is not enough if a child process was forked meanwhile
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
 
 def changes_of(root: Path) -> int:
-    """How often the ledger was changed, read without the lock. 0: there is none."""
+    """Read the number of changes of the ledger without the lock. 0: the ledger is missing."""
     try:
         descriptor = os.open(root / LEDGER_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -94,7 +95,7 @@ def _open(root: Path) -> int:
 
 
 def _lock(descriptor: int, root: Path) -> None:
-    """Does not wait in the kernel: a process that was stopped may hold the lock for ever."""
+    """Poll for the lock with a timeout: a stopped process may hold it for ever."""
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     pause = 0.001
     while True:

@@ -1,8 +1,8 @@
-"""Where a chunk's file is, and how its directory is opened without following a symbolic link.
+"""Paths of chunk files, and functions that open directories without following symbolic links.
 
-`<root>/<folder>/<first two digits of the name>/<name>.kv`. Directories are for their owner alone
-(0700), and so are files (0600): K/V tells what was in a prompt. What belongs to another user is
-not there.
+A chunk is `<root>/<folder>/<first two digits of the name>/<name>.kv`. Only the owner can access
+directories (0700) and files (0600), because K/V reveals what was in a prompt. Files of other users
+are treated as missing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _NAME = re.compile(r"[0-9a-f]{64}-(0|[1-9][0-9]{0,5})")
 
 
 class NotOursError(OSError):
-    """A link, another user's file or directory, or a directory into which others may write."""
+    """The path is a link, belongs to another user, or is a directory that others can write."""
 
 
 MISSING = (FileNotFoundError, NotADirectoryError, NotOursError)
-"""Errors that mean that there is no such chunk."""
+"""Errors that mean that the chunk does not exist."""
 
 
 @contextmanager
 def tier_errors(root: Path, done: str) -> Iterator[None]:
-    """Tells an OSError as a TierError that names the directory and what could not be done."""
+    """Convert an OSError to a TierError that names the directory and the failed operation."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,8 @@ def tier_errors(root: Path, done: str) -> Iterator[None]:
 
 
 def path_of(root: Path, entry: Entry) -> Path:
-    """For messages and tools; the functions here open it step by step."""
+    """Path for messages and tools. The functions in this module open each directory of it
+    separately."""
     return root / entry.folder / entry.name[:2] / f"{entry.name}{FILE_ENDING}"
 
 
@@ -56,7 +57,8 @@ def is_prefix_name(name: str) -> bool:
 
 
 def chunk_name(file_name: str, prefix: str) -> str | None:
-    """The name of the chunk in a file of the directory `prefix`; None: it is no chunk file."""
+    """Return the chunk's name if `file_name` in the directory `prefix` is a chunk file, else
+    None."""
     name = file_name.removesuffix(FILE_ENDING)
     is_chunk = name != file_name and name[:2] == prefix and _NAME.fullmatch(name)
     return name if is_chunk else None
@@ -64,7 +66,8 @@ def chunk_name(file_name: str, prefix: str) -> str | None:
 
 @contextmanager
 def directory_of(root: Path, entry: Entry) -> Iterator[int]:
-    """Opens the directory of a chunk: a descriptor. Raises OSError: one of `MISSING`, mostly."""
+    """Open the directory of a chunk and yield its descriptor. Raises OSError, usually one of
+    `MISSING`."""
     descriptor = _open_root(root)
     try:
         for name in (entry.folder, entry.name[:2]):
@@ -75,7 +78,7 @@ def directory_of(root: Path, entry: Entry) -> Iterator[int]:
 
 
 def make_directory(root: Path, entry: Entry) -> int:
-    """The same, and makes what is not there. The caller closes it. Raises OSError."""
+    """As `directory_of`, and creates missing directories. The caller closes it. Raises OSError."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = _open_root(root)
     try:
@@ -92,7 +95,7 @@ def make_directory(root: Path, entry: Entry) -> int:
 
 
 def open_file(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """Opens a file, unless it is a link. Raises OSError."""
+    """Open a file unless it is a symbolic link. Raises OSError."""
     return _open(directory, name, flags | os.O_NONBLOCK)
 
 
@@ -101,12 +104,12 @@ def is_own_file(info: os.stat_result) -> bool:
 
 
 def _open_root(root: Path) -> int:
-    """The root is what the user named, and may be a link."""
+    """Open the root. It may be a symbolic link, because the operator named it."""
     return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _enter(directory: int, name: str) -> int:
-    """Opens a directory in `directory`, which is closed then."""
+    """Open a subdirectory, then close `directory`."""
     descriptor = _open(directory, name, os.O_RDONLY | os.O_DIRECTORY)
     info = os.fstat(descriptor)
     if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -124,7 +127,7 @@ def _make(directory: int, name: str) -> None:
     except FileExistsError:
         pass  # another process was first
     else:
-        os.chmod(name, 0o700, dir_fd=directory)  # whatever the umask is
+        os.chmod(name, 0o700, dir_fd=directory)  # independent of the umask
 
 
 def _open(directory: int, name: str, flags: int) -> int:

@@ -1,7 +1,7 @@
-"""`TierEvents`: tells others what the tiers of the KV store keep and drop.
+"""`TierEvents`: publishes KV events for chunks that the tiers of the KV store keep and drop.
 
-A chunk is told by the hash of its last block, without tokens, as vLLM tells of chunks that it has
-offloaded: the block pool has told which tokens lie before that block.
+As in vLLM for offloaded chunks, an event has the hash of the chunk's last block and no tokens: the
+block pool has already published which tokens lie before that block.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from quire.protocol.kv_events import (
 )
 
 _PIECE = 1024
-"""Most chunks that are told at once."""
+"""Maximum number of chunks per event batch."""
 
 
 class TierEvents:
-    """Any thread."""
+    """Publisher of the tiers' events. Safe for threads."""
 
     def __init__(self, publish: Callable[[list[KVEvent]], None], *, as_int: bool = True) -> None:
-        """`as_int`: hashes are told as numbers of 64 bits."""
+        """`as_int`: publish hashes as 64-bit integers."""
         self._publish = publish
         self._as_int = as_int
 
     def watcher(self, tier: Tier) -> TierWatcher:
-        """What tells of one tier."""
+        """Return a callback that publishes the events of one tier."""
         medium = MEMORY if tier.name == "memory" else STORAGE
         locality = "LOCAL" if tier.is_local else "REMOTE"
 

@@ -1,4 +1,4 @@
-"""`MemoryTier`: chunks in the memory of this process, least recently used ones dropped first."""
+"""`MemoryTier`: chunks in the memory of this process, with LRU eviction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from quire.kvstore.tiers.base import Buffer, Tier, TierError, TierUsage, TierWat
 from quire.kvstore.tiers.direct_io import page_memory
 
 _LARGE_BYTES = 4 << 20
-"""A system maps 65,530 pieces of memory for a process: small chunks cannot have one each."""
+"""Chunks from this size on have their own memory mapping. A process can have only 65,530 mappings,
+so smaller chunks cannot."""
 
 
 class MemoryTier(Tier):
@@ -24,8 +25,8 @@ class MemoryTier(Tier):
     def __init__(
         self, max_bytes: int, ttl_s: float | None = None, folder_bytes: int | None = None
     ) -> None:
-        """`ttl_s`: chunks that nobody has used for so long are dropped. `folder_bytes`: most bytes
-        of one folder."""
+        """`ttl_s`: chunks that were not used for this time are dropped. `folder_bytes`: limit per
+        folder."""
         self._index = ByteLru(max_bytes, folder_bytes=folder_bytes, ttl_s=ttl_s)
         self._chunks: dict[Entry, Buffer] = {}
         self._tell: TierWatcher | None = None
@@ -64,7 +65,7 @@ class MemoryTier(Tier):
                 return
             dropped = self._index.make_room(entry.folder, len(chunk), now_ns)
             if dropped is None:
-                raise TierError(f"there can be no room for {len(chunk)} bytes in memory")
+                raise TierError(f"there is not enough room for {len(chunk)} bytes in memory")
             self._drop(dropped)
             self._index.put(entry, len(chunk), now_ns)
             self._chunks[entry] = chunk
@@ -77,7 +78,6 @@ class MemoryTier(Tier):
             self._drop([_entry(key)])
 
     def pin(self, key: ChunkKey) -> None:
-        """Never drops the chunk, until it is unpinned as often."""
         with self._lock:
             self._index.pin(_entry(key))
 
@@ -107,7 +107,7 @@ class MemoryTier(Tier):
             return TierUsage(len(self._index), self._index.num_bytes, self._index.max_bytes)
 
     def bytes_by_folder(self) -> dict[str, int]:
-        """What each model and tenant has."""
+        """Return the bytes of each model and tenant."""
         with self._lock:
             return self._index.bytes_by_folder()
 
@@ -125,8 +125,8 @@ class MemoryTier(Tier):
 
 
 def _copy(parts: Sequence[Buffer]) -> Buffer:
-    """In memory of its own. Large chunks have large pages: small ones take longer to make than to
-    fill."""
+    """Return a copy of a chunk. Large chunks use huge pages, because allocating small pages takes
+    longer than filling them."""
     num_bytes = sum(map(len, parts))
     if num_bytes < _LARGE_BYTES:
         return b"".join(parts)

@@ -1,8 +1,8 @@
 """`ObjectTier`: chunks as objects of a bucket, `<folder>/<first two digits>/<name>.kv`.
 
-S3 and what speaks like it, Google Cloud Storage, Azure. Credentials and endpoints come from the
-environment, as for other tools: `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` ... The bucket has no
-bound but the one that it is given there: a rule that removes old objects.
+It supports S3 and compatible servers, Google Cloud Storage and Azure. Credentials and endpoints
+come from the environment, as for other tools: `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` ... The tier
+does not limit the size of the bucket; configure a rule there that removes old objects.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _THREADS = 16
-"""Most questions that are under way at once."""
+"""Maximum number of concurrent queries."""
 _MESSAGE_CHARS = 300
 
 
 class ObjectTier(Tier):
-    """Objects below a URL. Not local."""
+    """Objects below a URL. Not a local tier."""
 
     name = "objects"
     is_local = False
@@ -41,8 +41,8 @@ class ObjectTier(Tier):
         timeout_s: float = 10.0,
         connect_timeout_s: float = 2.0,
     ) -> None:
-        """`url`: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. `ttl_s`:
-        objects that were written longer ago count as gone. `timeout_s`: of one request.
+        """`url`: `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. `ttl_s`:
+        objects that were written longer ago count as missing. `timeout_s`: limit for one request.
 
         Does not connect. Raises ConfigError if `url` is wrong or obstore is not installed.
         """
@@ -63,7 +63,7 @@ class ObjectTier(Tier):
         self._raise_if_closed()
         try:
             return list(self._threads.map(self._find, keys))
-        except (CancelledError, RuntimeError) as error:  # it was closed meanwhile
+        except (CancelledError, RuntimeError) as error:  # closed meanwhile
             raise TierError(f"{self._place} is closed") from error
 
     def read(self, key: ChunkKey, max_bytes: int) -> Buffer | None:
@@ -129,7 +129,7 @@ def _store_of(url: str, timeout_s: float, connect_timeout_s: float) -> ObjectSto
     options: dict[str, Any] = {}
     if is_on_network:
         options["client_options"] = {
-            "allow_http": True,  # where the endpoint that was named is one of http://
+            "allow_http": True,  # for endpoints with http://
             "timeout": timedelta(seconds=timeout_s),
             "connect_timeout": timedelta(seconds=connect_timeout_s),
         }
@@ -145,13 +145,13 @@ def _store_of(url: str, timeout_s: float, connect_timeout_s: float) -> ObjectSto
 
 
 def _place_of(url: str) -> str:
-    """The URL for messages: without user, password and query."""
+    """Return the URL for messages, without user, password and query."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.split('?')[0].split('@')[-1]}"
 
 
 def _why(error: Exception) -> str:
-    """The first line of a message, without what may be secret: a user's part, a signature."""
+    """Return the first line of an error without secrets such as user names and signatures."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return redact(lines[0])[:_MESSAGE_CHARS]
 

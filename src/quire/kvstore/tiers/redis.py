@@ -1,7 +1,7 @@
-"""`RedisTier`: chunks as values of a Redis or Valkey server, which machines share.
+"""`RedisTier`: chunks as values of a Redis or Valkey server, which several machines can share.
 
-The server has the bound (`maxmemory`, with the policy `allkeys-lru`) and drops what it likes. A
-call ends within its timeout, whatever the server does: a value that arrives in drops counts too.
+The server limits its memory (`maxmemory` with the policy `allkeys-lru`) and does the eviction. A
+call always ends within its timeout, even if a value arrives a few bytes at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _VALKEY = re.compile("^valkey", re.IGNORECASE)
 _END = b"\r\n"
 _LONGEST_LINE = 4096
 _FIRST_BYTES = 64
-"""Of one call, until it is known how long a value is."""
+"""Size of the first read of a reply, when the length of the value is not known yet."""
 
 
 class RedisTier(Tier):
-    """Values `quire:kv:<folder>:<name>`. Not local: the server may be anywhere."""
+    """Values with the keys `quire:kv:<folder>:<name>`. Not a local tier: the server may be
+    remote."""
 
     name = "redis"
     is_local = False
@@ -43,7 +44,8 @@ class RedisTier(Tier):
         connect_timeout_s: float = 2.0,
     ) -> None:
         """`url`: `redis://`, `rediss://` (TLS) or `unix://`, with the options of redis-py. `ttl_s`:
-        the server drops what nobody has used for so long. `timeout_s`: of a call, in all.
+        the server drops values that were not used for this time. `timeout_s`: limit for a whole
+        call.
 
         Does not connect. Raises ConfigError if `url` is wrong or redis-py is not installed.
         """
@@ -61,7 +63,7 @@ class RedisTier(Tier):
         self._place = _place_of(url, self._pool.connection_kwargs)
 
     def contains(self, keys: Sequence[ChunkKey]) -> list[bool]:
-        # Both answer 1 if the key is there, and count as its use; EXISTS does not.
+        # TOUCH and PEXPIRE return 1 if the key exists and count as a use; EXISTS does not.
         commands: list[tuple[Any, ...]] = [
             ("TOUCH", _name(key)) if self._ttl_ms is None else ("PEXPIRE", _name(key), self._ttl_ms)
             for key in reversed(keys)
@@ -72,7 +74,7 @@ class RedisTier(Tier):
         return self.read_into(key, max_bytes, memoryview(bytearray(max_bytes)))
 
     def read_into(self, key: ChunkKey, max_bytes: int, into: memoryview) -> Buffer | None:
-        # One byte more than may be there shows that there is more. No key: no bytes.
+        # Request one byte more than allowed to detect longer values. A missing key gives 0 bytes.
         command = ("GETRANGE", _name(key), 0, max_bytes)
         num_bytes: int = self._ask([command], partial(_receive_value, into=into[:max_bytes]))
         if num_bytes > max_bytes:
@@ -98,9 +100,10 @@ class RedisTier(Tier):
     def _ask(
         self, commands: list[tuple[Any, ...]], receive: Callable[[Connection], Any] | None = None
     ) -> Any:
-        """Sends commands and gives their replies, in order, or what `receive` makes of them.
+        """Send commands and return their replies in order, or the result of `receive`.
 
-        A connection on which anything fails is closed: what it still had to say is nobody's answer.
+        A connection on which anything fails is closed, so that its late replies are never read as
+        the answer to another call.
         """
         if self._is_closed:
             raise TierError(f"{self._place}: closed")
@@ -116,7 +119,7 @@ class RedisTier(Tier):
                 if receive is not None:
                     return receive(connection)
                 return [connection.read_response() for _ in commands]
-        except Exception as error:  # wrong bytes end redis-py's parser by any of them
+        except Exception as error:  # redis-py's parser raises any of them for wrong bytes
             if connection is not None:
                 connection.disconnect()
             raise TierError(f"{self._place}: {self._why(error, limit)}") from error
@@ -126,16 +129,17 @@ class RedisTier(Tier):
 
     def _why(self, error: Exception, limit: _TimeLimit) -> str:
         if limit.is_over:
-            return f"no answer in {self._timeout_s:g} s"
+            return f"no reply within {self._timeout_s:g} s"
         if self._is_closed:
             return "closed"
         if isinstance(error, (self._redis_error, OSError)):
             return str(error) or type(error).__name__
-        return f"an answer that cannot be read: {error!r}"
+        return f"the reply cannot be parsed: {error!r}"
 
 
 class _TimeLimit:
-    """Closes a connection when a time is up: a socket's timeout begins anew with each byte."""
+    """Closes a connection when its time is over. A socket timeout is not enough: it starts again
+    with each byte."""
 
     def __init__(self, seconds: float) -> None:
         self.is_over = False
@@ -153,7 +157,7 @@ class _TimeLimit:
             self._connection = None
 
     def watch(self, connection: Connection) -> None:
-        """Raises TimeoutError if connecting took all the time."""
+        """Set the connection to close. Raises TimeoutError if connecting took all the time."""
         with self._lock:
             if self.is_over:
                 raise TimeoutError
@@ -167,7 +171,8 @@ class _TimeLimit:
 
 
 def _pool_of(url: str, timeout_s: float, connect_timeout_s: float) -> ConnectionPool:
-    """Options in the URL come before those that are given here. valkey:// is redis://."""
+    """Create the connection pool. Options in the URL override the ones here. valkey:// equals
+    redis://."""
     from redis.backoff import NoBackoff
     from redis.connection import ConnectionPool
     from redis.retry import Retry
@@ -181,14 +186,14 @@ def _pool_of(url: str, timeout_s: float, connect_timeout_s: float) -> Connection
             protocol=2,
             decode_responses=False,
         )
-        pool.make_connection()  # connects to nothing; notices options that there are not
-    except (ValueError, TypeError):  # what they say may have the password in it
-        raise ConfigError(f"the URL of a Redis tier has the form {_FORM}") from None
+        pool.make_connection()  # does not connect, but raises for unknown options
+    except (ValueError, TypeError):  # their messages may contain the password
+        raise ConfigError(f"the URL of a Redis tier must have the form {_FORM}") from None
     return pool
 
 
 def _place_of(url: str, options: dict[str, Any]) -> str:
-    """The server's name for messages, without user and password."""
+    """Return the server's address for messages, without user and password."""
     scheme = url.split(":", 1)[0]
     if "path" in options:
         return f"unix://{options['path']}"
@@ -200,12 +205,12 @@ def _name(key: ChunkKey) -> str:
 
 
 def _receive_value(connection: Connection, into: memoryview) -> int:
-    """Reads the reply to a command that gives one value (RESP: `$<length>`, the bytes and an end of
-    line), of which nothing was read before, straight into memory: redis-py copies a value three
-    times, and a chunk has megabytes.
+    """Read the reply to a command that returns one value (RESP: `$<length>`, the bytes, end of
+    line) straight into memory. redis-py would copy the value three times, and a chunk has
+    megabytes.
 
-    Returns the length of the value. One that is longer than `into` is not read, and the connection
-    is closed. Raises OSError, or ValueError if the reply is something else.
+    Returns the length of the value. If it is longer than `into`, the value is not read and the
+    connection is closed. Raises OSError, or ValueError for any other reply.
     """
     stream: socket.socket = connection._sock
     line, rest = _line(stream)
@@ -213,7 +218,7 @@ def _receive_value(connection: Connection, into: memoryview) -> int:
         raise ValueError(line.decode("utf-8", "replace"))
     num_bytes = int(line[1:])
     if num_bytes < 0:
-        raise ValueError("a value was asked for, and no bytes came")
+        raise ValueError("the server returned a null value")
     if num_bytes > len(into):
         connection.disconnect()
         return num_bytes
@@ -225,16 +230,16 @@ def _receive_value(connection: Connection, into: memoryview) -> int:
     while len(after) < len(_END):
         after += _bytes(stream, len(_END) - len(after))
     if after != _END:
-        raise ValueError("a value is longer than the server said")
+        raise ValueError("the value is longer than its announced length")
     return num_bytes
 
 
 def _line(stream: socket.socket) -> tuple[bytes, bytes]:
-    """The first line of what comes, and what came with it."""
+    """Read at least the first line; return it and the bytes received after it."""
     data = b""
     while _END not in data:
         if len(data) > _LONGEST_LINE:
-            raise ValueError("a line has no end")
+            raise ValueError(f"a line of the reply is longer than {_LONGEST_LINE} bytes")
         data += _bytes(stream, _FIRST_BYTES)
     line, _, rest = data.partition(_END)
     return line, rest

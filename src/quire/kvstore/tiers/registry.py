@@ -1,8 +1,8 @@
-"""From the URL of a tier to the tier.
+"""Opens the tier that a URL names.
 
-The scheme says which one. Installed packages add schemes by the entry-point group
-`quire.kv_tiers`: the name is the scheme, the object is called as `RedisTier` is, with the URL and
-`ttl_s`, and gives a `Tier`. Only what the operator has named is loaded.
+The scheme of the URL selects the tier. Installed packages add schemes with the entry-point group
+`quire.kv_tiers`: the entry's name is the scheme; its object is called like `RedisTier`, with the
+URL and `ttl_s`, and returns a `Tier`. Only tiers that the operator named are loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
 def open_tier(url: str, ttl_s: float | None = None) -> Tier:
-    """The tier at `url`. It is not connected to; that it cannot be reached is told in use.
+    """Open the tier at `url`. It does not connect; an unreachable server is reported on first use.
 
     Raises ConfigError if the scheme is unknown, a package is missing or the URL is wrong.
     """
@@ -52,16 +52,16 @@ def open_tier(url: str, ttl_s: float | None = None) -> Tier:
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a tier's URL. Raises ConfigError if there is none, or an unknown one.
+    """Return the scheme of a tier's URL. Raises ConfigError if it is missing or unknown.
 
-    Loads nothing, so that all URLs can be checked before anything is opened.
+    It loads nothing, so that all URLs can be checked before any tier is opened.
     """
     match = _SCHEME.match(url)
     if match is None:
-        raise ConfigError(f"a KV tier is a URL, such as redis://localhost:6379; {_known()}")
+        raise ConfigError(f"a KV tier must be a URL, such as redis://localhost:6379; {_known()}")
     scheme = match[1].lower()
     if scheme not in _BUILT_IN and scheme not in _installed():
-        raise ConfigError(f"there is no KV tier for {scheme}:// URLs; {_known()}")
+        raise ConfigError(f"KV tiers do not support {scheme}:// URLs; {_known()}")
     return scheme
 
 
@@ -86,7 +86,7 @@ def _installed() -> set[str]:
 def _known() -> str:
     own = "".join(f", {scheme}://" for scheme in sorted(_installed() - _BUILT_IN.keys()))
     return (
-        "known are redis://, rediss://, unix://, valkey:// and valkeys:// "
+        "supported are redis://, rediss://, unix://, valkey:// and valkeys:// "
         "(`pip install 'quire[redis]'`), s3://, gs://, az:// and abfs:// "
         f"(`pip install 'quire[objects]'`){own}, and those of packages with an entry point in the "
         f"group {GROUP}"

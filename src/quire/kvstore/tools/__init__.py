@@ -1,1 +1,1 @@
-"""For people: what a directory of chunk files holds, whether it is sound, and how to move it."""
+"""Tools for `quire kv`: inspect, check, clean up and move a directory of chunk files."""

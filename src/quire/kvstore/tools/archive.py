@@ -1,10 +1,10 @@
-"""Chunks in a tar file, to take them to another machine.
+"""Export and import of chunks as a tar file, to move them to another machine.
 
-Called by `quire kv`. Each chunk comes after a member `<folder>/<name>.sig`, the signature of the
-store that exported it (`signature.py`). An archive is not trusted: its members have to be plain
-files with the names of chunks, of bounded size, each whole, of the name that it has, and signed by
-the store that takes it. Nothing is written to any other place than a tier writes to. No
-compression, so that no archive is larger than its file.
+Called by `quire kv`. Each chunk follows a member `<folder>/<name>.sig`, the signature of the store
+that exported it (`signature.py`). An archive is not trusted: its members must be plain files of
+bounded size with valid chunk names. Each chunk must be complete, match its name and be signed by a
+store whose secret is known. Chunks are only written through the tier. Archives are not compressed,
+so an import never expands to more than the file's size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 @dataclass(slots=True)
 class Moved:
-    """What was written, and what was left out because it is damaged."""
+    """Numbers of moved chunks and of damaged ones, which were skipped."""
 
     num_chunks: int = 0
     num_bytes: int = 0
@@ -40,7 +40,7 @@ class Moved:
 
 
 def export_chunks(root: Path, files: Iterable[StoredFile], out: BinaryIO, secret: bytes) -> Moved:
-    """Writes an archive of the files that are sound, signed with `secret`. Raises OSError."""
+    """Write an archive of the undamaged files, signed with `secret`. Raises OSError."""
     moved = Moved()
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for file in files:
@@ -61,15 +61,15 @@ def export_chunks(root: Path, files: Iterable[StoredFile], out: BinaryIO, secret
 def import_chunks(
     source: BinaryIO, tier: Tier, max_bytes: int, *, secret: bytes | None, trusts_all: bool
 ) -> Moved:
-    """Writes the chunks of an archive to a tier, at most `max_bytes` of them.
+    """Write the chunks of an archive to a tier, at most `max_bytes` of them.
 
-    `secret`: of the store; `trusts_all`: chunks need no signature. Raises ConfigError for what is
-    not an archive of chunks, and for a chunk that this store did not sign; TierError where the tier
-    does.
+    `secret`: secret of the store. `trusts_all`: do not require signatures. Raises ConfigError if
+    the file is not an archive of chunks or a chunk is not signed by this store; TierError if the
+    tier fails.
     """
     moved = Moved()
     signatures: dict[Entry, str] = {}
-    """That of the next chunk."""
+    """The signature of the next chunk."""
     while (member := _next_member(source)) is not None:
         match = _MEMBER.fullmatch(member.name)
         is_signature = match is not None and match[3] == "sig"
@@ -78,13 +78,13 @@ def import_chunks(
         )
         if match is None or not is_known:
             raise ConfigError(
-                f"the archive holds {quoted(member.name)}, which is not a chunk; make one with "
+                f"the archive contains {quoted(member.name)}, which is not a chunk; make one with "
                 "quire kv export"
             )
         if member.size > min(MAX_FILE_BYTES, max_bytes - moved.num_bytes):
             raise ConfigError(
-                f"the archive has more than {max_bytes} bytes of chunks; the rest was left out: "
-                "give --max-size"
+                f"the archive has more than {max_bytes} bytes of chunks; the rest was not "
+                "imported; give --max-size"
             )
         entry, data = Entry(match[1], match[2]), _read(source, member.size)
         _read(source, -member.size % _BLOCK)
@@ -105,14 +105,14 @@ def import_chunks(
 def _not_signed(entry: Entry) -> str:
     return (
         f"this store has not signed the chunk {entry.folder}/{entry.name}: the archive comes from "
-        "another store, or was changed. K/V of wrong numbers gives wrong answers; give --trust if "
-        "you trust all who may have written the archive, or copy the other store's file `secret` "
-        "into this one's directory"
+        "another store, or was changed. Wrong K/V gives wrong answers. Use --trust if "
+        "you trust everyone who can have written the archive, or copy the file `secret` of the "
+        "other store into this store's directory"
     )
 
 
 def _next_member(source: BinaryIO) -> tarfile.TarInfo | None:
-    """The next header; directories are passed over. None: the archive ends."""
+    """Read the next header that is not a directory. None: end of the archive."""
     while True:
         block = source.read(_BLOCK)
         if block == bytes(len(block)):
@@ -130,7 +130,7 @@ def _next_member(source: BinaryIO) -> tarfile.TarInfo | None:
 def _read(source: BinaryIO, num_bytes: int) -> bytes:
     data = source.read(num_bytes)
     if len(data) != num_bytes:
-        raise ConfigError("the archive is cut short; what came before is written")
+        raise ConfigError("the archive is truncated; the chunks before this point were imported")
     return data
 
 

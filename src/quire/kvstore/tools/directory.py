@@ -1,6 +1,6 @@
-"""Looks at a directory of chunk files and cleans it up, also while engines use it.
+"""Inspects and cleans up a directory of chunk files, also while engines use it.
 
-Called by `quire kv`. Functions raise OSError. What is no chunk file is never touched.
+Called by `quire kv`. Functions raise OSError. Files that are not chunk files are never touched.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from quire.kvstore.tiers.disk_ledger import locked
 from quire.units import GiB
 
 MAX_FILE_BYTES = GiB
-"""Far more than any chunk has: larger files are not read."""
+"""Far more than any chunk has. Larger files are not read."""
 
 
 @dataclass(slots=True)
 class FolderUsage:
-    """The chunks of one model and one tenant."""
+    """Usage of the chunks of one model and one tenant."""
 
     name: str
     num_chunks: int = 0
     num_bytes: int = 0
     first_used_ns: int = 0
-    """When the chunk was used that nobody has used for longest; nanoseconds since 1970."""
+    """Last use of the least recently used chunk; nanoseconds since 1970."""
     last_used_ns: int = 0
 
 
 def folders(root: Path) -> list[FolderUsage]:
-    """The most recently used one first."""
+    """Return the usage of all folders, most recently used first."""
     found: dict[str, FolderUsage] = {}
     for file in disk_files.scan(root):
         folder = found.setdefault(file.entry.folder, FolderUsage(file.entry.folder))
@@ -48,7 +48,7 @@ def folders(root: Path) -> list[FolderUsage]:
 
 @dataclass(frozen=True, slots=True)
 class BrokenFile:
-    """A file that holds no chunk, or another one than its name says."""
+    """A file that is not a valid chunk or does not match its name."""
 
     entry: Entry
     kind: ChunkErrorKind
@@ -56,9 +56,9 @@ class BrokenFile:
 
 
 def check(root: Path, file: StoredFile) -> BrokenFile | None:
-    """Reads a chunk file and compares all of it with its checksum. None: it is sound, or gone."""
+    """Read a chunk file and verify its checksum. None: it is valid or was removed."""
     if file.num_bytes > MAX_FILE_BYTES:
-        return BrokenFile(file.entry, "size", f"{file.num_bytes} bytes are more than any chunk has")
+        return BrokenFile(file.entry, "size", f"{file.num_bytes} bytes are too many for a chunk")
     data = disk_files.read(root, file.entry, MAX_FILE_BYTES)
     if data is None:
         return None
@@ -70,17 +70,18 @@ def check(root: Path, file: StoredFile) -> BrokenFile | None:
 
 
 def checked_key(entry: Entry, data: Buffer) -> ChunkKey:
-    """The key of an encoded chunk of this name. Raises ChunkError unless it is whole and has it."""
+    """Return the key of an encoded chunk. Raises ChunkError unless it is valid and has this
+    name."""
     header = read_header(data)
     if (header.key.folder, header.key.name) != entry:
-        raise ChunkError("key", "the file has the name of another chunk")
+        raise ChunkError("key", "the name of the file does not match its chunk")
     decode(data, header.key, header.shape)
     return header.key
 
 
 def remove(root: Path, entries: Collection[Entry]) -> int:
-    """Removes chunk files, and what writers have left who are gone. Returns the bytes of the
-    chunks that were removed."""
+    """Remove chunk files and abandoned unfinished files. Returns the bytes of the removed
+    chunks."""
     num_bytes = 0
     with locked(root) as ledger:
         disk_files.remove_abandoned(root)
@@ -98,9 +99,9 @@ def chosen(
     unused_since_ns: int | None = None,
     max_bytes: int | None = None,
 ) -> Iterator[Entry]:
-    """What to remove: of the files in folders whose names begin with `folder`, those that nobody
-    has used since then; then the least recently used ones, until the rest has `max_bytes`. All, if
-    neither is given."""
+    """Yield the chunks to remove, among files in folders whose names begin with `folder`: first
+    those not used since `unused_since_ns`, then the least recently used ones until `max_bytes`
+    remain. All chunks if neither is given."""
     mine = [file for file in files if file.entry.folder.startswith(folder)]
     if unused_since_ns is None and max_bytes is None:
         max_bytes = 0

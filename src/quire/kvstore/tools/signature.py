@@ -1,8 +1,8 @@
-"""Signatures of chunks in an archive, with the secret of a store.
+"""Signatures of chunks in an archive, made with the secret of a store.
 
-A checksum finds damage, and anyone can compute it. K/V of wrong numbers changes a model's answers,
-so an archive needs proof that its chunks come from a store that is trusted. The secret is a file in
-the store's directory, which its owner alone can read; stores with a copy of it trust each other.
+A checksum finds damage, but anyone can compute it. Wrong K/V changes a model's answers, so an
+archive must prove that its chunks come from a trusted store. The secret is a file in the store's
+directory that only its owner can read. Stores with the same secret trust each other.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from quire.kvstore.tiers.base import Buffer
 
 SECRET_NAME = "secret"
 NUM_DIGITS = 64
-"""Of a signature: hex digits of HMAC-SHA256."""
+"""Number of hex digits of a signature (HMAC-SHA256)."""
 _NUM_BYTES = 32
 _PURPOSE = b"quire kv archive 1\n"
 
 
 def sign(secret: bytes, entry: Entry, data: Buffer) -> str:
-    """The signature of an encoded chunk under its name."""
+    """Return the signature of an encoded chunk and its name."""
     mac = hmac.new(secret, _PURPOSE + f"{entry.folder}/{entry.name}\n".encode(), hashlib.sha256)
     mac.update(data)
     return mac.hexdigest()
 
 
 def is_signed(secret: bytes | None, entry: Entry, data: Buffer, signature: str | None) -> bool:
-    """Whether a store with this secret has signed the chunk; without a secret none has."""
+    """Whether the chunk was signed with this secret; False without a secret."""
     if secret is None or signature is None:
         return False
     return hmac.compare_digest(sign(secret, entry, data).encode(), signature.encode())
 
 
 def make_secret(root: Path) -> bytes:
-    """The secret of a store, made at its first use. Raises as `secret_of` does."""
+    """Return the secret of a store; create it if missing. Raises as `secret_of` does."""
     secret = secret_of(root)
     if secret is not None:
         return secret
@@ -61,8 +61,8 @@ def make_secret(root: Path) -> bytes:
 
 
 def secret_of(root: Path) -> bytes | None:
-    """The secret of a store; None: it has none yet. Raises OSError, and ConfigError for a file that
-    is no secret, or that others may read or change."""
+    """Return the secret of a store; None if it is missing. Raises OSError, and ConfigError if the
+    file is not a secret or others can access it."""
     path = root / SECRET_NAME
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -72,12 +72,12 @@ def secret_of(root: Path) -> bytes | None:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode) or stat.S_IMODE(mode) & 0o077:
             raise ConfigError(
-                f"{path} must be a file that its owner alone can read; chmod 600 {path}"
+                f"{path} must be a file that only its owner can read; run chmod 600 {path}"
             )
         secret = file.read(_NUM_BYTES + 1)
     if len(secret) != _NUM_BYTES:
         raise ConfigError(
-            f"{path} must have {_NUM_BYTES} bytes; remove it, and a new one is made by the next "
+            f"{path} must have {_NUM_BYTES} bytes; remove it, and a new one is created by the next "
             "quire kv export"
         )
     return secret

@@ -1,1 +1,1 @@
-"""One model family per file: how its config.json becomes a program."""
+"""One model family per file: each turns its config.json into a program."""

@@ -1,6 +1,6 @@
-"""Cohere's Command: attention and MLP read the same norm, rotation in pairs of neighbours, scaled
-logits. Command R7B and A have windows, and no rotation in the layers without one.
-"""
+"""Cohere's Command models: attention and MLP read the same norm, RoPE rotates adjacent pairs, and
+logits are scaled. Command R7B and Command A have sliding windows, and no RoPE in layers without
+one."""
 
 from __future__ import annotations
 

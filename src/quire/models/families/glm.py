@@ -1,6 +1,5 @@
-"""GLM-4 and ChatGLM 2 and 3: half of each head is rotated, in pairs of neighbours; gate and up are
-one tensor.
-"""
+"""GLM-4 and ChatGLM 2 and 3: RoPE rotates adjacent pairs in half of each head; gate and up are one
+tensor."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def _glm(reader: ConfigReader) -> DecoderSpec:
 
 
 def _glm4(reader: ConfigReader) -> DecoderSpec:
-    """GLM-4-0414: norms on what the blocks add, too."""
+    """Read GLM-4-0414, which also norms the outputs of the blocks."""
     names = LayerNames(
         attention_out_norm="post_self_attn_layernorm", mlp_out_norm="post_mlp_layernorm"
     )
@@ -43,7 +42,7 @@ def _chatglm(reader: ConfigReader) -> DecoderSpec:
     refuse_flags(reader, "apply_residual_connection_post_layernorm", "quantization_bit")
     for key in ("rmsnorm", "post_layer_norm", "multi_query_attention", "original_rope"):
         if not reader.flag(key, True):
-            raise reader.error(key, False, "true: other models are not supported", True)
+            raise reader.error(key, False, "true, because false is not supported", True)
     ratio = reader.number("rope_ratio", 1e-3, 1e6, example=1.0, default=1.0)
     bias = reader.flag("add_bias_linear", False)
     rope = ConfigReader({"rope_theta": 1e4 * ratio, "partial_rotary_factor": 0.5}, reader.where)

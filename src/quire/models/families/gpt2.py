@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, layer norms first, Conv1D weights that are stored transposed."""
+"""GPT-2: learned positions, pre-norm layers, and Conv1D weights, which are stored transposed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class _Spec:
     scale_by_layer: bool
     tie_word_embeddings: bool
     transposed: bool
-    """Weights are [in, out], as Conv1D has them; those of GGUF files are not."""
+    """Whether weights are [in, out], as in Conv1D. Those of GGUF files are not."""
 
     def attention_scale(self, layer: int) -> float:
-        """On q.k in this layer."""
+        """Return the factor of q.k in this layer."""
         scale = self.heads.head_dim**-0.5 if self.scale_by_head_dim else 1.0
         return scale / (layer + 1) if self.scale_by_layer else scale
 
@@ -97,7 +97,7 @@ def _layer(builder: Builder, x: Value, spec: _Spec, layer: int) -> Value:
 def _linears(
     builder: Builder, x: Value, prefix: str, dims: dict[str, int], spec: _Spec, hint: str
 ) -> tuple[Value, ...]:
-    """Products with parts of one weight, one after the other."""
+    """Return the products with consecutive parts of one weight."""
     if spec.transposed:
         return builder.conv1d(x, prefix, dims, hint=hint)
     if len(dims) == 1:
@@ -127,7 +127,7 @@ def _facts(reader: ConfigReader) -> ModelFacts:
 
 
 def _names(reader: ConfigReader) -> NameMap:
-    """Older files hold each layer's causal mask as a buffer."""
+    """Return the name map. Older files store each layer's causal mask as a buffer."""
     ignorable = [r"transformer\.h\.\d+\.attn\.(bias|masked_bias)"]
     if reader.flag("tie_word_embeddings", True):
         ignorable.append(r"lm_head\.weight")

@@ -1,4 +1,5 @@
-"""Granite 3, MiniCPM: Llama with factors on the embedding, the residual stream and the logits."""
+"""Granite 3 and MiniCPM: Llama with factors on the embedding, the residual stream and the
+logits."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from quire.models.spec import DecoderSpec
 
 
 def granite_spec(reader: ConfigReader, name: str = "granite") -> DecoderSpec:
-    """Llama with Granite's factors."""
+    """Read Llama's spec with Granite's factors."""
     refuse_layer_types(reader)
     return with_factors(reader, read_spec(reader, name))
 
 
 def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
-    """On the embedding, q.k, what blocks add, and the logits."""
+    """Set the factors of the embedding, of q.k, of the blocks' outputs and of the logits."""
     scale = read_factor(reader, "attention_multiplier")
     return replace(
         spec,
@@ -29,7 +30,7 @@ def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
 
 
 def _minicpm(reader: ConfigReader) -> DecoderSpec:
-    """The hidden state is divided by D / dim_model_base before the head."""
+    """Read MiniCPM. The hidden state is divided by D / dim_model_base before the head."""
     reader.count("num_experts", 0, default=0)
     spec = read_spec(reader, "minicpm")
     base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)

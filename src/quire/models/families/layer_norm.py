@@ -1,6 +1,6 @@
-"""Families with layer norms before each block: StarCoder 2, Nemotron-4, BLOOM and MPT.
+"""Families with pre-norm layers and layer norms: StarCoder 2, Nemotron-4, BLOOM and MPT.
 
-BLOOM and MPT have ALiBi instead of rotations, and q, k and v in one tensor.
+BLOOM and MPT use ALiBi instead of RoPE, and one tensor for q, k and v.
 """
 
 from __future__ import annotations

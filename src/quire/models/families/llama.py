@@ -1,6 +1,5 @@
-"""Llama 1, 2 and 3, the many models published as LlamaForCausalLM, and families that differ from
-it by few values.
-"""
+"""Llama 1, 2 and 3, models published as LlamaForCausalLM, and families that differ only in a few
+values."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def _seed_oss(reader: ConfigReader) -> DecoderSpec:
 
 
 def _smollm3(reader: ConfigReader) -> DecoderSpec:
-    """`no_rope_layers` has 1 for a layer that rotates q and k, 0 for one that does not."""
+    """Read SmolLM 3. `no_rope_layers` has 1 for a layer with RoPE and 0 for one without."""
     num_layers = read_num_layers(reader)
     interval = reader.size("no_rope_layer_interval", MAX_LAYERS, example=4, default=4)
     rotates = reader.numbers("no_rope_layers", num_layers, 0, 1, example=1)
@@ -78,7 +77,7 @@ def _apertus(reader: ConfigReader) -> DecoderSpec:
 
 
 def _internlm3(reader: ConfigReader) -> DecoderSpec:
-    """`qkv_bias` has no key of its own for the output, which has `bias`."""
+    """Read InternLM 3. `qkv_bias` applies to q, k and v; the output uses `bias`."""
     spec = read_spec(reader, "internlm3")
     bias = reader.flag("attention_bias", False)
     qkv_bias = reader.flag("qkv_bias", bias)
@@ -86,7 +85,7 @@ def _internlm3(reader: ConfigReader) -> DecoderSpec:
 
 
 def ernie_spec(reader: ConfigReader, name: str = "ernie4_5") -> DecoderSpec:
-    """Llama with neighbours rotated, and biases everywhere or nowhere."""
+    """Read Llama's spec with RoPE of adjacent pairs, and biases everywhere or nowhere."""
     spec = read_spec(reader, name, interleaved=True)
     bias = reader.flag("use_bias", False)
     return replace(
@@ -97,7 +96,7 @@ def ernie_spec(reader: ConfigReader, name: str = "ernie4_5") -> DecoderSpec:
 
 
 def hunyuan_spec(reader: ConfigReader, name: str = "hunyuan") -> DecoderSpec:
-    """Llama with norms of the heads of q and k behind their rotation."""
+    """Read Llama's spec with norms of the heads of q and k after RoPE."""
     refuse_flags(reader, "use_cla")
     spec = read_spec(reader, name)
     names = LayerNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")

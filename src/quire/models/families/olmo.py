@@ -1,7 +1,8 @@
-"""OLMo 1 to 3 and EXAONE 4: norms on what a block adds instead of what it reads (OLMo 2 on).
+"""OLMo 1 to 3 and EXAONE 4: from OLMo 2 on, norms apply to the output of a block instead of its
+input.
 
-OLMo 1 has layer norms without weights, before the blocks. OLMo 2 and 3 norm all of q and all of k
-before they are divided into heads, EXAONE 4 each head.
+OLMo 1 has layer norms without weights before the blocks. OLMo 2 and 3 norm the whole of q and k
+before the split into heads; EXAONE 4 norms each head.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def _third(reader: ConfigReader) -> DecoderSpec:
 
 
 def _unscaled(reader: ConfigReader) -> ConfigReader:
-    """The rotary embedding of layers with a window, where `rope_scaling` has one for all: it is for
-    the other layers alone."""
+    """Return the RoPE parameters of layers with a window if `rope_scaling` has one entry for all:
+    the scaling applies only to layers without a window."""
     theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5, default=5e5)
     flat = reader.section("rope_parameters")
     if flat is not None and flat.has("rope_theta"):
@@ -69,8 +70,8 @@ def _exaone4(reader: ConfigReader) -> DecoderSpec:
 
 
 def exaone_spec(reader: ConfigReader, name: str) -> DecoderSpec:
-    """Llama with norms of the heads of q and k; with windows, the layers without one do not
-    rotate."""
+    """Read Llama's spec with norms of the heads of q and k. If there are windows, layers without
+    one have no RoPE."""
     num_layers = read_num_layers(reader)
     windows: tuple[int | None, ...] = (None,) * num_layers
     rotates = (True,) * num_layers
@@ -86,7 +87,8 @@ def exaone_spec(reader: ConfigReader, name: str) -> DecoderSpec:
 
 
 def _pattern(reader: ConfigReader) -> int:
-    """`sliding_window_pattern`: every so many layers one without a window, or such as "LLLG"."""
+    """Read `sliding_window_pattern`: a number n (every n-th layer has no window), or letters such
+    as "LLLG"."""
     text = reader.text("sliding_window_pattern")
     if text is None:
         return reader.size("sliding_window_pattern", MAX_LAYERS, example=4, default=4)

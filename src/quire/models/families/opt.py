@@ -18,7 +18,7 @@ from quire.models.reading import split_heads
 from quire.program import Activation, Builder, HeadLayout, Out, Program, Tensor, Value
 
 _POSITION_OFFSET = 2
-"""The first rows of the position table stood for padding."""
+"""The first rows of the position table were reserved for padding."""
 _EPS = 1e-5
 
 
@@ -27,7 +27,8 @@ class _Spec:
     num_layers: int
     hidden_size: int
     embed_size: int
-    """D of the embedding and the head; where it is not hidden_size, two projections join them."""
+    """Width of the embedding and the head; if it differs from hidden_size, two projections
+    convert."""
     ffn_size: int
     vocab_size: int
     num_positions: int
@@ -89,7 +90,7 @@ def _build(reader: ConfigReader) -> Program:
 
 
 def _layer(builder: Builder, x: Value, spec: _Spec, prefix: str) -> Value:
-    """The norm stands before each block, inside the residual, or after it, outside."""
+    """Add a layer. The norm is before each block, inside the residual, or after it, outside."""
     for block, norm in ((_attention, "self_attn_layer_norm"), (_mlp, "final_layer_norm")):
         inner = _norm(builder, x, spec, f"{prefix}.{norm}", norm) if spec.norm_first else x
         x = builder.add(x, block(builder, inner, spec, prefix))

@@ -1,6 +1,5 @@
-"""Older families with layer norms, of which most compute attention and MLP from the same row:
-GPT-NeoX, GPT-J, Phi 1 and 2, StableLM and Falcon.
-"""
+"""Older families with layer norms, most of which compute attention and MLP from the same input:
+GPT-NeoX, GPT-J, Phi 1 and 2, StableLM and Falcon."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def _neox(reader: ConfigReader) -> DecoderSpec:
 
 
 def _gptj(reader: ConfigReader) -> DecoderSpec:
-    """The first `rotary_dim` numbers of each head are rotated, in pairs of neighbours."""
+    """Read GPT-J. RoPE rotates adjacent pairs in the first `rotary_dim` numbers of each head."""
     heads = read_heads(reader)
     dim = reader.size("rotary_dim", MAX_HEAD_DIM, example=64, default=min(64, heads.head_dim))
     if dim > heads.head_dim:
@@ -119,8 +118,8 @@ def _stablelm(reader: ConfigReader) -> DecoderSpec:
 
 
 def _falcon(reader: ConfigReader) -> DecoderSpec:
-    """7B: one kv head and one norm; 40B and larger: kv heads in groups and two norms; RW: a kv head
-    for each head, ALiBi, attention before the MLP."""
+    """Read Falcon. 7B: one KV head and one norm. 40B and larger: grouped KV heads and two norms.
+    RW: a KV head per head, ALiBi, attention before the MLP."""
     is_new = reader.flag("new_decoder_architecture", False)
     heads = _falcon_heads(reader, is_new)
     num_norms = reader.size("num_ln_in_parallel_attn", 2, example=1, default=2 if is_new else 1)

@@ -1,6 +1,5 @@
-"""Families whose code was published beside their weights and is not part of transformers:
-InternLM 2, Baichuan 1 and EXAONE 3. Nothing of that code is run.
-"""
+"""Families whose code was published with their weights and is not part of transformers: InternLM 2,
+Baichuan 1 and EXAONE 3. That code is never run."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def _internlm2(reader: ConfigReader) -> DecoderSpec:
 
 
 def _baichuan(reader: ConfigReader) -> DecoderSpec:
-    """7B rotates q and k, 13B has ALiBi. Source: vLLM 0.22, `models/baichuan.py`."""
+    """Read Baichuan 1: 7B uses RoPE, 13B uses ALiBi. Source: vLLM 0.22, `models/baichuan.py`."""
     return _baichuan_of_kind(
         reader, rotates=reader.number("hidden_size", 1, 1 << 17, example=4096) == _ROTATING_WIDTH
     )
@@ -47,8 +46,8 @@ def _baichuan(reader: ConfigReader) -> DecoderSpec:
 def _baichuan_of_kind(reader: ConfigReader, *, rotates: bool) -> DecoderSpec:
     if reader.number("vocab_size", 1, 1 << 24, example=64000) == _BAICHUAN2_VOCAB:
         raise UnsupportedModelError(
-            f"{reader.where}: Baichuan 2, whose head has rows of length 1, is not supported; "
-            "Baichuan 1 is"
+            f"{reader.where}: Baichuan 2, whose head has normalised rows, is not supported; "
+            "use Baichuan 1"
         )
     rotaries = None if rotates else [None] * read_num_layers(reader)
     spec = read_spec(reader, "baichuan", rotaries=rotaries)

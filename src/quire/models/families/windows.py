@@ -1,7 +1,7 @@
 """Mistral and Qwen: Llama with sliding windows.
 
-Ministral 3 scales q by its position. Qwen 2 has biases on q, k and v, Qwen 3 norms on the heads of
-q and k.
+Ministral 3 scales q by its position. Qwen 2 has biases on q, k and v; Qwen 3 norms the heads of q
+and k.
 """
 
 from __future__ import annotations

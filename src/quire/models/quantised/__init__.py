@@ -1,4 +1,4 @@
-"""Quantised checkpoints: which weights are held as they are, and which are expanded."""
+"""Quantised checkpoints: which weights keep their format, and which are expanded."""
 
 from quire.models.quantised.asked import as_expanded, with_order, with_plain
 from quire.models.quantised.block_formats import GGUF_FORMATS, BlockFormats

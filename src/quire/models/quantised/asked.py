@@ -1,8 +1,8 @@
-"""What is noted in a configuration beside `quantization_config`, once more is known of its files.
+"""Notes that Quire adds to a configuration next to `quantization_config`.
 
-A value of `quantization` may ask for other formats than those of the file; and the names of a
-checkpoint's tensors say more than its `quantization_config`. Both are noted under the key `quire`,
-so that whoever has the configuration finds the same formats.
+A value of `quantization` may request other formats than those of the file, and the checkpoint's
+tensor names say more than `quantization_config`. Both are stored under the key `quire`, so that
+every user of the configuration derives the same formats.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _KEY = "quire"
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What is known of quantised matrices beside `quantization_config`."""
+    """Facts about quantised matrices besides those in `quantization_config`."""
 
     expanded: str | None = None
-    """They become plain numbers; why, in words that may be empty. None: nothing asks for it."""
+    """Why the matrices are expanded to plain numbers; may be "". None: they are not."""
     plain: frozenset[str] = frozenset()
-    """Names of matrices that are not held in the checkpoint's format."""
+    """Names of matrices that are not stored in the checkpoint's format."""
     is_ordered: bool = False
-    """The columns of a group are not neighbours."""
+    """Whether the columns of a group are not adjacent."""
 
 
 def noted(hf_config: Mapping[str, Any]) -> Noted:
-    """Raises CheckpointError for notes that were not made here."""
+    """Read the notes. Raises CheckpointError if they were not written by Quire."""
     notes = hf_config.get(_KEY)
     if notes is None:
         return Noted()
@@ -42,20 +42,21 @@ def noted(hf_config: Mapping[str, Any]) -> Noted:
         or not all(isinstance(name, str) for name in plain)
         or not isinstance(is_ordered, bool)
     ):
-        raise CheckpointError(f"config.json: {_KEY!r} is a key of this program; remove it")
+        raise CheckpointError(f"config.json: the key {_KEY!r} is reserved for Quire; remove it")
     return Noted(expanded, frozenset(plain), is_ordered)
 
 
 def as_expanded(hf_config: Mapping[str, Any], why: str = "") -> Mapping[str, Any]:
-    """The configuration of a checkpoint whose matrices become plain numbers."""
+    """Return the configuration with a note that matrices are expanded to plain numbers."""
     return {**hf_config, _KEY: {"expanded": why}}
 
 
 def with_plain(hf_config: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
-    """The configuration of a checkpoint in which these matrices are not held in its format."""
+    """Return the configuration with a note that these matrices are not in the checkpoint's
+    format."""
     return {**hf_config, _KEY: {**hf_config.get(_KEY, {}), "plain": sorted(names)}}
 
 
 def with_order(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of a checkpoint whose groups are of columns that are not neighbours."""
+    """Return the configuration with a note that the columns of groups are not adjacent."""
     return {**hf_config, _KEY: {**hf_config.get(_KEY, {}), "ordered": True}}

@@ -1,4 +1,4 @@
-"""`BlockFormats`: which matrices of a GGUF file are held as they are, and in which formats.
+"""`BlockFormats`: which matrices of a GGUF file keep their format, and which formats they have.
 
 `gguf/model_config` writes the type of each tensor into config.json, under `quantization_config`.
 Types that are not in `BLOCK_FORMATS` are expanded while loading.
@@ -20,11 +20,11 @@ BLOCK_FORMATS: dict[str, GroupedFormat] = {
     for kind in BLOCK_TYPES.values()
     if (held := kind.held) is not None
 }
-"""By the type's name."""
+"""Formats by the name of the GGUF type."""
 
 GGUF_FORMATS: dict[str, ActivationBits] = {"gguf": 16, "gguf_a8": 8}
-"""The values of `quantization` that hold a GGUF file's matrices as they are. Activations of 8 bits
-have a scale for each block, as llama.cpp's have."""
+"""Values of `quantization` that keep a GGUF file's formats. Activations of 8 bits have a scale per
+block, as in llama.cpp."""
 
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
@@ -32,16 +32,16 @@ _EXPERT = re.compile(r"\.experts\.\d+\.")
 
 @dataclass(frozen=True, slots=True)
 class BlockFormats:
-    """The matrices of a GGUF file, by the names that transformers gives them."""
+    """Formats of a GGUF file's matrices, by transformers' names."""
 
     method = "gguf"
     types: Mapping[str, str]
-    """`.experts.*.`: of all experts of a layer. "*": of every matrix that is multiplied and has no
-    type of its own."""
+    """Types by name. `.experts.*.` stands for all experts of a layer, "*" for every multiplied
+    matrix without its own entry."""
     activation_bits: ActivationBits
 
     def format_of(self, name: str, depth: int) -> GroupedFormat | None:
-        """Of a matrix [N, depth]; None: it is not held as it is."""
+        """Return the format of a matrix [N, depth]; None: it is expanded."""
         del depth  # rows are whole blocks, or the file has another type
         kind = self.types.get(name) or self.types.get(_EXPERT.sub(".experts.*.", name))
         found = BLOCK_FORMATS.get(kind or self.types.get("*", ""))
@@ -52,13 +52,12 @@ class BlockFormats:
 
 
 def block_formats(config: Mapping[str, Any]) -> BlockFormats:
-    """From `quantization_config`. Raises CheckpointError for one that no file was unpacked to."""
+    """Read `quantization_config`. Raises CheckpointError if it is not that of a GGUF file."""
     types, bits = config.get("types"), config.get("activation_bits", 16)
     if not isinstance(types, Mapping) or not all(isinstance(t, str) for t in types.values()):
         raise CheckpointError(
-            "config.json: quantization_config of a GGUF file needs types, from names to types of "
-            "tensors"
+            "config.json: quantization_config of a GGUF file must map names to types of tensors"
         )
     if bits not in GGUF_FORMATS.values():
-        raise CheckpointError(f"config.json: activation_bits {bits!r} is neither 8 nor 16")
+        raise CheckpointError(f"config.json: activation_bits {bits!r} must be 8 or 16")
     return BlockFormats(types, bits)

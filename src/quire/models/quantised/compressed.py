@@ -1,4 +1,4 @@
-"""Checkpoints of compressed-tensors: whole numbers of 4 and 8 bits, FP8, NVFP4 and MXFP4.
+"""Reads checkpoints of compressed-tensors: integers of 4 and 8 bits, FP8, NVFP4 and MXFP4.
 
 Keys and values: compressed-tensors' `quantization/quant_args.py` and `config/base.py`.
 """
@@ -30,8 +30,9 @@ _METHOD = "compressed-tensors"
 
 
 def compressed_tensors(config: Config) -> Shipped | Expanded:
-    """With several groups of modules, the first that can be held gives the format, and matrices of
-    other formats are expanded. Raises UnsupportedModelError for a scheme that is not known."""
+    """Read the formats. With several groups of modules, the first group with a supported format
+    gives the format, and matrices of other formats are expanded. Raises UnsupportedModelError for
+    an unknown scheme."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise unsupported("config_groups", groups)
@@ -57,13 +58,13 @@ def _expanded(found: Shipped | Expanded) -> Expanded:
 
 
 def _with_others(first: Expanded, others: list[Expanded]) -> Expanded:
-    """One of each layout: tensors tell layouts apart, and not more."""
+    """Return one entry per layout: only the layout can be derived from the tensors."""
     by_layout = {one.layout: one for one in reversed(others) if one.layout != first.layout}
     return replace(first, others=tuple(by_layout.values()))
 
 
 def _group(config: Config, scheme: object, ignored: tuple[str, ...]) -> Shipped | Expanded:
-    """A group of modules that are stored alike."""
+    """Read one group of modules with the same format."""
     if not isinstance(scheme, Mapping) or not isinstance(scheme.get("weights"), Mapping):
         raise unsupported("config_groups", scheme)
     targets = names_of(scheme.get("targets"), "targets") or ("Linear",)
@@ -101,7 +102,7 @@ _FP4: dict[str, tuple[Expanded, GroupedFormat, dict[str, Any]]] = {
 
 
 def _fp4(layout: str, weights: Config, ignored: tuple[str, ...]) -> Shipped:
-    """Activations keep 16 bits, whatever `input_activations` says."""
+    """Read an FP4 format. Activations keep 16 bits; `input_activations` is ignored."""
     expanded, format, wanted = _FP4[layout]
     for key, value in {"num_bits": 4, "type": "float", **wanted}.items():
         check_is(key, weights.get(key), value)
@@ -147,7 +148,7 @@ def _whole_numbers(
 
 
 def _check_inputs(inputs: object) -> None:
-    """Activations are rounded with one scale for each token, which is found as they are used."""
+    """Check that activations are rounded with one dynamic scale per token."""
     if not isinstance(inputs, Mapping):
         raise unsupported("input_activations", inputs)
     wanted = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}

@@ -1,7 +1,7 @@
-"""Where a configuration describes the quantisation of its checkpoint.
+"""Finds the description of a checkpoint's quantisation in its configuration.
 
-`read_config` puts a description that is in a file of its own under `quantization_config`. Called by
-everything that asks whether a checkpoint is quantised.
+`read_config` puts a description from a separate file under `quantization_config`. All code that
+asks whether a checkpoint is quantised calls this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _KEYS = ("quantization_config", "compression_config")
 
 
 def quantisation_of(hf_config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The description, at the top or in the section of the text model; None: there is none. Raises
-    UnsupportedModelError for one that is not a JSON object."""
+    """Return the description from the top level or from the text model's section; None if there is
+    none. Raises UnsupportedModelError if it is not a JSON object."""
     for config in (text_part(hf_config), hf_config):
         for key in _KEYS:
             found = config.get(key)

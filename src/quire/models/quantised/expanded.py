@@ -1,4 +1,4 @@
-"""`Expanded`: how the matrices of a quantised checkpoint are stored, and read as plain numbers."""
+"""`Expanded`: storage format of a quantised checkpoint whose matrices are read as plain numbers."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ Layout = Literal[
     "awq", "gptq", "pack-quantized", "int-quantized", "fp8", "nvfp4", "nvfp4-pack", "mxfp4-parts",
     "mxfp4-pack", "bitsandbytes", "hqq", "torchao",
 ]  # fmt: skip
-"""In which tensors a matrix is stored; `weights/quantised/layouts` reads them."""
+"""The tensor layout of a matrix; `weights/quantised/layouts` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """How the weights are stored that become plain numbers."""
+    """Storage format of weights that are expanded to plain numbers."""
 
     method: str
     """`quant_method` of the checkpoint."""
     layout: Layout
     what: str
-    """In words, for people."""
+    """Description for users."""
     bits: int = 4
-    """Bits of a code, where the tensors do not show them."""
+    """Bits of a code, if the tensors do not show them."""
     block: tuple[int, int] | None = None
-    """Rows and columns of FP8 that have one scale; None: a row or all have one."""
+    """Rows and columns per FP8 scale; None: one scale per row or per matrix."""
     zero_offset: int = 0
-    """What is added to a stored zero: 1 in GPTQ's first format."""
+    """Offset added to a stored zero: 1 in GPTQ's first format."""
     group: int | None = None
-    """Numbers that have one scale in HQQ, where the tensors do not show it; None: a row."""
+    """Group size of HQQ if the tensors do not show it; None: a row."""
     axis: int = 1
-    """Along which HQQ's groups are."""
+    """Axis of HQQ's groups."""
     is_float: bool = False
-    """Whether torchao's codes stand for floats."""
+    """Whether torchao's codes represent floats."""
     others: tuple[Expanded, ...] = ()
-    """Further layouts of a checkpoint that has several: a matrix is of the first one that its
-    tensors are of."""
+    """Further layouts of a checkpoint with several. A matrix has the first layout that matches its
+    tensors."""

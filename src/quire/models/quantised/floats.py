@@ -1,4 +1,4 @@
-"""Checkpoints whose codes stand for floats: FP8 in its spellings, ModelOpt, Quark, bitsandbytes.
+"""Reads checkpoints with floating-point codes: the variants of FP8, ModelOpt, Quark, bitsandbytes.
 
 Keys and values: transformers' `utils/quantization_config.py`, vLLM's `quantization/modelopt.py` and
 `quantization/quark/quark.py`.
@@ -29,14 +29,14 @@ _MODELOPT_BLOCK = (128, 128)
 
 
 def fp8(config: Config) -> Shipped | Expanded:
-    """Raises UnsupportedModelError for numbers that are not known."""
+    """Read FP8. Raises UnsupportedModelError for unknown values."""
     check_in("fmt", config.get("fmt", "e4m3"), _E4M3)
     ignored = names_of(config.get("modules_to_not_convert"), "modules_to_not_convert")
     return held_fp8("fp8", config.get("weight_block_size"), ignored)
 
 
 def fbgemm_fp8(config: Config) -> Shipped | Expanded:
-    """A scale for each row."""
+    """Read FBGEMM's FP8, which has a scale per row."""
     ignored = names_of(config.get("modules_to_not_convert"), "modules_to_not_convert")
     return held_fp8("fbgemm_fp8", None, ignored)
 
@@ -44,7 +44,8 @@ def fbgemm_fp8(config: Config) -> Shipped | Expanded:
 def held_fp8(
     method: str, block: object, ignored: tuple[str, ...], *, quantises_head: bool = False
 ) -> Shipped | Expanded:
-    """FP8 with scales of blocks, or of rows or all. What makes no groups is expanded."""
+    """Read FP8 with a scale per block, per row or per matrix. It is expanded if the blocks cannot
+    be groups."""
     expanded = expanded_fp8(method, block)
     format = fp8_format(expanded.block)
     if format is None:
@@ -55,7 +56,7 @@ def held_fp8(
 
 
 def expanded_fp8(method: str, block: object) -> Expanded:
-    """Raises UnsupportedModelError for a block that is not two sizes."""
+    """Read expanded FP8. Raises UnsupportedModelError if `block` is not two sizes."""
     if block is None:
         return Expanded(method, "fp8", "weights in FP8", 8)
     if (
@@ -64,7 +65,7 @@ def expanded_fp8(method: str, block: object) -> Expanded:
         or not all(isinstance(size, int) and size > 0 for size in block)
     ):
         raise UnsupportedModelError(
-            f"config.json: quantization_config has blocks of {block!r}; two numbers are expected, "
+            f"config.json: quantization_config has blocks of {block!r}; they must be two numbers "
             "such as [128, 128]"
         )
     rows, columns = block
@@ -73,7 +74,7 @@ def expanded_fp8(method: str, block: object) -> Expanded:
 
 
 def modelopt(config: Config) -> Shipped | Expanded:
-    """ModelOpt. What is quantised in a mixed checkpoint, the tensors say."""
+    """Read ModelOpt. In a mixed checkpoint the tensors show which matrices are quantised."""
     algorithm = str(config.get("quant_algo")).upper()
     names = config.get("exclude_modules", config.get("ignore"))
     ignored = tuple(_as_regex(name) for name in names_of(names, "exclude_modules"))
@@ -91,12 +92,12 @@ def modelopt(config: Config) -> Shipped | Expanded:
 
 
 def _as_regex(name: str) -> str:
-    """ModelOpt's names may have wildcards."""
+    """Convert a ModelOpt name, which may have wildcards, to a regular expression."""
     return f"re:{fnmatch.translate(name)}" if "*" in name else name
 
 
 def quark(config: Config) -> Shipped | Expanded:
-    """Quark: FP8, whole numbers of 8 bits with a scale of a row or all, and MXFP4."""
+    """Read Quark: FP8, integers of 8 bits with a scale per row or per matrix, and MXFP4."""
     scheme = config.get("global_quant_config")
     weight = scheme.get("weight") if isinstance(scheme, Mapping) else None
     if isinstance(weight, list) and len(weight) == 1:
@@ -123,7 +124,7 @@ def quark(config: Config) -> Shipped | Expanded:
 
 
 def bitsandbytes(config: Config) -> Shipped | Expanded:
-    """Of 4 bits; those of 8 are expanded."""
+    """Read bitsandbytes: 4-bit formats are kept, 8-bit ones are expanded."""
     if config.get("load_in_8bit") or config.get("_load_in_8bit"):
         return Expanded("bitsandbytes", "bitsandbytes", "weights of 8 bits (bitsandbytes)", 8)
     kind = config.get("bnb_4bit_quant_type", "fp4")

@@ -1,7 +1,7 @@
-"""`shipped_format`: how a checkpoint holds its matrices, read from its description.
+"""`shipped_format`: the format of a checkpoint's matrices, read from its quantisation section.
 
 `_READERS` has the reader of each `quant_method`. AWQ, GPTQ and auto-round are read here, others in
-the modules next to this one. Keys and values: AutoAWQ's `awq/utils/packing_utils.py`, GPTQModel's
+neighbouring modules. Keys and values: AutoAWQ's `awq/utils/packing_utils.py`, GPTQModel's
 `quantization/config.py`, vLLM's `quantization/auto_round.py`.
 """
 
@@ -36,8 +36,8 @@ Found = Shipped | BlockFormats | Expanded
 
 
 def shipped_format(hf_config: Mapping[str, Any]) -> Found | None:
-    """None: it is not quantised. Raises UnsupportedModelError for what can be neither held nor
-    read."""
+    """Return the format; None if the checkpoint is not quantised. Raises UnsupportedModelError for
+    a format that can be neither kept nor expanded."""
     config = quantisation_of(hf_config)
     if config is None:
         return None
@@ -50,10 +50,10 @@ def shipped_format(hf_config: Mapping[str, Any]) -> Found | None:
 
 
 def as_asked(hf_config: Mapping[str, Any], quantization: str | None) -> Mapping[str, Any]:
-    """The configuration of a checkpoint for a value of `quantization`.
+    """Adapt a checkpoint's configuration to a value of `quantization`.
 
-    Where it names another format than the checkpoint's, the matrices become plain numbers, if they
-    can; of a GGUF file it says the bits of activations. Other configurations stay as they are.
+    If it names another format than the checkpoint's, the matrices are expanded, if possible. For a
+    GGUF file it sets the bits of activations. Other configurations stay as they are.
     """
     config = quantisation_of(hf_config)
     if quantization is None or config is None:
@@ -75,7 +75,7 @@ def _gguf_as_asked(
 
 
 def _method_of(config: Config) -> str | None:
-    """Of a description without `quant_method`. ModelOpt's has an algorithm."""
+    """Return the method of a section without `quant_method`: ModelOpt's has an algorithm."""
     return "modelopt" if "quant_algo" in config else None
 
 
@@ -88,7 +88,7 @@ def _as_noted(shipped: Shipped, notes: Noted) -> Shipped | Expanded:
 
 
 def _mxfp4(config: Config) -> Shipped:
-    """The experts of gpt-oss."""
+    """Return the format of gpt-oss's experts."""
     del config
     return Shipped("mxfp4", "mxfp4", GroupedFormat("e2m1", 32), 32, ())
 
@@ -105,8 +105,8 @@ def _awq(config: Config) -> Shipped | Expanded:
 
 
 def _gptq(config: Config) -> Shipped | Expanded:
-    """Codes of 4 bits are held, and those of 8 bits with zeros in the middle; others are expanded.
-    Rules of `dynamic` that change the bits of a module show in its tensors."""
+    """Read GPTQ. 4-bit codes are kept, and 8-bit codes with zeros in the middle; others are
+    expanded. Rules of `dynamic` that change a module's bits are visible in its tensors."""
     bits = config.get("bits")
     if bits not in (2, 3, 4, 8):
         raise unsupported("bits", bits)
@@ -137,7 +137,7 @@ def _gptq(config: Config) -> Shipped | Expanded:
 
 
 def _skipped(dynamic: object) -> tuple[str, ...]:
-    """The modules that rules of `dynamic` leave out: keys that begin with "-:"."""
+    """Return the modules that rules of `dynamic` exclude: keys that begin with "-:"."""
     if not dynamic:
         return ()
     if not isinstance(dynamic, Mapping):
@@ -146,7 +146,8 @@ def _skipped(dynamic: object) -> tuple[str, ...]:
 
 
 def _auto_round(config: Config) -> Shipped | Expanded:
-    """Its tensors are those of GPTQ or AWQ. `extra_config` shows in the tensors."""
+    """Read auto-round, whose tensors are those of GPTQ or AWQ. `extra_config` is visible in the
+    tensors."""
     check_is("data_type", config.get("data_type", "int"), "int")
     packing = str(config.get("packing_format") or config.get("backend") or "auto_round:auto_gptq")
     if "awq" in packing:
@@ -177,4 +178,4 @@ _READERS: dict[str, Callable[[Config], Found]] = {
     "hqq": hqq,
     "torchao": torchao,
 }
-"""By `quant_method`."""
+"""Readers by `quant_method`."""

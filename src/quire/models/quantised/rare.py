@@ -1,4 +1,4 @@
-"""HQQ and torchao: read as plain numbers, because no format here has their zeros.
+"""HQQ and torchao, read as plain numbers because no kernel format supports their zeros.
 
 Keys and values: transformers' `utils/quantization_config.py`, `quantizers/quantizer_torchao.py`.
 """
@@ -13,7 +13,7 @@ from quire.models.quantised.shipped import Config, unsupported
 
 
 def hqq(config: Config) -> Expanded:
-    """The tensors say bits and groups of each matrix in files of today."""
+    """Read HQQ. In current files, the tensors show each matrix's bits and groups."""
     params = config.get("quant_config")
     weights = params.get("weight_quant_params") if isinstance(params, Mapping) else None
     weights = weights if isinstance(weights, Mapping) else {}
@@ -25,7 +25,8 @@ def hqq(config: Config) -> Expanded:
 
 
 def torchao(config: Config) -> Expanded:
-    """Int4 in plain packing, int8 and FP8, as `torchao` writes them to safetensors."""
+    """Read torchao: int4 in plain packing, int8 and FP8, as `torchao` writes them to
+    safetensors."""
     name, data = _kind(config.get("quant_type"))
     packing = data.get("int4_packing_format", "plain")
     if isinstance(packing, Mapping):
@@ -40,7 +41,7 @@ def torchao(config: Config) -> Expanded:
 
 
 def _kind(quant_type: object) -> tuple[str, Mapping[str, Any]]:
-    """The name of torchao's configuration and its values."""
+    """Return the name of torchao's configuration and its values."""
     if isinstance(quant_type, Mapping) and isinstance(quant_type.get("default"), Mapping):
         quant_type = quant_type["default"]
     if not isinstance(quant_type, Mapping) or not isinstance(quant_type.get("_type"), str):

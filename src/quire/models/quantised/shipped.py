@@ -1,6 +1,6 @@
-"""`Shipped`: what the quantised linears of a checkpoint have in common, and the checks of its keys.
+"""`Shipped`: the common properties of a checkpoint's quantised linears, and checks of its keys.
 
-Made by `held` and the modules beside it, one for each kind of `quantization_config`.
+`held` and its neighbouring modules create it, one function per kind of `quantization_config`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.program.values import GroupedFormat
 Config = Mapping[str, Any]
 
 WHOLE_ROW_GROUP = 128
-"""Rows with one scale are held in groups of this size, which repeat it."""
+"""Group size for rows with one scale, which is repeated in each group."""
 GROUPS = (16, 32, 64, 128)
 _WORKS = (
     "AWQ of 4 bits, GPTQ of 2, 3, 4 or 8 bits, auto-round, compressed-tensors of 4 or 8 bits, FP8, "
@@ -27,49 +27,50 @@ _WORKS = (
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """What all quantised linears of a checkpoint have in common."""
+    """Common properties of all quantised linears of a checkpoint."""
 
     method: str
     """`quant_method` of the checkpoint."""
     layout: Layout | Literal["mxfp4"]
-    """"mxfp4": experts of a layer in one tensor, which `weights/quantised/experts.py` reads."""
+    """"mxfp4": one tensor with a layer's experts, which `weights/quantised/experts.py` reads."""
     format: GroupedFormat
     group_size: int | None
-    """As the checkpoint has it; None: one scale for each row."""
+    """Group size in the checkpoint; None: one scale per row."""
     ignored: tuple[str, ...]
-    """Modules that are not quantised: names, their ends, or after "re:" a regular expression."""
+    """Modules that are not quantised: names, name endings, or regular expressions after "re:"."""
     zero_offset: int = 0
-    """What is added to a stored zero: 1 in GPTQ's first format."""
+    """Offset added to a stored zero: 1 in GPTQ's first format."""
     quantises_head: bool = False
     expanded: Expanded | None = None
-    """How the same tensors are read as plain numbers, where they can be."""
+    """How the same tensors are read as plain numbers, if that is possible."""
     plain: frozenset[str] = frozenset()
-    """Matrices that the checkpoint does not hold in this format, though nothing above says so."""
+    """Matrices that are not stored in this format, although the rules above include them."""
     targets: tuple[str, ...] = ("Linear",)
-    """Modules that are quantised so: "Linear" stands for all; others as in `ignored`."""
+    """Modules that are quantised: "Linear" stands for all; others as in `ignored`."""
 
     @property
     def what(self) -> str:
-        """The quantisation in words, for people."""
+        """Description of the quantisation for users."""
         return self.method if self.expanded is None else self.expanded.what
 
     def format_of(self, name: str, depth: int) -> GroupedFormat | None:
-        """Of the matrix of this name ("...q_proj.weight") [N, depth]; None: it is not held so."""
+        """Return the format of the matrix `name` ("...q_proj.weight"), [N, depth]; None if it is
+        not kept."""
         if name in self.plain or not self.fits(depth):
             return None
         return self.format if self.is_target(name) and self._holds(name) else None
 
     def fits(self, depth: int) -> bool:
-        """Whether groups of rows of this length are groups of the checkpoint. Those of bitsandbytes
-        go on from row to row."""
+        """Whether rows of this length consist of whole groups. Groups of bitsandbytes continue
+        across rows."""
         return self.layout != "bitsandbytes" or depth % self.format.group == 0
 
     def has_groups(self, num_groups: int, depth: int) -> bool:
-        """Whether a row of this length with so many scales has groups of this checkpoint."""
+        """Whether `num_groups` scales match a row of this length."""
         return num_groups == (1 if self.group_size is None else -(-depth // self.group_size))
 
     def is_target(self, name: str) -> bool:
-        """Whether the checkpoint's rules give this format to the matrix of this name."""
+        """Whether the checkpoint's rules apply this format to the matrix `name`."""
         module = name.removesuffix(".weight")
         return any(t == "Linear" or _matches(t, module, self.method) for t in self.targets)
 
@@ -83,8 +84,8 @@ class Shipped:
 
 
 def ordered(shipped: Shipped) -> Shipped | Expanded:
-    """The same for a checkpoint whose groups are of columns that are not neighbours. Codes of 4
-    bits are held so, others are expanded."""
+    """Return the format for a checkpoint whose groups have non-adjacent columns. 4-bit codes are
+    kept, others are expanded."""
     if shipped.format.code_bits == 4 or shipped.expanded is None:
         return replace(shipped, format=replace(shipped.format, has_order=True))
     return shipped.expanded
@@ -103,12 +104,13 @@ def _matches(pattern: str, module: str, method: str) -> bool:
 
 
 def with_zeros(group: int | None) -> GroupedFormat:
-    """Codes of 4 bits with a zero for each group."""
+    """Return the format of 4-bit codes with a zero per group."""
     return GroupedFormat("u4", group or WHOLE_ROW_GROUP, has_zeros=True)
 
 
 def fp8_format(block: tuple[int, int] | None) -> GroupedFormat | None:
-    """For scales of these blocks, or of rows or all; None: their columns make no groups."""
+    """Return the format for scales per block, row or matrix; None if the blocks' columns cannot be
+    groups."""
     if block is None:
         return GroupedFormat("e4m3", WHOLE_ROW_GROUP)
     group = next((size for size in reversed(GROUPS) if block[1] % size == 0), None)
@@ -116,7 +118,8 @@ def fp8_format(block: tuple[int, int] | None) -> GroupedFormat | None:
 
 
 def group_of(size: object) -> int | None:
-    """None for -1: the whole row. Raises UnsupportedModelError for what is not a size."""
+    """Return the group size; None for -1, the whole row. Raises UnsupportedModelError for invalid
+    sizes."""
     if size == -1:
         return None
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
@@ -127,12 +130,12 @@ def group_of(size: object) -> int | None:
 
 
 def is_held_group(group: int | None) -> bool:
-    """Whether a row with a scale for each group of this size can be held as it is."""
+    """Whether kernels support this group size; None: one scale per row."""
     return group is None or group in GROUPS
 
 
 def names_of(names: object, key: str) -> tuple[str, ...]:
-    """A list of modules. Raises UnsupportedModelError."""
+    """Return a list of modules. Raises UnsupportedModelError if it is not one."""
     if names is None:
         return ()
     if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
@@ -141,19 +144,19 @@ def names_of(names: object, key: str) -> tuple[str, ...]:
 
 
 def check_is(key: str, value: object, wanted: object) -> None:
-    """Raises UnsupportedModelError."""
+    """Raises UnsupportedModelError unless the value equals `wanted`."""
     if value != wanted:
         raise unsupported(key, value)
 
 
 def check_in(key: str, value: object, known: tuple[object, ...]) -> None:
-    """Raises UnsupportedModelError."""
+    """Raises UnsupportedModelError unless the value is in `known`."""
     if value not in known:
         raise unsupported(key, value)
 
 
 def unsupported(key: str, value: object) -> UnsupportedModelError:
-    """For a value of `quantization_config` that is not known."""
+    """Return the error for an unsupported value of `quantization_config`."""
     shown = repr(value)
     shown = shown if len(shown) <= 100 else f"{shown[:100]}..."
     return UnsupportedModelError(

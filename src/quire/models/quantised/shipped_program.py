@@ -1,4 +1,4 @@
-"""`with_shipped_formats`: a program with the formats in which its checkpoint holds the matrices."""
+"""`with_shipped_formats`: sets the checkpoint's matrix formats in a program."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Format = GroupedFormat | None
 
 
 def with_shipped_formats(program: Program, shipped: Shipped | BlockFormats) -> Program:
-    """The program with the format of each matrix that the checkpoint holds quantised.
+    """Return the program with the formats of the checkpoint's quantised matrices.
 
-    Matrices that are multiplied as one and held in unlike formats become linears of their own.
+    Matrices that are multiplied together but have different formats are split into separate
+    linears.
     """
     matrices = {param.name for op in program.ops for param in _matrices(op, shipped)}
     ops = [new for op in program.ops for new in _converted(op, matrices, shipped.format_of)]
@@ -27,8 +28,8 @@ def with_shipped_formats(program: Program, shipped: Shipped | BlockFormats) -> P
 
 
 def _matrices(op: Op, shipped: Shipped | BlockFormats) -> tuple[Param, ...]:
-    """Those that may be quantised; in MXFP4 the experts' alone. Routers of GGUF files are expanded,
-    if they are in blocks at all."""
+    """Return the parameters of an op that may be quantised; in MXFP4 only the experts. Routers of
+    GGUF files are expanded."""
     if isinstance(op, Experts):
         return (op.gate_up, op.down)
     if isinstance(op, Linear) and op.exact and isinstance(shipped, BlockFormats):
@@ -59,7 +60,7 @@ def _converted(op: Op, matrices: set[str], format_of: Callable[[str, int], Forma
 
 
 def _split(op: Linear, formats: list[Format]) -> list[Linear]:
-    """A linear for each run of outs of one format."""
+    """Return one linear for each run of outputs with the same format."""
     dims = [out.dim for out in op.outs]
     params = [param for param in (op.weight, op.bias) if param is not None]
     if any([part.slot_shape[0] for part in param.parts] != dims for param in params):
@@ -81,20 +82,22 @@ def _split(op: Linear, formats: list[Format]) -> list[Linear]:
 
 
 def _unlike(param: Param, formats: Sequence[Format]) -> UnsupportedModelError:
-    """Names the first of each format: experts may be many."""
+    """Return the error; it names the first matrix of each format, because there may be many
+    experts."""
     firsts: dict[Format, str] = {}
     for part, found in zip(param.parts, formats, strict=True):
         firsts.setdefault(found, part.name)
     held = ", ".join(f"{name} ({found or 'as numbers'})" for found, name in firsts.items())
     return UnsupportedModelError(
-        f"quantization_config holds {held} in unlike formats, and they are not multiplied one by "
-        "one here; use a checkpoint that treats them alike, or of a GGUF file "
+        f"quantization_config has {held} in different formats, which cannot be multiplied "
+        "separately; use a checkpoint with one format for them, or for a GGUF file "
         "quantization='int8' or 'int4', which round its numbers again"
     )
 
 
 def _part(param: Param, op: Linear, span: slice) -> Param:
-    """Some rows of a slot, named by their outs: of layers.0.qkv.weight layers.0.q_k.weight."""
+    """Return some rows of a parameter, named by their outputs: layers.0.q_k.weight of
+    layers.0.qkv.weight."""
     scope, _, kind = param.name.rpartition(".")
     scope = scope.rpartition(".")[0]
     outs = "_".join(out.name.rpartition(".")[2] for out in op.outs[span])

@@ -1,7 +1,7 @@
-"""Who computes a model: a family here, or transformers.
+"""Chooses between a family and transformers.
 
-Called where config.json is read. The choice is a key of the configuration from then on, so that
-planning, the worker and the names of stored K/V have the same one.
+Called where config.json is read. The choice is stored as a key of the configuration, so that
+planning, the worker and the names of stored K/V use the same one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NEEDED = ("torch", "transformers")
 
 
 def with_model_impl(hf_config: HfConfig, model_impl: ModelImpl) -> HfConfig:
-    """config.json with the choice in it. `auto` takes transformers where no family has the
+    """Return config.json with the choice. `auto` uses transformers if no family has the
     architecture.
 
-    Raises UnsupportedModelError where neither can compute it, and CheckpointError for a damaged
+    Raises UnsupportedModelError if neither supports it, and CheckpointError for a damaged
     config.json.
     """
     plain = {key: value for key, value in hf_config.items() if key != MARK}
@@ -61,7 +61,7 @@ def _is_known(hf_config: HfConfig) -> bool:
 
 
 def _refusal(hf_config: HfConfig) -> str:
-    """What the registry says of it, with the nearest family, and without the list of all."""
+    """Return the registry's error with the nearest family and without the list of all."""
     try:
         resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
     except UnsupportedModelError as error:
@@ -70,7 +70,7 @@ def _refusal(hf_config: HfConfig) -> str:
 
 
 def _why_never(hf_config: HfConfig) -> str | None:
-    """Why transformers would not help, as far as config.json says it."""
+    """Return why transformers cannot help, according to config.json; None if unknown."""
     from quire.models.nearest import why_never  # for this message alone
 
     if quantisation_of(hf_config) is not None:
@@ -79,13 +79,13 @@ def _why_never(hf_config: HfConfig) -> str | None:
 
 
 def _check(hf_config: HfConfig) -> None:
-    """Raises UnsupportedModelError if transformers is missing, or cannot compute it here."""
+    """Raises UnsupportedModelError if transformers is missing or cannot run the model."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing and (never := _why_never(hf_config)) is not None:
         raise UnsupportedModelError(f"it does not run with transformers' modules either: {never}")
     if missing:
         raise UnsupportedModelError(
-            f"models of transformers run, slowly, with {' and '.join(missing)} installed: {EXTRA}"
+            f"it needs {' and '.join(missing)} to run, slowly, on transformers: {EXTRA}"
         )
     from quire.models.transformers.modules import find
 

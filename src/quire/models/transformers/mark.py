@@ -1,4 +1,4 @@
-"""The key of a configuration that says: transformers computes this model."""
+"""The configuration key that marks a model that runs on transformers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""From config.json to a class of the installed transformers, and its configuration.
+"""Finds the class of the installed transformers for a config.json, and its configuration.
 
-Nothing of a checkpoint is run, and nothing is downloaded: keys of config.json that name code or
-other places are left out. Imported where a model of transformers is; imports torch.
+No code of a checkpoint is run, and nothing is downloaded: keys of config.json that name code or
+other places are removed. Imported only for models of transformers; imports torch.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ _LEFT_OUT = frozenset({
     "auto_map", "custom_pipelines", "attn_implementation", "experts_implementation",
     "fusion_config", "kernel_config", "distributed_config", "quire_model_impl",
 })  # fmt: skip
-"""Keys that name code, or how to compute; and those that begin with an underscore."""
+"""Keys that name code or control the computation. Keys that begin with an underscore are removed
+too."""
 _ATTENTIONS = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A class of transformers and the configuration to make it with."""
+    """A class of transformers and the configuration to create it with."""
 
     config: Any
     """A `PreTrainedConfig`."""
@@ -65,10 +66,10 @@ class Found:
 
 
 def find(hf_config: HfConfig) -> Found:
-    """The class that `architectures` names.
+    """Return the class that `architectures` names.
 
-    Raises UnsupportedModelError for what is no text decoder of the installed transformers, or
-    keeps something else than K and V; CheckpointError for a config.json that it cannot read.
+    Raises UnsupportedModelError if it is not a text decoder of the installed transformers, or keeps
+    other state than K and V; CheckpointError if transformers cannot read config.json.
     """
     name = _decoder_name(hf_config)
     module = getattr(transformers, name)
@@ -82,7 +83,7 @@ def find(hf_config: HfConfig) -> Found:
     _check_numbers(hf_config)
     if quantisation_of(hf_config) is not None:
         raise UnsupportedModelError(
-            f"{name} is computed by transformers' modules, which read no quantised weights here; "
+            f"{name} runs on transformers' modules, which do not support quantised weights; "
             "load the unquantised checkpoint"
         )
     try:
@@ -97,7 +98,7 @@ def find(hf_config: HfConfig) -> Found:
 
 
 def build(found: Found) -> Any:
-    """The module on torch's `meta` device: shapes, no memory. Raises CheckpointError."""
+    """Create the module on torch's `meta` device: shapes without memory. Raises CheckpointError."""
     try:
         with quiet(), torch.device("meta"):
             found.config._attn_implementation = "eager"
@@ -112,14 +113,14 @@ def build(found: Found) -> Any:
 
 
 def cache_name(module: Any) -> str:
-    """The argument of a module that takes a `Cache`: `cache` since transformers 5.24, which warns
-    of the name before it."""
+    """Return the name of the module's `Cache` argument: `cache` since transformers 5.24, which
+    warns about the older name."""
     return "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings, messages or progress bars of transformers."""
+    """Suppress warnings, messages and progress bars of transformers."""
     log = transformers.utils.logging
     verbosity, has_bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -148,7 +149,7 @@ def _decoder_name(hf_config: HfConfig) -> str:
 
 
 def _check_numbers(value: Any) -> None:
-    """No number may be beyond all sizes: modules are made of them."""
+    """Check that all numbers are bounded, because modules are created from them."""
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         if isinstance(item, Mapping | list | tuple):
             _check_numbers(item)
@@ -188,14 +189,15 @@ def _check_kind(name: str, module: Any, config: Any) -> None:
 
 
 def _is_made_an_encoder(module: Any, config: Any) -> bool:
-    """Of classes that can be both, such as BERT's. In others the key says nothing."""
+    """Whether a class that can be a decoder or an encoder, such as BERT's, is configured as an
+    encoder. Other classes ignore the key."""
     if getattr(config, "is_decoder", True) is not False:
         return False
     return "self.is_decoder = " in inspect.getsource(inspect.getmodule(module))  # type: ignore[arg-type]
 
 
 def _plain(hf_config: HfConfig) -> dict[str, Any]:
-    """A copy, which `from_dict` may change, without the keys that are left out, at any depth."""
+    """Return a deep copy without the removed keys; `from_dict` may change it."""
     return {
         key: _plain(value) if isinstance(value, Mapping) else copy.deepcopy(value)
         for key, value in hf_config.items()

@@ -1,7 +1,7 @@
-"""The program and the sizes of a model of transformers, from its module without weights.
+"""Finds the program and the sizes of a model of transformers from its module without weights.
 
-The module runs once on torch's `meta` device, with a cache that notes the shapes of keys and
-values: what the model gives the cache is what the KV cache has to hold.
+The module runs once on torch's `meta` device, with a cache that records the shapes of keys and
+values: the KV cache must hold what the model passes to this cache.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from quire.models.transformers.modules import Found, build, cache_name, find, qu
 from quire.program import Attention, Module, ModuleSource, Param, Program, Tensor, Value
 
 MAX_ROWS = 16
-"""Tokens that a module computes at a time, see `Module.piece`."""
+"""Number of rows that a module computes at a time, see `Module.piece`."""
 _DEFAULT_POSITIONS = 2048
 _EXPERTS = ("expert", "moe", "router")
-"""In names of classes: the rows of such a model share products whose sizes depend on all rows."""
+"""Parts of class names of models with experts: their rows share products whose sizes depend on all
+rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a model without its weights."""
+    """Facts about a model without its weights."""
 
     program: Program
     facts: ModelFacts
 
 
 def outline(hf_config: HfConfig) -> Outline:
-    """Raises UnsupportedModelError and CheckpointError, as `find` and `build` do."""
+    """Return the outline. Raises UnsupportedModelError and CheckpointError, as `find` and `build`
+    do."""
     return _outline(json.dumps(dict(hf_config), sort_keys=True))
 
 
@@ -67,20 +69,20 @@ def _has_experts(module: Any) -> bool:
 
 
 class _NotingLayer(CacheLayerMixin):  # type: ignore[misc]  # torch has no types here
-    """Notes the shapes of what it is given, and is empty."""
+    """Records the shapes of its inputs and stores nothing."""
 
     is_sliding = False
 
     def __init__(self) -> None:
         super().__init__()
         self.shapes: list[tuple[int, int, int]] = []
-        """Heads, 0 where keys and values have other ones; the widths of a key and of a value."""
+        """Number of heads (0 if keys and values differ), width of a key, width of a value."""
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
-        """There is nothing to make."""
+        """Does nothing."""
 
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """The same ones."""
+        """Return the inputs."""
         _, heads, _, key_width = key_states.shape
         if value_states.shape[:3] != key_states.shape[:3]:
             heads = 0
@@ -88,20 +90,20 @@ class _NotingLayer(CacheLayerMixin):  # type: ignore[misc]  # torch has no types
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys."""
+        """Return length and offset of the keys."""
         return query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return 0
 
     def get_max_length(self) -> int:
-        """-1: there is no bound."""
+        """Return -1: there is no limit."""
         return -1
 
 
 def _probe(found: Found, module: Any) -> tuple[tuple[Attention, ...], int]:
-    """The attention layers, and the width of the logits. Raises UnsupportedModelError."""
+    """Return the attention layers and the width of the logits. Raises UnsupportedModelError."""
     name = found.module.__name__
     cache = Cache(layer_class_to_replicate=_NotingLayer)
     for part in module.modules():
@@ -150,7 +152,8 @@ def _layers(name: str, config: Any, cache: Any) -> tuple[Attention, ...]:
 
 
 def _attention(index: int, num_heads: int, num_kv_heads: int, head_dim: int) -> Attention:
-    """What the KV cache has to hold of a layer; the module itself computes."""
+    """Return the op that describes what the KV cache must hold for a layer; the module computes
+    attention."""
 
     def value(name: str, heads: int) -> Value:
         return Value(f"layers.{index}.{name}", heads * head_dim)

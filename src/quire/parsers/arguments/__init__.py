@@ -1,1 +1,1 @@
-"""Arguments that are written one by one, without types or in no JSON, and their grammar."""
+"""Arguments written one by one, without types or not as JSON, and their grammar."""

@@ -20,26 +20,26 @@ _ANY_KEY = "[A-Za-z0-9_.-]{1,64}"
 
 @dataclass(frozen=True)
 class Layout:
-    """How the template of a model writes calls: the texts around each thing.
+    """How the template of a model writes calls: the texts around each part.
 
     `{name}` stands for the tool, `{key}` for the argument, `{type}` for its type.
     """
 
     call: tuple[str, str]
     text: tuple[str, str]
-    """Around an argument that is a string."""
+    """Texts around a string argument."""
     value: tuple[str, str] | None = None
-    """Around any other, which is JSON; None: the same."""
+    """Texts around an argument of any other type, written as JSON; None: the same as `text`."""
     around: tuple[str, str] | None = None
-    """Around all calls."""
+    """Texts around the whole list of calls."""
     separator: str = "\n"
-    """Between calls. What follows the last call must not begin with it."""
+    """Text between calls. What follows the last call must not begin with it."""
     excluded: tuple[str, ...] = ()
-    """What a string cannot contain, since it would end there."""
+    """Texts that a string cannot contain, because they would end it."""
 
 
 def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
-    """One call of these tools, or one and more if `is_parallel`."""
+    """One call of these tools, or one or more if `is_parallel`."""
     before, after = layout.call
     calls = separated(
         [
@@ -52,7 +52,7 @@ def calls_part(tools: Schemas, layout: Layout, *, is_parallel: bool) -> Part:
 
 
 def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
-    """The arguments in the order of the schema; those it does not require may be missing."""
+    """The arguments in the order of the schema. Arguments that are not required may be missing."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         if schema.get("additionalProperties") is False:
@@ -62,7 +62,7 @@ def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
 
 
 def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Part:
-    """The properties of a schema, each as its `part`."""
+    """The properties of a schema, each written as `part` returns it."""
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
     parts = [(key, part(key, of)) for key, of in schema["properties"].items()]
@@ -74,7 +74,7 @@ def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Par
 def with_separator(
     schema: Mapping[str, Any], separator: str, part: Callable[[str, Any], Part]
 ) -> Part:
-    """The properties of a schema, each as its `part`, with a separator between them."""
+    """The properties of a schema, each written as `part` returns it, joined by a separator."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return const("")
@@ -89,7 +89,7 @@ def with_separator(
 
 
 def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
-    """The items of an array, as many as its schema says."""
+    """The items of an array, with the number of items that its schema allows."""
     least, most = (
         count if isinstance(count := array.get(keyword), int) else None
         for keyword in ("minItems", "maxItems")
@@ -107,17 +107,17 @@ def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
 
 
 class NamedValues:
-    """The values of one tool that are written by the parts of their schemas: each schema once, so
-    that it may hold itself."""
+    """Named parts for the values of one tool. Each schema gets one part, so that a schema may refer
+    to itself."""
 
     def __init__(self, tool: str) -> None:
-        """`tool`: its name, which no other tool has."""
+        """`tool`: the name of the tool, which must be unique."""
         self._tool = tool
         self._names: dict[int, str] = {}
-        """By the schemas' identities; the tool keeps them."""
+        """Part names by the identity of the schema; the tool keeps the schemas alive."""
 
     def part(self, schema: Mapping[str, Any], write: Callable[[], Part]) -> Part:
-        """What `write` makes of a value of this schema."""
+        """The part for a value of this schema, built by `write` on first use."""
         if (name := self._names.get(id(schema))) is not None:
             return {"type": "reference", "name": name}
         name = self._names[id(schema)] = f"{self._tool} {len(self._names)}"
@@ -134,7 +134,7 @@ def _argument(key: str, of: Any, root: Mapping[str, Any], layout: Layout) -> Par
 
 
 def _any_argument(layout: Layout) -> Part:
-    """A string under any name."""
+    """A string argument with any name."""
     before, after = layout.text
     head, tail = before.replace("{type}", "string").split("{key}", 1)
     key = {"type": "regex", "pattern": _ANY_KEY}
@@ -142,14 +142,14 @@ def _any_argument(layout: Layout) -> Part:
 
 
 def _name(types: Types) -> str:
-    """What stands for one of these types in a tag."""
+    """The name written in a tag for one of these types."""
     if "string" in types or len(types) > 1:
         return "string" if "string" in types else min(types - {"null"})
     return "number" if types == {"integer"} else min(types)
 
 
 def text_part(schema: Any, excluded: Sequence[str]) -> Part:
-    """A string as it is: one of an `enum`, or any without what would end it."""
+    """An unquoted string: one of an `enum`, or any text without the texts that would end it."""
     values = schema.get("enum") if isinstance(schema, Mapping) else None
     if isinstance(values, list) and values:
         words = [value if isinstance(value, str) else json_text(value) for value in values]
@@ -160,7 +160,7 @@ def text_part(schema: Any, excluded: Sequence[str]) -> Part:
 
 
 def _patterns(schema: Mapping[str, Any]) -> list[str]:
-    """What a string matches by the keywords of its schema, or of one of its branches."""
+    """Patterns that the keywords of a string schema, or of one of its branches, require."""
     patterns = []
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if least or most is not None:
@@ -176,7 +176,7 @@ def _patterns(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _found(pattern: str) -> str:
-    """The expression of a text in which the pattern is found."""
+    """An expression for any text that contains a match of the pattern."""
     is_whole = re.search(r"(?<!\\)(\\\\)*\$$", pattern) is not None
     before, after = ("" if pattern.startswith("^") else _ANYTHING), "" if is_whole else _ANYTHING
     inner = pattern.removeprefix("^")
@@ -184,7 +184,7 @@ def _found(pattern: str) -> str:
 
 
 def json_part(schema: Any, root: Mapping[str, Any]) -> Part:
-    """A value of a schema, which may refer to definitions of `root`."""
+    """A JSON value of a schema, which may refer to definitions of `root`."""
     if not isinstance(schema, Mapping):
         return {"type": "json_schema", "json_schema": schema}
     definitions = {key: root[key] for key in _DEFINITIONS if key in root}

@@ -1,8 +1,8 @@
-"""Literals of Python in the text of a model, read as they arrive and told as JSON.
+"""Reads Python literals in the text of a model as they arrive and emits them as JSON.
 
-Read by hand: nothing is evaluated, time is linear, and depth is bounded. Tuples and sets become
-arrays. A word that is no literal becomes a string. A string ends at a quote that can end it, by
-what follows: models forget to escape quotes within.
+A hand-written parser: nothing is evaluated, time is linear, and depth is bounded. Tuples and sets
+become arrays. A word that is not a literal becomes a string. A quote ends a string only if the text
+after it allows that, because models forget to escape quotes within strings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _SCALAR_END = re.compile(r"[,\]})(\[{:=\"']")
 _NAME = string.ascii_letters + string.digits + "_"
 _MOST_NAME = 64
-_NEVER_BEHIND_CALL = "\"'):}"
+_NEVER_AFTER_CALL = "\"'):}"
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 _ESCAPES = {
@@ -34,7 +34,7 @@ _HEX = "0123456789abcdefABCDEF"
 
 
 def json_of_literal(text: str) -> str | None:
-    """A whole literal that is a list, tuple or dict, as JSON; None if the text is none."""
+    """Convert a whole literal (list, tuple or dict) to JSON; None if the text is not one."""
     if text[:1] not in ("[", "{", "("):
         return None
     reader, parts = TextReader(), list[str]()
@@ -54,8 +54,9 @@ def _whole(reader: TextReader, emit: Emit) -> Parse[bool]:
 
 
 def python_value(reader: TextReader, emit: Emit, open_brackets: str = "") -> Parse[bool]:
-    """Reads one value; its JSON text goes to `emit`. False if it is missing, broken, cut short or
-    nested too deeply. `open_brackets`: what closes those that it is in, the innermost first."""
+    """Reads one value and passes its JSON text to `emit`. False if it is missing, broken, cut short
+    or nested too deeply. `open_brackets`: closing brackets that are still expected, innermost
+    first."""
     char = yield from reader.skip_space()
     if char in _CLOSING:
         if len(open_brackets) > MAX_DEPTH:
@@ -77,7 +78,7 @@ def _is_string(reader: TextReader) -> Parse[bool]:
 
 
 def _string(reader: TextReader, emit: Emit, open_brackets: str) -> Parse[bool]:
-    """Reads a string with its prefix and quotes; the string in JSON goes to `emit`."""
+    """Reads a string with its prefix and quotes; passes the JSON string to `emit`."""
     is_raw = "r" in (yield from reader.while_in(_PREFIX, 2)).lower()
     quote = yield from reader.literal(*_QUOTES)
     if quote in ('""', None):
@@ -98,7 +99,7 @@ def _string(reader: TextReader, emit: Emit, open_brackets: str) -> Parse[bool]:
 
 
 def _is_end(reader: TextReader, open_brackets: str) -> Parse[bool]:
-    """Whether a quote that was read ends its string."""
+    """Whether the quote just read ends its string."""
     reader.record()
     can_follow = yield from _can_follow(reader, open_brackets)
     reader.unread(reader.recorded())
@@ -106,8 +107,8 @@ def _is_end(reader: TextReader, open_brackets: str) -> Parse[bool]:
 
 
 def _can_follow(reader: TextReader, open_brackets: str) -> Parse[bool]:
-    """Whether what comes can be behind a string: brackets that close as they were opened, then a
-    comma, with the name of an argument behind it if no other bracket than a call's is open."""
+    """Whether the coming text can follow a string: the expected closing brackets, then a comma. If
+    only the bracket of the call is still open, an argument name must follow the comma."""
     count = 0
     char = yield from reader.skip_space()
     while char and char == open_brackets[count : count + 1]:
@@ -117,7 +118,7 @@ def _can_follow(reader: TextReader, open_brackets: str) -> Parse[bool]:
     if not char:
         return True
     if count and count == len(open_brackets):
-        return char not in _NEVER_BEHIND_CALL
+        return char not in _NEVER_AFTER_CALL
     if char == ":":
         return not count
     return char == "," and (open_brackets[count:] != ")" or (yield from _is_next_argument(reader)))
@@ -143,7 +144,7 @@ def _escape(reader: TextReader, emit: Emit, *, is_raw: bool) -> Parse[None]:
     digits = yield from reader.while_in(_HEX, size)
     code = int(digits, 16) if len(digits) == size else -1
     if 0xD800 <= code <= 0xDFFF:
-        emit(f"\\u{code:04x}")  # half of a pair: in JSON the other half completes it
+        emit(f"\\u{code:04x}")  # half of a surrogate pair; in JSON the other half completes it
     else:
         emit(_escaped(chr(code) if 0 <= code <= 0x10FFFF else f"\\{char}{digits}"))
 
@@ -167,7 +168,7 @@ def _scalar_end(text: str, at: int) -> int:
 
 
 def scalar(word: str) -> str:
-    """A number, a constant or a bare word, in JSON."""
+    """Convert a number, a constant or a bare word to JSON."""
     known = _WORDS.get(word.lower())
     if known is not None:
         return known
@@ -194,7 +195,7 @@ def _list(reader: TextReader, emit: Emit, open_brackets: str) -> Parse[bool]:
 
 
 def _rest_of_list(reader: TextReader, emit: Emit, open_brackets: str, count: int) -> Parse[bool]:
-    """Elements up to the closing bracket, after `count` that were read."""
+    """Reads elements up to the closing bracket, after the first `count` elements."""
     closing = open_brackets[0]
     while True:
         char = yield from reader.skip_space()

@@ -1,4 +1,4 @@
-"""What readers of tags share: names, and values up to what ends them."""
+"""Parts shared by the readers of tags: names, and values up to their end mark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from quire.parsers.arguments.values import Types
 from quire.parsers.reader import Emit, Parse, TextReader
 
 _MOST_HEAD = 512
-"""Characters of a tag."""
+"""Maximum number of characters in the head of a tag."""
 _ATTRIBUTE = re.compile(r"""(\w{1,64})\s{0,8}=\s{0,8}["']([^"']{0,64})["']""")
 
 
 def up_to(reader: TextReader, end: str, without: str, most: int) -> Parse[str | None]:
-    """Reads up to a character, and that; returns what is before it. None if one of `without`
-    comes first, which is not read, nothing comes, or more than `most` characters."""
+    """Reads through the character `end`; returns the text before it. None if a character of
+    `without` comes first (it is not read), the text ends, or the text is longer than `most`
+    characters."""
     parts: list[str] = []
     while len(parts) <= most:
         char = yield from reader.next_char()
@@ -28,11 +29,12 @@ def up_to(reader: TextReader, end: str, without: str, most: int) -> Parse[str | 
     return None
 
 
-def behind_space(reader: TextReader, *texts: str) -> Parse[str | None]:
-    """Reads white space and the longest of these texts behind it. None, and nothing is read: none
-    of them comes. At the end of a reply the begin of one is dropped, since the reply was cut there.
+def after_space(reader: TextReader, *texts: str) -> Parse[str | None]:
+    """Reads white space and then the longest of `texts` that matches; returns it. Reads nothing and
+    returns None if none of them follows. If a reply was cut within one of them, the fragment is
+    dropped.
 
-    Not before a call has begun, since until then all that is read is kept.
+    Call this only after a call has begun: before that, everything that is read is recorded.
     """
     reader.record()
     yield from reader.skip_space()
@@ -48,8 +50,8 @@ def behind_space(reader: TextReader, *texts: str) -> Parse[str | None]:
 
 
 def tag_head(reader: TextReader) -> Parse[tuple[str, Mapping[str, str]]]:
-    """Reads a tag from the name on; returns that and the attributes behind it. The name is empty
-    if this is no tag."""
+    """Reads the rest of a tag, from its name on; returns the name and the attributes. The name is
+    empty if this is not a tag."""
     text = yield from up_to(reader, ">", "<\n", _MOST_HEAD)
     if text is None:
         return "", {}
@@ -64,10 +66,9 @@ def tag_head(reader: TextReader) -> Parse[tuple[str, Mapping[str, str]]]:
 def read_value(
     reader: TextReader, ends: Sequence[str], emit: Emit, types: Types
 ) -> Parse[str | None]:
-    """Reads a value up to one of `ends`, and that, which is returned; None if none comes.
+    """Reads a value through one of `ends`, which is returned; None if none of them comes.
 
-    A value that is no string but an array, an object or a string in JSON may have `ends` in the
-    strings in it.
+    If the value is an array, an object or a string in JSON, strings within it may contain `ends`.
     """
     if types and "string" not in types and (yield from _begins_json(reader, emit)):
         while (found := (yield from reader.until((*ends, '"'), emit))) == '"':

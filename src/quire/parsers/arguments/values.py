@@ -1,7 +1,7 @@
-"""Values that are written without their type, as a text: the tool's JSON schema says what they are.
+"""Values written as text without their type: the tool's JSON schema determines the type.
 
-A string is the text as it is. Anything else is JSON, or nearly so (`True`, `+5`); what is neither
-becomes a string, so that nothing is lost.
+A string value is the text itself. Any other value is JSON or almost JSON (`True`, `+5`). Text that
+is neither becomes a string, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from quire.parsers.arguments.python_literals import json_of_literal
 from quire.parsers.reader import WHITE_SPACE, Emit
 
 Types = frozenset[str]
-"""Of JSON schema: those that a value may have."""
+"""JSON schema types that a value may have."""
 TEXT: Types = frozenset({"string"})
 NOT_TEXT: Types = frozenset({"integer", "number", "boolean", "null", "object", "array"})
 ANY: Types = frozenset()
-"""Not known: JSON if the text is some, a string otherwise."""
+"""Unknown type: JSON if the text is valid JSON, otherwise a string."""
 Trim = Literal["", "line", "space"]
-"""What belongs to the markup at both ends of a text: nothing, one line break, all white space."""
+"""What to remove at both ends of a text as markup: nothing, one line break, or white space."""
 
 _STREAMED = (TEXT, frozenset({"string", "null"}))
 _CONTAINERS = frozenset({"object", "array"})
@@ -32,16 +32,16 @@ _ALIASES = {
     "float": "number", "double": "number", "bool": "boolean", "binary": "boolean",
     "dict": "object", "map": "object", "list": "array", "arr": "array", "sequence": "array",
 }  # fmt: skip
-"""Of types that are no JSON schema but come in schemas."""
+"""JSON schema type for other type names that appear in schemas."""
 _MOST_SCHEMAS = 200
-"""Schemas looked at for one value."""
+"""Maximum number of schemas visited for one value."""
 _HINTS = (("properties", "object"), ("additionalProperties", "object"), ("items", "array"))
-"""Types that a schema has without saying so."""
+"""Types that a schema without `type` implies by its keywords."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> Types:
-    """The types that a schema allows; strings if it says nothing. `root` has its definitions."""
+    """The types that a schema allows; string if it names none. `root` holds the definitions."""
     found: set[str] = set()
     for one in _alternatives(schema, root):
         found |= _own_types(one)
@@ -49,12 +49,12 @@ def types_of(schema: Any, root: Mapping[str, Any]) -> Types:
 
 
 def schema_of_type(name: str, schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a schema says of its values of a type, such as `array`; None if it has none."""
+    """The first subschema that allows a type, such as `array`; None if there is none."""
     return next((one for one in _alternatives(schema, root) if name in _own_types(one)), None)
 
 
 def _alternatives(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The schema, and those that it refers to or chooses from."""
+    """Yields the schema and every schema that it refers to or combines."""
     left = [schema]
     for _ in range(_MOST_SCHEMAS):
         if not left:
@@ -97,13 +97,13 @@ def _type_of(value: Any) -> str:
 
 
 def type_named(name: str) -> Types:
-    """The type of a name as templates write it, such as `array[string]`."""
+    """The type for a name that templates write, such as `array[string]`."""
     name = name.split("[", 1)[0].strip().lower()
     return frozenset({_ALIASES.get(name, name)}) & (TEXT | NOT_TEXT)
 
 
 def converted(text: str, types: Types) -> str:
-    """The value that a text stands for, as a JSON text."""
+    """Convert the text of a value to JSON."""
     if types == TEXT:
         return json_text(text)
     word = text.strip()
@@ -125,12 +125,12 @@ def converted(text: str, types: Types) -> str:
 
 
 def json_text(text: str) -> str:
-    """A string in JSON."""
+    """Encode a string as JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _kind(text: str) -> str:
-    """The type of a JSON text; empty if it is none, or no finite number."""
+    """The type of a JSON text; empty if it is not JSON or contains a number that is not finite."""
     try:
         return _type_of(json.loads(text, parse_constant=_refused, parse_float=_finite))
     except (ValueError, RecursionError):
@@ -148,7 +148,7 @@ def _finite(text: str) -> float:
 
 
 def _number(word: str, types: Types) -> str:
-    """A number that is not written as in JSON; empty if there is none."""
+    """A number whose text is not JSON, such as `+5`; empty if the text is not a number."""
     if types & {"integer", "number"} and _WHOLE.fullmatch(word):
         return str(int(word))
     if "number" in types:
@@ -160,19 +160,19 @@ def _number(word: str, types: Types) -> str:
 
 
 class ValueWriter:
-    """Writes one value as JSON while its text arrives. Strings are passed on as they come."""
+    """Writes one value as JSON while its text arrives. Strings are streamed."""
 
     def __init__(self, emit: Emit, types: Types, trim: Trim) -> None:
-        """`emit` takes the JSON text."""
+        """`emit` receives the JSON text."""
         self._emit, self._types = emit, types
         self.trim = trim
         self._parts: list[str] = []
-        """What was not told: all of the text, or its end, which may have to be cut off."""
+        """Text not emitted yet: all of it, or the end of it, which `trim` may remove."""
         self._is_streamed = False
         self._is_at_start = True
 
     def take(self, text: str) -> None:
-        """More of the text."""
+        """Add the next part of the text."""
         if self._is_at_start:
             text = text.lstrip(WHITE_SPACE) if self.trim == "space" else text
             if not text:
@@ -190,7 +190,7 @@ class ValueWriter:
         self._pass_on(text)
 
     def end(self) -> None:
-        """The text is complete."""
+        """Finish the value: the text is complete."""
         rest = self._cut("".join(self._parts))
         if self._is_streamed:
             self._emit(_escaped(rest) + '"')
@@ -198,7 +198,7 @@ class ValueWriter:
             self._emit(converted(rest, self._types))
 
     def _is_surely_text(self) -> bool:
-        """Whether the value is no null, of what may be a string or null."""
+        """Whether a value that may be a string or null is certainly a string."""
         if self._types == TEXT:
             return True
         text = "".join(self._parts)
@@ -214,7 +214,7 @@ class ValueWriter:
         self._parts.append(text[len(sure) :])
 
     def _cut(self, text: str) -> str:
-        """Without what belongs to the markup at the end."""
+        """Remove trailing white space that `trim` counts as markup."""
         if self.trim == "line":
             return text.removesuffix("\n")
         return text.rstrip(WHITE_SPACE) if self.trim == "space" else text

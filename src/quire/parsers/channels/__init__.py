@@ -1,1 +1,1 @@
-"""Families whose replies are messages on channels: each replaces `ReplyFormat` as a whole."""
+"""Families whose replies are messages on channels: each replaces `ReplyFormat` completely."""

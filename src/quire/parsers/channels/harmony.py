@@ -1,7 +1,7 @@
-"""Harmony, the format of gpt-oss: messages with a header, on channels.
+"""Harmony, the format of gpt-oss: messages with a header, sent on channels.
 
 `<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...`. A
-message to `functions.f` is a call. The mark at its end may be missing, since it stops generation.
+message to `functions.f` is a call. Its end mark may be missing, because it stops generation.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FUNCTIONS = "functions."
 
 
 class HarmonyCalls(ToolFormat):
-    """The calls of gpt-oss. A reply has one."""
+    """The calls of gpt-oss. A reply has at most one."""
 
     other_texts = (*_BEGINS, *_BODY_ENDS, "<|constrain|>")
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
         """Reads the arguments of a call of the tool that `reply.marker` names.
 
-        JSON is complete with its last bracket; anything else with the message.
+        JSON ends with its last bracket; any other text ends with the message.
         """
         reader = reply.reader
         reply.begin_call(reply.marker)
@@ -47,7 +47,7 @@ class HarmonyCalls(ToolFormat):
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:  # noqa: ARG002
-        """One call, since its end stops generation. The header's begin may be in the prompt."""
+        """One call, because its end stops generation. The prompt may contain the header's start."""
         begin = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
         calls = [
             tag(begin.replace("{name}", name), json_part(dict(schema), {}), "")
@@ -61,17 +61,17 @@ HARMONY_REASONING = ReasoningTags("<|channel|>analysis<|message|>", "<|end|>")
 
 
 class HarmonyFormat(ReplyFormat):
-    """gpt-oss. Messages of one kind have a line break between them."""
+    """The reply format of gpt-oss. Messages of one kind are joined with a line break."""
 
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
-        """The same with and without tools, since a model may call one all the same."""
+        """The same with and without tools, because a model may also call one without tools."""
         return (*super().literal_texts(has_tools=has_tools), *HarmonyCalls.other_texts)
 
     def own_form(
         self, calls: Part | None, content: Part | None, *, must_call: bool, is_reasoning: bool
     ) -> Part:
-        """Messages of analysis, and of commentary where there may be words, then a call or the
-        final message."""
+        """Analysis messages, and commentary where text is allowed, then a call or the final
+        message."""
         marks = [*_BEGINS[:3], *_ENDS]
         start: Part = {"type": "optional", "content": const("<|start|>assistant")}
         body = tag("", {"type": "any_text", "excludes": marks}, "<|end|>")
@@ -86,7 +86,7 @@ class HarmonyFormat(ReplyFormat):
         return sequence(body, whole) if is_reasoning else whole
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
-        """Reads messages. Without tools a call is content."""
+        """Reads messages. Without tools, a call becomes content."""
         reader = reply.reader
         content = _Joined(reply.content, reply.content)
         reasoning = content
@@ -116,8 +116,8 @@ class HarmonyFormat(ReplyFormat):
 
 
 def _header(reply: Reply, found: str | None) -> Parse[str | None]:
-    """Reads the header of a message, which may have begun with `found`. Empty if the message has
-    none; None at the end of the reply."""
+    """Reads the header of a message, which may start with `found`. Returns an empty text if the
+    message has no header; None at the end of the reply."""
     reader = reply.reader
     space = ""
     if found is None or found in _ENDS:
@@ -141,16 +141,16 @@ def _header(reply: Reply, found: str | None) -> Parse[str | None]:
 
 
 class _Joined:
-    """Texts with a line break between them."""
+    """Joins texts with a line break."""
 
     def __init__(self, emit: Emit, insert: Emit) -> None:
-        """`insert` takes what is no part of the text that was read."""
+        """`insert` receives the line breaks, which are not part of the text that was read."""
         self._emit, self._insert = emit, insert
         self._has_text = False
         self._is_next = False
 
     def begin(self) -> Emit:
-        """Takes the next text."""
+        """Return the function that takes the next text."""
         self._is_next = self._has_text
         return self._take
 

@@ -1,6 +1,6 @@
 """Muse Glimmer: messages to a recipient, ` to=self<|message|>...<|eom|>`.
 
-What the model writes to itself is reasoning, to the user content, to anyone else calls in tags.
+Messages to the model itself are reasoning, messages to the user are content, all others are calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECIPIENT = re.compile(r"\bto=([A-Za-z0-9_.-]{1,256})")
 
 
 class MuseGlimmerCalls(ParameterCalls):
-    """Calls in tags. A name may come twice, as `f.f`, for a tool without a group."""
+    """Calls in tags. For a tool without a group, the name may appear twice, as `f.f`."""
 
     tags = ParameterTags(
         call=("<atem:invoke name=",),
@@ -46,7 +46,7 @@ class MuseGlimmerCalls(ParameterCalls):
     )
 
     def tool_name(self, reply: Reply, name: str) -> str:
-        """Without the group, if the tool has none."""
+        """Remove the group from the name if only the short name is a tool."""
         group, _, rest = name.partition(".")
         return group if name not in reply.tools and group == rest and group in reply.tools else name
 
@@ -55,11 +55,11 @@ class MuseGlimmerFormat(ReplyFormat):
     """Muse Glimmer. A prompt ends before the recipient, or within a message."""
 
     def literal_texts(self, *, has_tools: bool) -> tuple[str, ...]:
-        """With the marks that messages have without tools too."""
+        """Adds the marks of messages, which occur with and without tools."""
         return (*super().literal_texts(has_tools=has_tools), *_BODY_ENDS, _MESSAGE)
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:
-        """Reads messages. Tags count in messages to tools, and where no message has begun."""
+        """Reads messages. Tags are calls only in messages to tools and before the first message."""
         reader = reply.reader
         found: str | None = None
         if reply.is_reasoning:
@@ -83,8 +83,8 @@ class MuseGlimmerFormat(ReplyFormat):
 
 
 def _recipient(reply: Reply, found: str | None) -> Parse[str | None]:
-    """Reads the header of the next message, after what ended the last one; returns whom it is to.
-    Empty if the reply begins without a header; None at its end."""
+    """Reads the header of the next message, after the end of the last one; returns its recipient.
+    Returns an empty text if the reply begins without a header; None at the end of the reply."""
     reader = reply.reader
     reader.record()
     char = yield from reader.skip_space()

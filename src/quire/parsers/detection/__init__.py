@@ -1,1 +1,1 @@
-"""Finds out how the model of a checkpoint writes its replies, so that no option has to say it."""
+"""Detects the reply format of a checkpoint's model, so that no option is needed."""

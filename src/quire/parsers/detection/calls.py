@@ -1,4 +1,4 @@
-"""Finds the format of calls: the one that reads rendered calls back into those that went in."""
+"""Finds the format of calls: the one that parses rendered calls back into the originals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MARK = re.compile(r"</?[^<>\s=]+>|\[[A-Z_]+\]")
 
 @dataclass(frozen=True, slots=True)
 class FoundCalls:
-    """A format, and how it was found."""
+    """A format and how it was found."""
 
     format: ToolFormat
     origin: Origin
@@ -39,7 +39,7 @@ class FoundCalls:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Calls, and the reply that the template makes of them."""
+    """Calls, and the reply that the template renders for them."""
 
     calls: tuple[Call, ...]
     reply: Reply
@@ -48,17 +48,17 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The replies that candidates are tried on."""
+    """The replies on which candidate formats are tried."""
 
     frame: Frame
     reasoning: ReasoningTags | None
     required: list[_Sample] = field(default_factory=list)
-    """Single calls of plain texts and numbers: each has to be read as it went in."""
+    """Single calls with plain texts and numbers: each must be parsed back exactly."""
     further: list[_Sample] = field(default_factory=list)
-    """What many templates write wrongly, or refuse; who reads them is preferred."""
+    """Samples that many templates render wrongly or refuse; formats that parse them rank higher."""
 
     def message(self, sample: _Sample, format: ToolFormat) -> Message:
-        """What a candidate reads."""
+        """The message that a candidate format parses from a sample."""
         tags = self.reasoning
         is_reasoning = (
             tags is not None and sample.reply.follows_prompt and opens(tags, self.frame.prompt)
@@ -68,7 +68,7 @@ class Samples:
 
 
 def render_samples(frame: Frame, reasoning: ReasoningTags | None) -> Probing[Samples | None]:
-    """Replies with calls. None if the template refuses them, or does not write them."""
+    """Render replies with calls. None if the template refuses them or writes no calls."""
     samples = Samples(frame, reasoning)
     has_names_as_ids = False
     one = yield from frame.reply(called(ONE))
@@ -91,9 +91,9 @@ def render_samples(frame: Frame, reasoning: ReasoningTags | None) -> Probing[Sam
 
 
 def best_known(samples: Samples, likely: Sequence[str]) -> FoundCalls | None:
-    """The format of `registry` that reads the samples; the most specific of several.
+    """The registered format that parses the samples; the most specific one if several do.
 
-    `likely`: the formats to prefer among those that read them equally well.
+    `likely`: formats to prefer among those that parse the samples equally well.
     """
     best: tuple[tuple[Any, ...], str, ToolFormat] | None = None
     for name, make in TOOL_FORMATS.items():
@@ -111,9 +111,9 @@ def best_known(samples: Samples, likely: Sequence[str]) -> FoundCalls | None:
 
 
 def described(prompt: str, plain: str, likely: Sequence[str]) -> FoundCalls | None:
-    """The format of a template that tells the model how to call tools, and writes no calls: one
-    whose marks are in `prompt`, which has tools, and not in `plain`, which has none. One of which
-    all marks are there comes first, then one of `likely`, the formats of this kind of model."""
+    """The format for a template that explains to the model how to call tools but renders no calls:
+    one whose marks are in `prompt` (with tools) and not in `plain` (without). Formats with all
+    marks present rank first, then those in `likely`, the formats of this model type."""
     best: tuple[tuple[bool, int, int], str, ToolFormat] | None = None
     for name, make in TOOL_FORMATS.items():
         candidate = make()
@@ -133,7 +133,7 @@ def described(prompt: str, plain: str, likely: Sequence[str]) -> FoundCalls | No
 
 
 def derived(samples: Samples) -> FoundCalls | None:
-    """A format made of the samples: JSON in tags that no known format reads."""
+    """A format derived from the samples: JSON in tags that no known format parses."""
     one, other = samples.required[0], next(iter(samples.required[1:]), None)
     two = next((sample for sample in samples.further if len(sample.calls) == 2), None)
     if other is None:
@@ -147,16 +147,16 @@ def derived(samples: Samples) -> FoundCalls | None:
 
 
 def is_clean(samples: Samples, format: ToolFormat) -> bool:
-    """Whether nothing of the calls' marks is left in the content."""
+    """Whether the content keeps no marks of the calls."""
     merit = _merit(samples, format)
     return merit is not None and bool(merit[0])
 
 
 def _merit(samples: Samples, format: ToolFormat) -> tuple[Any, ...] | None:
-    """What a candidate is ranked by; None if it is none.
+    """The ranking key of a candidate; None if it does not parse the required samples.
 
-    Whether it leaves nothing of the markup in the content; how many of the further samples it
-    reads; how much of its own way to write a call is in the samples.
+    The key holds: whether the content is free of markup; the number of further samples parsed; the
+    length of the candidate's own call beginnings and marks found in the samples.
     """
     is_clean = True
     for sample in samples.required:
@@ -194,7 +194,7 @@ def _has_calls(message: Message, calls: Sequence[Call]) -> bool:
 
 
 def _begins(part: Any) -> Iterator[str]:
-    """The texts that tags of a grammar begin with."""
+    """Yields the texts that begin the tags of a grammar."""
     if isinstance(part, dict):
         for key, value in part.items():
             if key == "begin" and isinstance(value, str):
@@ -207,6 +207,6 @@ def _begins(part: Any) -> Iterator[str]:
 
 
 def _form(format: ToolFormat) -> Part:
-    """Of a call with an argument."""
+    """The grammar of a call with one argument."""
     tools = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
     return format.grammar(tools, is_parallel=True)

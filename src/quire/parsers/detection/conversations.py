@@ -15,15 +15,15 @@ REASONING = "Slow thoughts."
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as it is put into a conversation, and as it has to be read again."""
+    """A call that is put into a conversation and must be parsed back."""
 
     id: str
-    """Nine letters and digits, which is what Mistral's templates take."""
+    """Nine letters and digits, as Mistral's templates require."""
     name: str
     arguments: Mapping[str, Any]
 
     def is_read_as(self, name: str, arguments: str) -> bool:
-        """Whether this is what was read."""
+        """Whether the parsed name and arguments equal this call."""
         try:
             read = json.loads(arguments)
         except ValueError:
@@ -37,7 +37,7 @@ class Call:
 
 
 def _is_same(read: Any, given: Any) -> bool:
-    """Some templates write a number as a text."""
+    """Compares values; a number may be read back as text, because some templates quote numbers."""
     return bool(read == given) or (isinstance(given, int) and read == str(given))
 
 
@@ -48,7 +48,7 @@ RICH = Call(
     "count_birds",
     {"word": 'she said "hi"\nand left', "exact": True, "near": ["a", "b"], "more": {"key": 1.5}},
 )
-"""Of all types, with text that has to be escaped in JSON."""
+"""Has arguments of all types, and text that must be escaped in JSON."""
 
 
 def _tool(name: str, properties: Mapping[str, Any], required: list[str]) -> Message:
@@ -94,7 +94,7 @@ def called(
 ) -> list[Message]:
     """The question, and calls as its answer.
 
-    `has_names_as_ids`: the ids tell the names, for templates that write the id alone.
+    `has_names_as_ids`: ids contain the names, for templates that write only the id.
     """
     tool_calls = [
         {

@@ -1,4 +1,4 @@
-"""`detect`: the format of a checkpoint's replies, from its files and its chat templates."""
+"""`detect`: finds the reply format of a checkpoint from its files and chat templates."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from quire.parsers.format import ToolFormat
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 
-_ASKED = "as asked for"
+_ASKED = "as requested"
 _BY_TYPE = "by the kind of model"
 _DECLARED = "as the checkpoint's response_template says"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """What a checkpoint says that may tell the format."""
+    """Facts of a checkpoint that may reveal the format."""
 
     hf_config: Mapping[str, Any]
     templates: Mapping[str, str]
-    """Its chat templates by name."""
+    """Chat templates by name."""
     response_template: object = None
-    """As its tokenizer's configuration has it."""
+    """The `response_template` of its tokenizer configuration."""
 
 
 def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]:
-    """The format. What was asked for is taken; what was not is looked for in the chat templates: in
-    the calls that they write, then in the words of a prompt with tools; then by the kind of model.
+    """Find the format. A requested format is used as it is. Otherwise the format is searched in the
+    calls that the chat templates render, then in a prompt with tools, then by the model type.
 
-    Raises ConfigError where the checkpoint does not declare what it was asked to.
+    Raises ConfigError if a requested declaration is missing in the checkpoint.
     """
     declared = read_response_template(facts.response_template)
     check_declared(choice, declared)
@@ -66,7 +66,7 @@ def detect(choice: FormatChoice, facts: CheckpointFacts) -> Probing[FoundFormat]
 
 
 def _frames(facts: CheckpointFacts) -> Probing[list[Frame]]:
-    """With tools, without, and with reasoning switched on; those that the templates allow."""
+    """Frames with tools, without tools, and with reasoning enabled, if the template allows them."""
     if not facts.templates:
         return []
     frames = [
@@ -83,7 +83,7 @@ def _shows_tools(frames: Sequence[Frame]) -> bool:
 
 
 def _prompts(frames: Sequence[Frame]) -> tuple[str, str]:
-    """A prompt with tools, and one without; empty where the template refuses it."""
+    """A prompt with tools and one without; empty if the template refuses it."""
     by_tools = {one.has_tools: one.prompt for one in reversed(frames)}
     return by_tools.get(True, ""), by_tools.get(False, "")
 
@@ -104,7 +104,7 @@ def _reasoning(
     if declared is not None:
         return named_by_marks(declared, likely, _DECLARED)
     found = yield from find_reasoning(frames, facts.templates.values(), likely)
-    if found is None and not frames:  # a template that was rendered would show it
+    if found is None and not frames:  # a rendered template would have shown it
         name = next((name for name in likely if not REASONING_FORMATS[name].is_implied), None)
         if name is not None:
             found = FoundReasoning(REASONING_FORMATS[name], Origin(name, _BY_TYPE))
@@ -136,7 +136,7 @@ def _calls(
         if found is not None:
             return found
     elif frames and not _shows_tools(frames):
-        return None  # the model is not told of tools
+        return None  # the template does not show tools to the model
     elif frames:
         with_tools, plain = _prompts(frames)
         found = described(with_tools, plain, likely)

@@ -1,6 +1,6 @@
-"""Runs `detect` on a renderer of chat templates: on an event loop, or blocking.
+"""Runs `detect` with a renderer of chat templates, on an event loop or blocking.
 
-What was found is kept, in this process, by what it depends on.
+Results are cached in this process, keyed by the choice and the facts they depend on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _kept: dict[bytes, FoundFormat] = {}
 
 
 class FormatFinder:
-    """Finds the format of one model's replies, when it is asked for the first time.
+    """Finds the format of one model's replies on first use.
 
     Owned by one event loop.
     """
@@ -47,13 +47,13 @@ class FormatFinder:
 
     @property
     def found(self) -> FoundFormat | None:
-        """What was found; None before."""
+        """The format; None until it is found."""
         return self._search.result() if self._search is not None and self._search.done() else None
 
     async def find(self) -> FoundFormat:
-        """The format. Whoever asks meanwhile waits for the same search.
+        """Find the format. Concurrent callers wait for the same search.
 
-        Raises CapacityError if the chat templates are busy; the next caller tries again.
+        Raises CapacityError if the chat renderer is busy; the next call tries again.
         """
         if self._search is None:
             self._search = asyncio.get_running_loop().create_task(self._find())
@@ -85,7 +85,7 @@ class FormatFinder:
 
 
 def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRenderer) -> FoundFormat:
-    """The same for a caller that may wait."""
+    """The blocking variant of `FormatFinder.find`."""
     facts = _facts(model, renderer.templates)
     key = _key(choice, facts)
     if key in _kept:
@@ -104,7 +104,7 @@ def find_blocking(choice: FormatChoice, model: ModelConfig, renderer: ChatRender
 
 
 def _advance(probing: Probing[FoundFormat], text: str | None) -> ChatInput | FoundFormat:
-    """The next chat to render, or what was found. May take tens of milliseconds."""
+    """The next chat to render, or the result. May take tens of milliseconds."""
     try:
         return probing.send(text)
     except StopIteration as end:
@@ -113,12 +113,12 @@ def _advance(probing: Probing[FoundFormat], text: str | None) -> ChatInput | Fou
 
 
 def check_choice(choice: FormatChoice, model: ModelConfig) -> None:
-    """Raises ConfigError where the checkpoint does not declare what it was asked to."""
+    """Raises ConfigError if a requested declaration is missing in the checkpoint."""
     check_declared(choice, read_response_template(_response_template(model)))
 
 
 def _takes_long(error: QuireError) -> bool:
-    """Whether the template reached a limit, or ended its process: then it is asked no more."""
+    """Whether the template hit a limit or ended its process; then rendering stops."""
     return not isinstance(error, RequestError) or " was stopped: " in str(error)
 
 

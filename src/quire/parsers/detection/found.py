@@ -1,4 +1,4 @@
-"""`FoundFormat`: what is known of a model's replies, and how it was found."""
+"""`FoundFormat`: the known format of a model's replies, and how it was found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.parsers.format import ReplyFormat
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The name of a format, and where it comes from."""
+    """The name of a format, and how it was chosen."""
 
     name: str
     how: str
@@ -20,10 +20,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FoundFormat:
-    """How a model writes its replies. An origin that is None: no such format."""
+    """How a model writes its replies. An origin is None without such a format."""
 
     reply: ReplyFormat
     tools: Origin | None = None
     reasoning: Origin | None = None
     shows_tools: bool = False
-    """Whether the chat template tells the model which tools there are."""
+    """Whether the chat template lists the tools for the model."""

@@ -1,6 +1,6 @@
-"""A format that no file describes: the tool's name and JSON arguments between marks.
+"""A format derived from a template: the tool's name and JSON arguments between marks.
 
-The marks come from how a chat template writes one call, another, and both together.
+The marks are derived from how a chat template renders one call, another, and both together.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
 
 _MAX_NAME_CHARS = 512
-"""Longest name of a tool that is waited for."""
+"""Maximum length of a tool name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks around calls. Those of several calls together may be empty."""
+    """The marks around calls. Marks that only several calls have may be empty."""
 
     begin_all: str
     begin: str
     name_end: str | None
-    """Between name and arguments; None: a call is one JSON object with both in it."""
+    """Text between name and arguments; None: a call is one JSON object that holds both."""
     end: str
     between: str
     end_all: str
@@ -52,7 +52,7 @@ class JsonInTags(ToolFormat):
         return repr(f"{marks.begin_all}{marks.begin}{inside}{marks.end}{marks.end_all}")
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Calls as long as another one follows, then what closes them, which may be missing."""
+        """Reads calls until no other one follows, then the closing mark, which may be missing."""
         marks, reader = self._marks, reply.reader
         if not (yield from self._read_call(reply)):
             return False
@@ -74,7 +74,7 @@ class JsonInTags(ToolFormat):
         return True
 
     def _read_call(self, reply: Reply) -> Parse[bool]:
-        """One call, and the mark behind it, which may be missing."""
+        """Reads one call and the mark after it, which may be missing."""
         marks, reader = self._marks, reply.reader
         if marks.name_end is None:
             keys = CallKeys((marks.name_key,), (marks.arguments_key,))
@@ -94,7 +94,7 @@ class JsonInTags(ToolFormat):
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As the template writes them."""
+        """The grammar of calls as the template writes them."""
         marks = self._marks
         calls = [self._call(name, schema) for name, schema in tools.items()]
         space = marks.begin[: len(marks.begin) - len(marks.begin.lstrip())]
@@ -118,7 +118,7 @@ class JsonInTags(ToolFormat):
 
 
 def _read_name(reply: Reply, end: str) -> Parse[str]:
-    """The name up to the mark that ends it; empty if it is no name."""
+    """Reads a name up to the mark that ends it; empty if no such mark comes."""
     reader = reply.reader
     yield from reader.skip_space()
     parts: list[str] = []
@@ -140,14 +140,14 @@ def _read_name(reply: Reply, end: str) -> Parse[str]:
 def json_in_tags(
     one: str, other: str, both: str | None, first: Call, second: Call
 ) -> JsonInTags | None:
-    """The format of these texts, which are a call, another one, and both; None if it is not JSON
-    between marks."""
+    """Derive the format from a text with one call, one with another call, and one with both; None
+    if they are not JSON between marks."""
     head, tail = _split(one, first), _split(other, second)
     if head is None or tail is None or head.shape != tail.shape:
         return None
     begin, end = head.before, head.after
     if not any(char.isalpha() for char in begin):
-        return None  # brackets alone are in many a text
+        return None  # a mark of brackets alone occurs in ordinary text
     if both is None:
         return JsonInTags(head.marks("", begin, end, "", ""))
     separator = _separator(both, head, tail)
@@ -167,13 +167,13 @@ def json_in_tags(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A text with one call, taken apart."""
+    """The parts of a text with one call."""
 
     before: str
     inside: str
     after: str
     shape: tuple[str | None, str, str]
-    """What ends the name, and the keys in the object."""
+    """The text that ends the name, and the keys of the object."""
 
     def marks(self, begin_all: str, begin: str, end: str, between: str, end_all: str) -> Marks:
         name_end, *keys = self.shape
@@ -205,7 +205,7 @@ def _split(text: str, call: Call) -> _Parts | None:
 
 
 def _keys(value: Any, call: Call) -> tuple[str, str] | None:
-    """The keys of an object that has the call's name and its arguments."""
+    """The keys of the call's name and its arguments in an object."""
     if not isinstance(value, dict):
         return None
     names = [key for key, inner in value.items() if inner == call.name]

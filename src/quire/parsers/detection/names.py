@@ -1,4 +1,4 @@
-"""`FormatChoice`: the names of formats that an operator gave, and the check of them."""
+"""`FormatChoice`: the format names that an operator chose, and their validation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
 from quire.suggest import did_you_mean
 
 AUTO, NONE, DECLARED = "auto", "none", "hf"
-"""Found from the checkpoint; plain text; what the checkpoint's `response_template` says."""
+"""The format is detected; replies are plain text; the checkpoint's `response_template` is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatChoice:
-    """What an operator said of the formats. None: they are found from the checkpoint."""
+    """Format names that an operator chose. None: the format is detected from the checkpoint."""
 
     tools: str | None = None
     reasoning: str | None = None
 
     @classmethod
     def of(cls, tools: str | None, reasoning: str | None) -> FormatChoice:
-        """From the values of the options, where an empty text means that nothing was said.
+        """Create a choice from option values; an empty text means that the option is not set.
 
-        Raises ConfigError for a name that is not known.
+        Raises ConfigError for an unknown name.
         """
         return cls(
             _checked("tool_call_parser", tools, TOOL_FORMATS),
@@ -38,7 +38,7 @@ def _checked(option: str, name: str | None, known: Iterable[str]) -> str | None:
     names = (AUTO, NONE, DECLARED, *sorted(known))
     if name not in names:
         raise ConfigError(
-            f"{option}={quoted(name)} is not known{did_you_mean(str(name), names)}; there are: "
+            f"{option}={quoted(name)} is not known{did_you_mean(str(name), names)}; use one of: "
             + ", ".join(names)
         )
     return name

@@ -13,10 +13,10 @@ from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
 
 _USUAL = "qwen3"
-"""Taken of those with equal marks if nothing else tells them apart."""
+"""Preferred format if several have equal marks and nothing else decides."""
 _CLOSING = ("</", "[/")
-"""What begins an end that has no other meaning."""
-_PAST = "the chat template writes past reasoning so"
+"""Beginnings of an end mark that has no other meaning."""
+_PAST = "the chat template writes past reasoning this way"
 _MAX_MARK_CHARS = 64
 SWITCHED_ON = {"enable_thinking": True, "thinking": True}
 """The variables with which templates turn reasoning on."""
@@ -24,7 +24,7 @@ SWITCHED_ON = {"enable_thinking": True, "thinking": True}
 
 @dataclass(frozen=True, slots=True)
 class FoundReasoning:
-    """Marks, and how they were found."""
+    """Reasoning marks, and how they were found."""
 
     tags: ReasoningTags
     origin: Origin
@@ -33,10 +33,10 @@ class FoundReasoning:
 def find_reasoning(
     frames: Sequence[Frame], sources: Iterable[str], likely: Sequence[str]
 ) -> Probing[FoundReasoning | None]:
-    """The marks that templates write; None if they know of none.
+    """Find the reasoning marks that templates write; None if there are none.
 
-    In this order: those that a prompt opens the reasoning with; those that a past answer's
-    reasoning is between; those that a template names. `likely`: the formats to prefer.
+    Search order: marks with which a prompt opens the reasoning, marks around the reasoning of a
+    past answer, marks that a template contains. `likely`: the formats to prefer.
     """
     names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
     for frame in frames:
@@ -63,7 +63,8 @@ def find_reasoning(
 
 
 def _marks_around(text: str) -> ReasoningTags | None:
-    """The marks of an answer with reasoning, which no family has; None if that has other parts."""
+    """Marks of a rendered answer with reasoning that no family has; None if other text surrounds
+    them."""
     begin, _, rest = text.partition(REASONING)
     end, _, _ = rest.partition(ANSWER)
     marks = begin.strip(), end.strip()
@@ -78,7 +79,7 @@ def _has_letters(mark: str) -> bool:
 
 
 def named_by_marks(tags: ReasoningTags, likely: Sequence[str], how: str) -> FoundReasoning:
-    """The format of a family with these marks, which knows more; else of the marks alone."""
+    """The family format with these marks, which has more details; otherwise the marks alone."""
     names = sorted(REASONING_FORMATS, key=lambda name: _rank(name, likely))
     for name in names:
         family = REASONING_FORMATS[name]
@@ -88,7 +89,8 @@ def named_by_marks(tags: ReasoningTags, likely: Sequence[str], how: str) -> Foun
 
 
 def _rank(name: str, likely: Sequence[str]) -> tuple[bool, ...]:
-    """The least is taken first. A reply is not said to reason where neither prompt nor reply do."""
+    """The sort key of a format; the least ranks first. Implied reasoning ranks late, so that a
+    reply is not treated as reasoning without evidence."""
     tags = REASONING_FORMATS[name]
     return tags.is_content, tags.is_implied, name not in likely, name != _USUAL
 
@@ -112,13 +114,13 @@ def _has_end(tags: ReasoningTags, text: str) -> bool:
 
 
 def _num_named(tags: ReasoningTags, text: str) -> int:
-    """Characters of the marks that a text names."""
+    """Total length of the marks that a text contains."""
     marks = {tags.begin, tags.end, *tags.answer_marks}
     return sum(len(mark) for mark in marks if mark in text)
 
 
 def _longest(names: Iterable[str]) -> str:
-    """The first of those with the longest begin and header."""
+    """The first format among those with the longest begin mark and header."""
 
     def length(name: str) -> int:
         tags = REASONING_FORMATS[name]

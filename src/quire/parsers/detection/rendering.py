@@ -1,7 +1,7 @@
-"""Renders conversations for whoever looks for formats, and cuts the reply out of what comes.
+"""Renders conversations to detect formats, and cuts the reply out of the rendered text.
 
-What asks is a generator: it yields a `ChatInput` and is sent the prompt, or None where the template
-refuses it. So it is the same with an event loop and without.
+Detection code is a generator: it yields a `ChatInput` and receives the rendered text, or None if
+the template refuses it. The same code therefore works with and without an event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.parsers.detection.shared_text import shared_begin, shared_end
 
 T = TypeVar("T")
 Probing = Generator[ChatInput, str | None, T]
-"""Yields what has to be rendered, is sent the text or None, and returns T."""
+"""Yields the chats to render, receives each text or None, and returns T."""
 _TAG_BEGINS = "<["
 
 
@@ -27,7 +27,7 @@ def rendered(
     is_prompt: bool = False,
     variables: Mapping[str, Any] | None = None,
 ) -> Probing[str | None]:
-    """The text of a conversation; None if the template refuses it. `is_prompt`: with the beginning
+    """The text of a conversation; None if the template refuses it. `is_prompt`: add the beginning
     of the next reply."""
     return (
         yield ChatInput(
@@ -41,27 +41,27 @@ def rendered(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the template writes around a reply, with tools or without."""
+    """The text that the template writes around a reply, with or without tools."""
 
     has_tools: bool
     variables: Mapping[str, Any] | None
     prompt: str
-    """The question, with the beginning of the reply."""
+    """The question, and the beginning of the reply."""
     opened: str
-    """What the prompt has behind the question's words."""
+    """The part of the prompt after the question."""
     header: str
-    """What comes between question and answer, if the answer has no reasoning."""
+    """The text between question and answer, for an answer without reasoning."""
     tail: str
-    """What comes after an answer."""
+    """The text after an answer."""
 
     def reply(self, messages: list[Message]) -> Probing[Reply | None]:
-        """The reply that a conversation ends with; None if the template refuses it, or writes the
-        rest not as in other ones."""
+        """The reply at the end of a conversation; None if the template refuses the conversation or
+        the question is not found."""
         text = yield from rendered(messages, has_tools=self.has_tools, variables=self.variables)
         return None if text is None else self._cut(text)
 
     def _cut(self, text: str) -> Reply | None:
-        reply, opened = _behind_question(text), self.opened
+        reply, opened = _after_question(text), self.opened
         if reply is None:
             return None
         for beginning in (opened, self.header, opened.strip(), self.header.strip()):
@@ -83,7 +83,7 @@ class Frame:
 
 
 def _before_a_tag(text: str, place: int) -> int:
-    """The last place up to this one where a tag begins; 0 if there is none."""
+    """The last position up to `place` where a tag begins; 0 if there is none."""
     return max(0, *(text.rfind(char, 0, place + 1) for char in _TAG_BEGINS))
 
 
@@ -93,19 +93,19 @@ class Reply:
 
     text: str
     follows_prompt: bool
-    """Whether it continues the prompt, with what that may open."""
+    """Whether the reply continues the prompt, including reasoning that the prompt opens."""
 
 
 def frame(*, has_tools: bool, variables: Mapping[str, Any] | None = None) -> Probing[Frame | None]:
-    """The frame; None if the template refuses what it takes to see it."""
+    """Build the frame; None if the template refuses one of the conversations that it needs."""
     prompt = yield from rendered(
         [QUESTION], has_tools=has_tools, is_prompt=True, variables=variables
     )
-    opened = _behind_question(prompt or "")
+    opened = _after_question(prompt or "")
     if prompt is None or opened is None:
         return None
     plain = yield from rendered(answered(ANSWER), has_tools=has_tools, variables=variables)
-    closed = _behind_question(plain or "")
+    closed = _after_question(plain or "")
     place = -1 if closed is None else closed.find(ANSWER)
     if closed is None or place < 0:
         return None
@@ -113,7 +113,7 @@ def frame(*, has_tools: bool, variables: Mapping[str, Any] | None = None) -> Pro
     return Frame(has_tools, variables, prompt, opened, header, closed[place + len(ANSWER) :])
 
 
-def _behind_question(text: str) -> str | None:
-    """What follows the words of the question; None if they are not there."""
+def _after_question(text: str) -> str | None:
+    """The text after the question; None if the question is not found."""
     place = text.rfind(QUESTION["content"])
     return None if place < 0 else text[place + len(QUESTION["content"]) :]

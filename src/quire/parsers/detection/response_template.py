@@ -1,8 +1,8 @@
-"""Reads `response_template`, with which a checkpoint says itself how its replies are written.
+"""Reads `response_template`, in which a checkpoint declares how its replies are written.
 
-Version 1 of Hugging Face's format. Marks that are texts are taken. Its regular expressions come
-with the checkpoint and are never run: those that are a text with a name in it are taken as such.
-All else is left to the other ways to find a format, with the reason in the log.
+Version 1 of Hugging Face's format. Marks given as text are used. Regular expressions come with the
+checkpoint and are never run; those that are plain text around a name are converted to text. All
+other declarations are logged and ignored, and the format is detected in other ways.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _ESCAPED = {"n": "\n", "t": "\t"}
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the template says, as far as it is understood."""
+    """The formats that the template declares, as far as they are supported."""
 
     reasoning: ReasoningTags | None = None
     calls: ToolFormat | None = None
 
 
 class _UnusualError(Exception):
-    """Something that is not taken; the text is the reason."""
+    """Raised for a declaration that is not supported; the text is the reason."""
 
 
 def read_response_template(given: object) -> Declared:
-    """The formats that it describes. Never raises: what is not understood is logged, and None."""
+    """The declared formats. Never raises: unsupported declarations are logged and become None."""
     if not isinstance(given, Mapping):
         return Declared()
     fields = given.get("fields")
     if given.get("version", 1) != 1 or not isinstance(fields, Mapping):
-        _tell("it is not of version 1")
+        _log_ignored("its version must be 1")
         return Declared()
     return Declared(_reasoning(fields.get("thinking")), _calls(fields.get("tool_calls")))
 
 
 def check_declared(choice: FormatChoice, declared: Declared) -> None:
-    """Raises ConfigError where an operator relies on the template, and it does not tell."""
+    """Raises ConfigError if an operator relies on the template, but it declares no such format."""
     asked = (
         ("tool_call_parser", choice.tools, declared.calls, "tool_calls"),
         ("reasoning_parser", choice.reasoning, declared.reasoning, "thinking"),
@@ -59,9 +59,9 @@ def check_declared(choice: FormatChoice, declared: Declared) -> None:
     for option, name, found, field in asked:
         if name == DECLARED and found is None:
             raise ConfigError(
-                f"{option}='{DECLARED}' needs a response_template in the checkpoint's "
-                f"tokenizer_config.json, with a field {field} that is understood; leave the option "
-                "out, and the format is found from the chat template"
+                f"{option}='{DECLARED}' requires a response_template in the checkpoint's "
+                f"tokenizer_config.json, with a supported field {field}; leave the option "
+                "out, and the format is detected from the chat template"
             )
 
 
@@ -72,7 +72,7 @@ def _reasoning(field: Any) -> ReasoningTags | None:
         _check_field(field, "text", {"open", "close"})
         begins, ends = _marks(field, "open"), _marks(field, "close")
     except _UnusualError as reason:
-        _tell(f"field thinking: {reason}")
+        _log_ignored(f"field thinking: {reason}")
         return None
     return ReasoningTags(begins[0], ends[0], other_begins=begins[1:], other_ends=ends[1:])
 
@@ -86,34 +86,34 @@ def _calls(field: Any) -> ToolFormat | None:
         end = _only(_marks(field, "close"))
         if "open_pattern" in field:
             if (name, arguments) != ("{name}", "{content}"):
-                raise _UnusualError("its transform is not {name} and {content}")
+                raise _UnusualError("its transform must be {name} and {content}")
             begin, name_end = _around_name(field["open_pattern"])
             return JsonInTags(Marks("", begin, name_end, end, "", ""))
         keys = _key(name), _key(arguments)
         return JsonInTags(Marks("", _only(_marks(field, "open")), None, end, "", "", *keys))
     except _UnusualError as reason:
-        _tell(f"field tool_calls: {reason}")
+        _log_ignored(f"field tool_calls: {reason}")
         return None
 
 
 def _check_field(field: Any, content: str, known: set[str]) -> None:
     if not isinstance(field, Mapping):
-        raise _UnusualError("it is no object")
+        raise _UnusualError("it must be an object")
     if field.get("content", "text") != content or field.get("content_args"):
-        raise _UnusualError(f"its content is not plain {content}")
+        raise _UnusualError(f"its content must be plain {content}")
     others = set(field) - known - {"content", "content_args", "repeats", "optional"}
     if others:
-        raise _UnusualError("it has " + ", ".join(sorted(map(repr, others)))[:200])
+        raise _UnusualError("it has unsupported keys " + ", ".join(sorted(map(repr, others)))[:200])
 
 
 def _marks(field: Mapping[str, Any], key: str) -> tuple[str, ...]:
     given = field.get(key)
     marks = given if isinstance(given, list) else [given]
     if not marks or len(marks) > _MAX_MARKS:
-        raise _UnusualError(f"{key} has {len(marks)} texts")
+        raise _UnusualError(f"{key} must have 1 to {_MAX_MARKS} texts, not {len(marks)}")
     for mark in marks:
         if not isinstance(mark, str) or not mark.strip() or len(mark) > _MAX_MARK_CHARS:
-            raise _UnusualError(f"{key} is no text of 1 to {_MAX_MARK_CHARS} characters")
+            raise _UnusualError(f"{key} must be a text of 1 to {_MAX_MARK_CHARS} characters")
     return tuple(marks)
 
 
@@ -124,29 +124,29 @@ def _only(marks: tuple[str, ...]) -> str:
 
 
 def _transformed(transform: Any) -> tuple[Any, Any]:
-    """What becomes the name of a call, and what its arguments."""
+    """The templates for the name and the arguments of a call."""
     function = transform.get("function") if isinstance(transform, Mapping) else None
     if not isinstance(function, Mapping):
-        raise _UnusualError("its transform makes no function")
+        raise _UnusualError("its transform must make a function")
     return function.get("name"), function.get("arguments")
 
 
 def _key(text: Any) -> str:
-    """`K` of `{content.K}`."""
+    """Return `K` of `{content.K}`."""
     key = text.removeprefix("{content.").removesuffix("}") if isinstance(text, str) else ""
     if text != f"{{content.{key}}}" or not key.isidentifier():
-        raise _UnusualError("its transform is not of two keys of the content")
+        raise _UnusualError("its transform must use two keys of the content")
     return key
 
 
 def _around_name(pattern: Any) -> tuple[str, str]:
-    """The texts before and after the name, of a pattern that is these texts alone."""
+    """The texts before and after the name, for a pattern that is only these texts and the name."""
     if not isinstance(pattern, str) or len(pattern) > _MAX_MARK_CHARS:
-        raise _UnusualError("open_pattern is no short text")
+        raise _UnusualError(f"open_pattern must be a text of at most {_MAX_MARK_CHARS} characters")
     before, group, rest = pattern.partition(_NAME_GROUP)
     inside, closing, after = rest.partition(")")
     if not group or not closing or "(" in inside:
-        raise _UnusualError("open_pattern has no simple group of the name")
+        raise _UnusualError("open_pattern must have a simple group of the name")
     return _unescaped(before), _unescaped(after)
 
 
@@ -158,13 +158,13 @@ def _unescaped(pattern: str) -> str:
             at += 1
             char = _ESCAPED.get(pattern[at], pattern[at])
             if char.isalnum():
-                raise _UnusualError("open_pattern is more than a text with a name in it")
+                raise _UnusualError("open_pattern must be a text with a name in it")
         elif char in _SPECIAL or char == "\\":
-            raise _UnusualError("open_pattern is more than a text with a name in it")
+            raise _UnusualError("open_pattern must be a text with a name in it")
         chars.append(char)
         at += 1
     return "".join(chars)
 
 
-def _tell(reason: str) -> None:
+def _log_ignored(reason: str) -> None:
     logger.info("The checkpoint's response_template is not used: %s", reason)

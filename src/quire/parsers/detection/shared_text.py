@@ -1,17 +1,17 @@
-"""What texts have in common at their beginnings and ends."""
+"""Common beginnings and ends of texts."""
 
 from __future__ import annotations
 
 
 def shared_begin(first: str, *others: str) -> str:
-    """The longest text that all of them begin with."""
+    """The longest common prefix of all texts."""
     for other in others:
         first = first[: _num_equal(first, other)]
     return first
 
 
 def shared_end(first: str, second: str) -> str:
-    """The longest text that both end with."""
+    """The longest common suffix of both texts."""
     return shared_begin(first[::-1], second[::-1])[::-1]
 
 

@@ -1,4 +1,4 @@
-"""Formats by the kind of model, for chat templates that do not show how calls are written."""
+"""Formats by model type, for chat templates that do not show how calls are written."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ TOOLS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "smollm3": ("hermes",),
     "step3p5": ("step3p5",),
 }
-"""By `model_type`, the likeliest first; vLLM's names. Those without a row in `registry` are passed
-over."""
+"""Format names (vLLM's) by `model_type`, the likeliest first. Names that are not in `registry` are
+ignored."""
 
 REASONING_BY_TYPE: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("deepseek_v3",),
@@ -63,13 +63,13 @@ REASONING_BY_TYPE: dict[str, tuple[str, ...]] = {
     "qwen3_next": ("qwen3",),
     "seed_oss": ("seed_oss",),
 }
-"""The same of reasoning."""
+"""Reasoning format names by `model_type`."""
 
 
 def names_of(
     table: Mapping[str, tuple[str, ...]], hf_config: Mapping[str, Any], known: Container[str]
 ) -> tuple[str, ...]:
-    """The known formats of this kind of model, the likeliest first."""
+    """The known formats of this model type, the likeliest first."""
     kind = hf_config.get("model_type")
     names = table.get(kind, ()) if isinstance(kind, str) else ()
     return tuple(name for name in names if name in known)

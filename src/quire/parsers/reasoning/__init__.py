@@ -1,1 +1,1 @@
-"""How families of models mark their reasoning, and what of a prompt or a reply is reasoning."""
+"""Reasoning marks of model families, and detection of reasoning in prompts and replies."""

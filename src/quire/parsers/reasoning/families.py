@@ -7,10 +7,10 @@ from dataclasses import replace
 from quire.parsers.reasoning.tags import ReasoningTags
 
 _THINK = ReasoningTags("<think>", "</think>", ends_at_call=False)
-"""The answer keeps what looks like a tag."""
+"""The answer keeps text that looks like a tag."""
 _ALWAYS = replace(_THINK, is_implied=True)
 _QWEN = replace(_THINK, ends_at_call=True, answer_marks=("</think>",))
-"""Second ends are dropped."""
+"""Repeated end marks are dropped."""
 _TRIMMED = replace(_QWEN, keeps_space=False)
 _REPEATED = replace(_TRIMMED, may_repeat=True)
 _COHERE = ReasoningTags(
@@ -131,5 +131,5 @@ FAMILIES: dict[str, ReasoningTags] = {
     "step3": _ALWAYS,
     "step3p5": replace(_TRIMMED, is_implied=True),
 }
-"""Where several have the same tags, the first is the most general: it fits models of which only the
-tags are known."""
+"""If several families have the same tags, the first one is the most general: it is used for models
+of which only the tags are known."""

@@ -1,4 +1,4 @@
-"""Whether the text of a prompt ends within reasoning that the reply goes on with."""
+"""Detects whether the text of a prompt ends within reasoning that the reply continues."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _TURN_MARKS = (
     "[/INST]", "[/SYSTEM_PROMPT]", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>",
     "]~b]", "[e~[", "<seed:bos>", "<seed:eos>", "<assistant>", "<extra_id_1>", "<SPECIAL_11>",
 )  # fmt: skip
-"""Of templates whose marks of turns are not written like special tokens."""
+"""Turn marks of templates that do not write them like special tokens."""
 _WINDOW = 1024
 _LONGEST_MARK = 64
-"""Characters; of special tokens and turn marks."""
+"""Maximum length of special tokens and turn marks, in characters."""
 
 
 def mark_at_end(prompt: str, begins: tuple[str, ...], ends: tuple[str, ...]) -> bool | None:
-    """Whether the prompt ends with a begin (True) or an end of reasoning (False), apart from white
-    space; None: with neither."""
+    """Whether the prompt, without trailing white space, ends with a begin mark (True), an end mark
+    (False), or neither (None)."""
     tail = prompt[-_WINDOW:].rstrip()
     if tail.endswith(begins):
         return True
@@ -26,12 +26,12 @@ def mark_at_end(prompt: str, begins: tuple[str, ...], ends: tuple[str, ...]) -> 
 
 
 def last_mark(prompt: str, begins: tuple[str, ...], ends: tuple[str, ...]) -> bool | None:
-    """Whether the last mark in the prompt is a begin (True) or an end of reasoning (False). None:
-    the turn that the prompt ends in has neither.
+    """Whether the last reasoning mark in the prompt is a begin (True) or an end (False). None: the
+    last turn of the prompt has neither.
 
-    A turn's mark or any other special token between these tags and the end of the prompt means that
-    they belong to an earlier turn, or to what a user wrote. The prompt is read from its end, up to
-    the first mark found.
+    If a turn mark or another special token comes after the last reasoning mark, that mark belongs
+    to an earlier turn or to text of a user. The prompt is searched from its end, up to the first
+    mark found.
     """
     longest = max(_LONGEST_MARK, *(len(tag) for tag in (*begins, *ends)))
     high = len(prompt)
@@ -50,6 +50,6 @@ def last_mark(prompt: str, begins: tuple[str, ...], ends: tuple[str, ...]) -> bo
 
 
 def _last(text: str, marks: Iterable[str]) -> int:
-    """Where the last of these marks ends; -1 if there is none."""
+    """The position after the last of these marks; -1 if there is none."""
     places = ((text.rfind(mark), mark) for mark in marks)
     return max((at + len(mark) for at, mark in places if at >= 0), default=-1)

@@ -14,34 +14,35 @@ _OWN_TEXT = re.compile(r":[^\s<>{}'\"]{1,32}>")
 class ReasoningTags:
     """Reasoning between two tags, as the first part of a reply; the answer follows.
 
-    Without an end, all that follows the begin is reasoning. A second begin right after the first,
-    as where the prompt has one too, is dropped; so is an end before all else.
+    Without an end tag, all text after the begin tag is reasoning. A second begin tag right after
+    the first is dropped, because the prompt may contain one too. So is an end tag at the reply's
+    start.
     """
 
     begin: str
     end: str
     other_begins: tuple[str, ...] = ()
-    """Mean the same as `begin`."""
+    """Alternatives to `begin`."""
     other_ends: tuple[str, ...] = ()
-    """Mean the same as `end`."""
+    """Alternatives to `end`."""
     header: str = ""
-    """Follows the begin; is no part of the reasoning, and may be missing."""
+    """Optional text after the begin tag, which is not part of the reasoning."""
     is_implied: bool = False
-    """Whether a reply begins within the reasoning if neither prompt nor reply say so: families that
-    always reason, some of whose templates have the begin and some not."""
+    """Whether a reply begins within the reasoning if neither prompt nor reply has a tag. Set for
+    families that always reason but whose templates do not always write the begin tag."""
     ends_at_call: bool = True
-    """Whether a call of a tool ends the reasoning. What looks like a call and is none does not."""
+    """Whether a tool call ends the reasoning. Text that only looks like a call does not."""
     may_repeat: bool = False
-    """Whether reasoning may also begin within the answer, as often as it likes."""
+    """Whether reasoning may also begin within the answer, any number of times."""
     keeps_space: bool = True
     """Whether white space before the end is part of the reasoning."""
     answer_marks: tuple[str, ...] = ()
-    """Are dropped from the answer: what it stands in, and ends that follow the end."""
+    """Marks to drop from the answer: marks around it, and repeated end tags."""
     trims_answer: bool = False
     """Whether white space before the answer, and around `answer_marks`, is dropped."""
     is_content: bool = False
-    """Whether the reasoning is passed on as part of the answer, with its tags, for clients that
-    send it back."""
+    """Whether the reasoning is passed on with its tags as part of the answer, for clients that send
+    it back."""
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -54,8 +55,8 @@ class ReasoningTags:
         return (self.end, *self.other_ends)
 
     def spelled_in(self, text: str) -> ReasoningTags:
-        """These tags as a text, of a chat template or a prompt, has them: some checkpoints write
-        `<think:1a2b>` and `</think:1a2b>`, with a text of their own."""
+        """The tags as spelled in a chat template or a prompt: some checkpoints write `<think:1a2b>`
+        and `</think:1a2b>`, with a suffix of their own."""
         stem = self.begin.removesuffix(">")
         place = text.find(f"{stem}:")
         found = None if place < 0 else _OWN_TEXT.match(text, place + len(stem))
@@ -66,8 +67,8 @@ class ReasoningTags:
         return replace(self, begin=stem + found.group(), end=end, answer_marks=marks)
 
     def is_open_in(self, prompt: str, *, is_continued: bool = False) -> bool:
-        """Whether a reply to this prompt, a rendered text, begins within the reasoning.
-        `is_continued`: the prompt ends with what the model is to go on with."""
+        """Whether a reply to this rendered prompt begins within the reasoning. `is_continued`: the
+        prompt ends with text that the model continues."""
         headed = tuple(begin + self.header.rstrip() for begin in self.begins)
         find = last_mark if is_continued else mark_at_end
         is_open = find(prompt, (*self.begins, *headed), self.ends)

@@ -1,4 +1,4 @@
-"""How many tokens of a reply are reasoning, for its usage."""
+"""Counts the reasoning tokens of a reply, for its usage."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 
 class ReasoningTokenCount:
-    """Counts the tokens whose text begins within the reasoning: the tags are none of them.
+    """Counts the tokens whose text begins within the reasoning; tokens of the tags do not count.
 
-    What is reasoning is said by the parser of the reply, so that tokens are counted as the text is
-    told; in which parts they come changes nothing.
+    The spans of reasoning come from the reply's parser. The split of the tokens into pieces does
+    not affect the result.
     """
 
     def __init__(self, detokenizer: IncrementalDetokenizer) -> None:
-        """`detokenizer`: a new one, which gives the text that the parser gets."""
+        """`detokenizer`: a new one that produces the same text as the parser gets."""
         self._detokenizer = detokenizer
         self._length = 0
         self._begins = array("q")
-        """For each token the place of its text, in characters."""
+        """Position of each token's text, in characters."""
 
     def push(self, token_ids: Sequence[int]) -> None:
-        """More tokens of the reply."""
+        """Add more tokens of the reply."""
         for token_id in token_ids:
             self._begins.append(self._length)
             self._length += len(self._detokenizer.push((token_id,)))
 
     def count(self, spans: Iterable[tuple[int, int]]) -> int:
-        """Tokens so far in these `reasoning_spans` of the parser."""
+        """Number of tokens so far within these `reasoning_spans` of the parser."""
         begins = self._begins
         return sum(bisect_left(begins, end) - bisect_left(begins, begin) for begin, end in spans)

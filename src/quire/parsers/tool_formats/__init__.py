@@ -1,2 +1,2 @@
-"""How families of models write calls of tools: a file for each syntax. In `json/`, arguments are
-JSON as the model writes them."""
+"""How families of models write tool calls: one file per syntax. In `json/`, arguments are JSON as
+the model writes them."""

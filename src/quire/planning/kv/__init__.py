@@ -1,1 +1,1 @@
-"""What is settled about K/V: what shapes its bits, and where it is kept beyond the block pool."""
+"""Planning of K/V: what determines its bits, and where it is kept besides the block pool."""

@@ -1,6 +1,6 @@
-"""`AskedStore`: what the arguments say of the KV store, under Quire's names and vLLM's.
+"""`AskedStore`: the KV store's settings from the arguments, by Quire's names and vLLM's.
 
-Called by `gather_facts`, which looks at the place that it names. Knows no model and no machine.
+Called by `gather_facts`, which then examines the directory. Knows no model and no machine.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _MOST_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class AskedStore:
-    """Of each tier: as the user wants it; None: by default."""
+    """The user's settings for each tier; None: use the default."""
 
     is_off: bool
     is_named: bool
-    """Whether an argument asks for the store, so that it does not go without a warning."""
+    """Whether an argument asks for the store; if so, a missing store is logged as a warning."""
     path: Path | None
     disk_bytes: int | None
     memory_bytes: int
     memory_name: str
-    """The argument that says so."""
+    """Name of the argument that set `memory_bytes`."""
     remotes: tuple[str, ...]
     tenant_bytes: int | None
     ttl_s: float | None
@@ -37,8 +37,8 @@ class AskedStore:
 
 
 def asked_store(args: EngineArgs) -> AskedStore:
-    """Raises ConfigError for values that mean nothing here, and for arguments that contradict
-    each other."""
+    """Collect the settings. Raises ConfigError for unsupported values and for arguments that
+    contradict each other."""
     connector = connector_store(args.kv_transfer_config)
     tiers = {
         "kv_store_path": args.kv_store_path,
@@ -75,24 +75,25 @@ def _check_numbers(args: EngineArgs) -> None:
     for name in ("kv_store_size", "kv_store_memory", "kv_offloading_size", "swap_space"):
         value = getattr(args, name)
         if value is not None and value < 0:
-            raise ConfigError(f"{name} must not be negative, got {value}; 0 is none")
+            raise ConfigError(f"{name} must not be negative, got {value}; use 0 to disable it")
         if value is not None and value > _MOST_BYTES:
-            raise ConfigError(f"{name} is larger than any machine, got {value}; 0 is none")
+            raise ConfigError(
+                f"{name} must be at most {_MOST_BYTES}, got {value}; use 0 to disable it"
+            )
     if args.kv_store_tenant_size is not None and not 0 < args.kv_store_tenant_size <= _MOST_BYTES:
         raise ConfigError(
             f"kv_store_tenant_size must be more than 0 bytes, got {args.kv_store_tenant_size}; "
-            "leave it out to let a tenant have all"
+            "leave it out for no limit per tenant"
         )
     if args.kv_store_ttl is not None and args.kv_store_ttl <= 0:
         raise ConfigError(
             f"kv_store_ttl must be more than 0 seconds, got {args.kv_store_ttl}; leave it out to "
-            "keep K/V as long as there is room"
+            "keep K/V until its room is needed"
         )
     if args.kv_offloading_backend != "native":
         raise ConfigError(
-            f"kv_offloading_backend={quoted(args.kv_offloading_backend)} is not supported: K/V is "
-            "kept by Quire itself; use native, and for what others share kv_store_path or "
-            "kv_store_url"
+            f"kv_offloading_backend={quoted(args.kv_offloading_backend)} is not supported: "
+            "Quire keeps K/V itself; use native, and set kv_store_path or kv_store_url to share K/V"
         )
 
 
@@ -115,7 +116,7 @@ def _disk_bytes(args: EngineArgs, connector: ConnectorStore | None) -> int | Non
 
 
 def _memory(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, int]:
-    """The argument that speaks of memory, and what it says."""
+    """Return the name and the value of the argument that sets the memory tier's size."""
     sizes = {
         "kv_store_memory": args.kv_store_memory or 0,
         "kv_offloading_size": int((args.kv_offloading_size or 0) * GiB),
@@ -125,14 +126,14 @@ def _memory(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, in
     given = {name: size for name, size in sizes.items() if size}
     if len(set(given.values())) > 1:
         listed = " and ".join(f"{name} ({format_bytes(size)})" for name, size in given.items())
-        raise ConfigError(f"{listed} are sizes of one tier, the memory's; give one of them")
+        raise ConfigError(f"{listed} all set the size of the memory tier; give one of them")
     return next(iter(given.items()), ("kv_store_memory", 0))
 
 
 def _remotes(args: EngineArgs, connector: ConnectorStore | None) -> tuple[str, ...]:
     found = tuple(args.kv_store_url or ()) + (connector.remotes if connector else ())
     for url in found:
-        from quire.kvstore.tiers.registry import scheme_of  # most engines have no such tier
+        from quire.kvstore.tiers.registry import scheme_of  # only engines with remote tiers need it
 
         try:
             scheme_of(url)

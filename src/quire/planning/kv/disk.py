@@ -1,4 +1,4 @@
-"""What is found where the KV store's files go: part of the facts. Nothing is made or written."""
+"""Examines where the KV store's files would go: part of the facts. Creates and writes nothing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from quire.planning.kv.asked import AskedStore
 
 @dataclass(frozen=True, slots=True)
 class StoreDisk:
-    """The directory of chunk files, which need not be there yet."""
+    """The directory of chunk files, which need not exist yet."""
 
     path: Path | None
-    """None: there is no place for it."""
+    """None: the default directory cannot be determined."""
     free_bytes: int = 0
-    """Of its file system, for this user."""
+    """Free space of its file system for this user."""
     problem: str = ""
-    """Why it cannot be used; "" if it can."""
+    """Why the directory cannot be used; "" if it can."""
 
 
 def store_disk(asked: AskedStore) -> StoreDisk:
-    """Of the directory that was asked for, or of `kv` in Quire's cache."""
+    """Examine the requested directory, or `kv` in Quire's cache directory."""
     path = asked.path
     if path is None:
         try:
@@ -39,7 +39,7 @@ def store_disk(asked: AskedStore) -> StoreDisk:
     except OSError as error:
         return StoreDisk(path, problem=f"{quoted(str(place))}: {error.strerror}")
     if not place.is_dir():
-        return StoreDisk(path, problem=f"{quoted(str(place))} is no directory")
+        return StoreDisk(path, problem=f"{quoted(str(place))} is not a directory")
     if not os.access(place, os.W_OK | os.X_OK):
-        return StoreDisk(path, problem=f"{quoted(str(place))} may not be written to")
+        return StoreDisk(path, problem=f"{quoted(str(place))} is not writable")
     return StoreDisk(path, stat.f_bavail * stat.f_frsize)

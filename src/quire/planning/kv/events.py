@@ -1,4 +1,4 @@
-"""`kv_events_config`: where it is told which blocks are kept. Called by `gather_facts`."""
+"""`kv_events_config`: where KV events are published. Called by `gather_facts`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _IPC = re.compile(r"ipc://[^\0]{1,100}")
 
 
 def kv_events_config(given: Mapping[str, Any] | None) -> KVEventsConfig | None:
-    """None: nobody is told. Raises ConfigError for unknown fields and values that cannot work."""
+    """Check the configuration. None: KV events are off. Raises ConfigError for unknown fields and
+    invalid values."""
     fields = {name: value for name, value in (given or {}).items() if value is not None}
     for name, value in fields.items():
         if name not in _TYPES:
@@ -31,7 +32,7 @@ def kv_events_config(given: Mapping[str, Any] | None) -> KVEventsConfig | None:
             raise _error(f"{name}={quoted(value)} must be of type {_TYPES[name].__name__}")
     config = KVEventsConfig(**fields)
     if config.publisher not in (None, "null", "zmq"):
-        raise _error(f"publisher={quoted(config.publisher)} is not known, use zmq or null")
+        raise _error(f"publisher={quoted(config.publisher)} is not known; use zmq or null")
     if not config.enable_kv_cache_events or config.publisher == "null":
         return None
     _check_endpoint("endpoint", config.endpoint)
@@ -41,14 +42,14 @@ def kv_events_config(given: Mapping[str, Any] | None) -> KVEventsConfig | None:
         if not 1 <= getattr(config, name) <= _MOST:
             raise _error(f"{name} must be from 1 to {_MOST}, got {getattr(config, name)}")
     if len(config.topic.encode("utf-8", "surrogatepass")) > _MAX_TOPIC:
-        raise _error(f"topic is longer than {_MAX_TOPIC} bytes")
+        raise _error(f"topic must have at most {_MAX_TOPIC} bytes")
     return dataclasses.replace(config, publisher="zmq")
 
 
 def _check_endpoint(name: str, endpoint: str) -> None:
     tcp = _TCP.fullmatch(endpoint)
     if not (_IPC.fullmatch(endpoint) or (tcp and 1 <= int(tcp[2]) <= 65535)):
-        raise _error(f"{name}={quoted(endpoint)} is not tcp://HOST:PORT or ipc://PATH")
+        raise _error(f"{name}={quoted(endpoint)} must be tcp://HOST:PORT or ipc://PATH")
 
 
 def _error(what: str) -> ConfigError:

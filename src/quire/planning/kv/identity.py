@@ -1,8 +1,8 @@
-"""`kv_fingerprint`: names everything that shapes the bits of K/V.
+"""`kv_fingerprint`: identifies everything that determines the bits of K/V.
 
-Equal fingerprints mean equal bits for equal tokens, in any process and on any machine, so that
-K/V can be kept in files and shared. What may make a difference is a part, even where it seldom
-does. The model's name and place are none.
+Equal fingerprints mean equal bits for equal tokens, in any process and on any machine, so that K/V
+can be kept in files and shared. It includes everything that may make a difference, even rarely. It
+does not include the model's name and path.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from quire.backends.base import Capabilities
 
 _IRRELEVANT = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})
-"""Keys of config.json that do not reach the program. What is computed in is `ModelConfig.dtype`."""
+"""Keys of config.json that do not influence the program. The dtype of the computation is
+`ModelConfig.dtype`."""
 
 
 def kv_fingerprint(
     model: ModelConfig, cache: CacheConfig, backend: Capabilities, weights: str
 ) -> str:
-    """64 hex digits. `weights`: their `weights_digest`. The block size and the format of K/V are
-    in `kvcache.model_root`."""
+    """Return 64 hex digits. `weights`: the `weights_digest`. `kvcache.model_root` adds the block
+    size and the format of K/V."""
     parts = {
         "quire": __version__,
         "backend": [backend.name, backend.build],
@@ -45,7 +46,8 @@ def kv_fingerprint(
 
 
 def reread_fingerprint(config: EngineConfig, backend: Capabilities) -> str:
-    """That of the weights that are in the files now: they may be others than at the start."""
+    """Return the fingerprint of the weights that are in the files now, which may have changed since
+    the start."""
     weights = weights_digest(config.model.path, config.model.weights)
     return kv_fingerprint(config.model, config.cache, backend, weights)
 

@@ -1,4 +1,4 @@
-"""`settle_store`: the tiers of the KV store and their bounds. Pure: nothing is read here."""
+"""`settle_store`: settles the tiers of the KV store and their limits. Pure: it reads nothing."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from quire.units import GiB, MiB, format_bytes
 
 MAX_CHUNK_BYTES = 8 * MiB
 MAX_CHUNK_TOKENS = 64
-"""Two prompts share whole chunks alone of what they have in common."""
+"""Limit for a chunk's tokens. Prompts share only the whole chunks of their common prefix, so chunks
+must be short."""
 MAX_DEFAULT_BYTES = 20 * GiB
 DEFAULT_SHARE = 10
-"""By default chunk files take at most one part in so many of the free disk."""
+"""By default chunk files use at most 1 / `DEFAULT_SHARE` of the free disk space."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettledStore:
-    """The store, or why there is none."""
+    """The settled store, or the reason why there is none."""
 
     config: KVStoreConfig | None
     reason: str = ""
-    """Why there is no store, or not all of it."""
+    """Why there is no store, or why a tier is missing."""
 
 
 def settle_store(
@@ -36,10 +37,10 @@ def settle_store(
     weights: WeightSource,
     available_bytes: int,
 ) -> SettledStore:
-    """`available_bytes`: of the machine's memory. Raises ConfigError for a tier that was asked for
-    and has no room for a chunk, and for one that the machine has no room for."""
+    """Settle the store. `available_bytes`: available memory of the machine. Raises ConfigError for
+    a requested tier that is smaller than a chunk or larger than the memory."""
     if asked.is_off:
-        return SettledStore(None, "it is switched off")
+        return SettledStore(None, "the KV store is off")
     if not cache.enable_prefix_caching:
         return SettledStore(None, "prefix caching is off")
     if weights == "dummy" and not asked.is_named:
@@ -49,8 +50,8 @@ def settle_store(
     _check_room(asked.memory_name, asked.memory_bytes, chunk_bytes)
     if asked.memory_bytes > available_bytes:
         raise ConfigError(
-            f"{asked.memory_name} is {format_bytes(asked.memory_bytes)}, and "
-            f"{format_bytes(available_bytes)} are available; give less, or 0 for none"
+            f"{asked.memory_name} is {format_bytes(asked.memory_bytes)}, but only "
+            f"{format_bytes(available_bytes)} are available; give less, or 0 to disable it"
         )
     _check_room("kv_store_size", asked.disk_bytes or 0, chunk_bytes)
     _check_room("kv_store_tenant_size", asked.tenant_bytes or 0, chunk_bytes)
@@ -73,7 +74,7 @@ def settle_store(
 
 
 def chunk_blocks(block_bytes: int, block_size: int) -> int:
-    """The largest power of two of blocks that has at most 8 MiB and 64 tokens; at least 1."""
+    """Return the largest power of two of blocks with at most 8 MiB and 64 tokens; at least 1."""
     most = min(MAX_CHUNK_BYTES // block_bytes, MAX_CHUNK_TOKENS // block_size)
     return 1 << max(0, most.bit_length() - 1)
 
@@ -81,34 +82,37 @@ def chunk_blocks(block_bytes: int, block_size: int) -> int:
 def _check_room(what: str, num_bytes: int, chunk_bytes: int) -> None:
     if 0 < num_bytes < chunk_bytes:
         raise ConfigError(
-            f"{what} is {format_bytes(num_bytes)}, and one chunk takes "
-            f"{format_bytes(chunk_bytes)}; give more, or 0 for none"
+            f"{what} is {format_bytes(num_bytes)}, but one chunk needs "
+            f"{format_bytes(chunk_bytes)}; give more, or 0 to disable it"
         )
 
 
 def _disk_bytes(asked: AskedStore, disk: StoreDisk, chunk_bytes: int) -> tuple[int, str]:
-    """Most bytes of files; 0 with the reason for no files."""
+    """Return the limit for the files' bytes, or 0 with the reason why there are no files."""
     if asked.disk_bytes == 0:
         return 0, "kv_store_size is 0"
     if disk.problem:
         if asked.path or asked.disk_bytes:
-            raise ConfigError(f"kv_store_path: {disk.problem}; name another directory")
+            raise ConfigError(f"kv_store_path: {disk.problem}; give another directory")
         return 0, disk.problem
     if asked.disk_bytes:
         return asked.disk_bytes, ""
     num_bytes = min(MAX_DEFAULT_BYTES, disk.free_bytes // DEFAULT_SHARE)
     if num_bytes < chunk_bytes:
-        return 0, f"the disk has {format_bytes(disk.free_bytes)} free; kv_store_size takes more"
+        return (
+            0,
+            f"the disk has {format_bytes(disk.free_bytes)} free; set kv_store_size",
+        )
     return num_bytes, ""
 
 
 def describe(store: KVStoreConfig) -> list[str]:
-    """A tier each, for people."""
+    """Return a description of each tier for users."""
     tiers = []
     if store.memory_bytes:
         tiers.append(f"{format_bytes(store.memory_bytes)} of memory")
     if store.disk_path:
-        # A path may hold bytes that are no UTF-8; a log is text.
+        # The path may contain bytes that are not UTF-8, but the log is text.
         shown = str(store.disk_path).encode("utf-8", "backslashreplace").decode()
         tiers.append(f"up to {format_bytes(store.disk_bytes)} in {shown}")
     return [*tiers, *map(redact_url, store.remotes)]

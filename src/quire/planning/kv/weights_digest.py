@@ -1,9 +1,9 @@
-"""`weights_digest`: names the weights of a model without reading all of them.
+"""`weights_digest`: identifies the weights of a model without reading all of them.
 
-Of each file: its size, its header, and pieces of its contents, at least one of every tensor where
-the header says where tensors lie. Training changes numbers all over a tensor, and so is seen; a
-change of a few numbers may not be. Names of directories and times are no part of it: a copy has the
-same digest. Knows no engine.
+For each file it covers the size, the header, and pieces of the contents, at least one of every
+tensor if the header has their offsets. Training changes numbers all over a tensor, so the digest
+changes; it may miss a change of a few numbers. Names of directories and times are not covered: a
+copy has the same digest.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from quire.weights.sharded import MAX_INDEX_BYTES
 
 _PIECE_BYTES = 4 * KiB
 _NUM_SPREAD = 64
-"""Pieces at even distances over a file, beside those of its tensors."""
+"""Evenly spaced pieces of a file, in addition to those of its tensors."""
 _NUM_SPREAD_ALONE = 512
-"""Where the header does not say where tensors lie."""
+"""Number of evenly spaced pieces if the header has no offsets of tensors."""
 _TAIL_BYTES = 64 * KiB
-"""Of PyTorch's files: the directory of the archive, with a checksum of each tensor."""
+"""Bytes read at the end. PyTorch's files have the archive's directory there, with a checksum of
+each tensor."""
 _WHOLE_BYTES = MiB
-"""Smaller files are read whole."""
+"""Files up to this size are read completely."""
 
 Place = tuple[int, int]
 """Offset and length of a piece, in bytes."""
 
 
 def weights_digest(path: Path, weights: WeightSource) -> str:
-    """Of the weights in a model directory; of what random numbers are made of for `dummy`.
+    """Return the digest of the weights in a model directory; for `dummy`, a name of the random
+    generator.
 
-    "" where there are none, or they cannot be found: loading them says why.
+    Returns "" if the weights are missing or cannot be found; loading reports the reason.
     """
     if weights == "dummy":
         return f"dummy NumPy {np.__version__}"
@@ -56,7 +58,8 @@ def weights_digest(path: Path, weights: WeightSource) -> str:
 
 
 def _file_digest(path: Path) -> str:
-    """Raises OSError, or CheckpointError for packed weights that cannot be read."""
+    """Return the digest of a file. Raises OSError, or CheckpointError for unreadable packed
+    weights."""
     state = hashlib.sha256()
     with path.open("rb") as file:
         descriptor = file.fileno()
@@ -68,12 +71,12 @@ def _file_digest(path: Path) -> str:
 
 
 def _places(path: Path, descriptor: int, size: int) -> Iterator[Place]:
-    """What of a file is read, each place inside it."""
+    """Yield the pieces of a file that are read."""
     if size <= _WHOLE_BYTES or path.suffix == ".json":
         yield 0, min(size, MAX_INDEX_BYTES)
         return
     if path.name == PACKED_NAME:
-        yield 0, min(size, _PIECE_BYTES)  # with the digest of the header at the end
+        yield 0, min(size, _PIECE_BYTES)  # includes the header's end, where its digest is
         tensors = [(one.offset, one.num_bytes) for one in read_packed_header(path).sections]
     elif path.suffix == ".gguf":
         placed = read_header(path).tensors.values()
@@ -95,7 +98,7 @@ def _safetensors_header(descriptor: int, size: int) -> bytes:
 
 
 def _tensors(header: bytes) -> list[Place]:
-    """Where the tensors of a safetensors file lie; none where the header is damaged."""
+    """Return the places of the tensors in a safetensors file; empty if the header is damaged."""
     try:
         entries = parse_json_object(header, "") if header else {}
     except CheckpointError:
@@ -113,13 +116,13 @@ def _span(entry: Any) -> Place | None:
 
 
 def _middle(offset: int, length: int, size: int) -> Iterator[Place]:
-    """The middle of a tensor, if it lies in the file."""
+    """Yield the middle of a tensor if the tensor lies in the file."""
     if length > 0 and offset + length <= size:
         piece = min(length, _PIECE_BYTES)
         yield offset + (length - piece) // 2, piece
 
 
 def _spread(size: int, count: int) -> Iterator[Place]:
-    """Pieces at even distances, the first and the last at the ends."""
+    """Yield evenly spaced pieces, including the start and the end of the file."""
     for index in range(count):
         yield index * (size - _PIECE_BYTES) // (count - 1), _PIECE_BYTES

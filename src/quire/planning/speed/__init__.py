@@ -1,1 +1,1 @@
-"""What speed to expect of a model here, before its weights are read."""
+"""Estimates of a model's speed on this machine, before its weights are read."""

@@ -1,4 +1,4 @@
-"""The steps that are timed: so many requests that generate, or one prompt."""
+"""Batches of the timed steps: decoding of several requests, or one prompt."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from quire.units import ceil_div
 
 
 def decode_step(kv: KVCacheSpec, num_requests: int, context: int, vocab_size: int) -> StepBatch:
-    """One token of each request, behind `context` others."""
+    """Return a step with one token per request after `context` earlier tokens."""
     return _step(kv, num_requests, context, 1, vocab_size)
 
 
 def prompt_step(kv: KVCacheSpec, num_tokens: int, vocab_size: int) -> StepBatch:
-    """A whole prompt, of which the next token is chosen."""
+    """Return a step with a whole prompt and the choice of its next token."""
     return _step(kv, 1, 0, num_tokens, vocab_size)
 
 
 def blocks_needed(kv: KVCacheSpec, num_requests: int, context: int) -> int:
-    """Blocks of a step in which each request has `context` tokens and the one it computes."""
+    """Return the number of blocks for a step whose requests have `context` tokens and compute one
+    more."""
     return num_requests * len(kv.layout.groups) * ceil_div(context + 1, kv.block_size)
 
 
 def _step(kv: KVCacheSpec, num_requests: int, context: int, new: int, vocab_size: int) -> StepBatch:
-    """`new` tokens of each request. Tokens are chosen as by default: at temperature 1."""
+    """Return a step with `new` tokens per request. Sampling uses the default: temperature 1."""
     num_tokens = num_requests * new
     entries = ceil_div(context + new, kv.block_size)
     shape = (num_requests, len(kv.layout.groups), entries)

@@ -1,7 +1,7 @@
-"""The speed to expect here of a model, in each format that its weights may have.
+"""Expected speed of a model on this machine, for each possible format of its weights.
 
-Called by `quire explain`. Weights are not read, so that a directory with config.json alone is
-enough: steps are timed with made-up ones.
+Called by `quire explain`. Weights are not read, so that a directory with only config.json is
+enough: steps are timed with made-up weights.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ STREAMS = (1, 8, 32)
 _CONTEXT = 256
 _PROMPT = 512
 _LEAST_S = 0.2
-"""Steps of one size are repeated for so long."""
+"""Minimum duration for which steps of one size are repeated."""
 _STEP_S = 0.0001
 _REQUEST_S = 0.000005
-"""What the engine takes of a step beside the model, in Python: each step, and for each request in
-it. From steps of a model that takes next to nothing, and a cache that a large one has emptied."""
+"""Time of the engine's Python code per step, and per request of a step, outside the model. Measured
+with a very small model, after the caches were emptied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of one format. Tokens per second."""
+    """Speed of one format, in tokens per second."""
 
     name: str
-    """What `quantization` would be; the dtype where it is left out."""
+    """Value of `quantization`; the dtype if there is none."""
     weight_bytes: int
     streams: dict[int, float]
-    """By the number of requests that generate at once: tokens of all of them together."""
+    """Total tokens per second, by the number of requests that generate at once."""
     prompt: float
     work: dict[int, Work]
-    """Of a step with so many requests."""
+    """Work of a decoding step, by the number of requests."""
     prompt_work: Work
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """For all formats."""
+    """Results for all formats."""
 
     speeds: tuple[Speed, ...]
     left_out: tuple[tuple[str, str], ...]
-    """Formats that cannot be had here, and why."""
+    """Formats that are not possible here, and why."""
     context: int
-    """Tokens that each request has before the one that it generates."""
+    """Number of tokens of each request before the generated one."""
     prompt: int
-    """Tokens of the prompt."""
+    """Number of tokens of the prompt."""
     not_timed: str = ""
-    """Why there are no speeds, if there are none."""
+    """Why there are no speeds; "" if there are."""
 
 
 def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expected:
-    """Of what `plan` settled, and of the other formats that these arguments could name.
+    """Time the format that `plan` settled and the other formats that these arguments allow.
 
-    Takes about a second for each.
+    Takes about a second per format.
     """
     sizes = _sizes(plan)
     speeds, left_out = [], []
@@ -80,8 +80,8 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
 def _formats(
     args: EngineArgs, plan: EnginePlan, usage: Usage
 ) -> Iterator[tuple[str, EnginePlan | DoesNotFitError]]:
-    """The plan of each format, or why it does not fit; the asked one first. A checkpoint that is
-    quantised, or packed, has no other than its own."""
+    """Yield the plan of each format, or why it does not fit; the requested one first. A quantised
+    or packed checkpoint has only its own format."""
     model = plan.config.model
     own = model.quantization or _shipped_name(plan) or model.dtype
     for quantization in dict.fromkeys((model.quantization, None, *MEANINGS)):
@@ -93,12 +93,12 @@ def _formats(
             yield quantization or model.dtype, settle(changed, usage, plan.facts)
         except DoesNotFitError as error:
             yield quantization or model.dtype, error
-        except ConfigError:  # the checkpoint or the backend has no such format
+        except ConfigError:  # the checkpoint or the backend does not support the format
             continue
 
 
 def _shipped_name(plan: EnginePlan) -> str | None:
-    """The format of most weights, if the checkpoint holds them quantised."""
+    """Return the format of most weights if the checkpoint is quantised, else None."""
     sizes: dict[str, int] = {}
     for param in plan.compiled.program.params():
         sizes[str(param.format)] = sizes.get(str(param.format), 0) + param.num_elements
@@ -107,29 +107,29 @@ def _shipped_name(plan: EnginePlan) -> str | None:
 
 
 class ExpectedRates:
-    """Of the plan of one format: times steps when asked. To be closed."""
+    """Times steps of one plan on demand. Must be closed."""
 
     def __init__(self, plan: EnginePlan, least_s: float) -> None:
-        """Steps of one size are repeated for `least_s`. Raises BackendError where the backend does
-        not time steps."""
+        """Repeat steps of one size for `least_s`. Raises BackendError if the backend cannot time
+        steps."""
         self._prompt = _sizes(plan).prompt
         self._timer = StepTimer(plan.compiled, plan.facts.backend, _sizes(plan), least_s)
 
     def streams(self, count: int) -> float:
-        """Tokens per second of `count` requests that generate, together."""
+        """Return the total tokens per second of `count` requests that generate."""
         return count / (self._timer.decode_seconds(count) + _STEP_S + count * _REQUEST_S)
 
     def prompt(self) -> float:
-        """Tokens per second of a prompt."""
+        """Return the tokens per second of a prompt."""
         return self._prompt / (self._timer.prompt_seconds() + _STEP_S + _REQUEST_S)
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Free the memory."""
         self._timer.close()
 
 
 def speed_of(name: str, plan: EnginePlan) -> Speed:
-    """Of the plan of one format. Raises BackendError where the backend does not time steps."""
+    """Time the plan of one format. Raises BackendError if the backend cannot time steps."""
     backend, compiled, sizes = plan.facts.backend, plan.compiled, _sizes(plan)
     with closing(ExpectedRates(plan, _LEAST_S)) as rates:
         streams = {count: rates.streams(count) for count in STREAMS}

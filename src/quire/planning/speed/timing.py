@@ -1,7 +1,7 @@
-"""Times steps of a model with made-up weights and a few of its layers.
+"""Times steps of a model with made-up weights and only a few of its layers.
 
-A layer that is like another takes as long, so that the time of a step of the whole model follows
-from that of a few layers. As many are run as read far more than caches hold.
+Layers of the same kind take the same time, so the time of a whole step follows from that of a few
+layers. The number of layers is chosen so that they read far more than the caches hold.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.units import MiB
 
 _READ_BYTES = 160 * MiB
-"""Of weights that one token reads, in a step that is timed: what the next step reads again must
-have left the caches."""
+"""Minimum bytes of weights that one token reads in a timed step: data that the next step reads
+again must have left the caches."""
 _LEAST_STEPS = 3
 _FILL_BLOCKS = 64
-"""KV blocks that are written at once."""
+"""Number of KV blocks written at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of the steps that will be timed."""
+    """Sizes of the timed steps."""
 
     most_requests: int
     context: int
-    """Tokens of each request before the one that a step computes."""
+    """Number of tokens of each request before the one that a step computes."""
     prompt: int
 
 
 class StepTimer:
-    """A model that stands in for the whole one. To be closed."""
+    """A compiled model with fewer layers that stands in for the whole one. Must be closed."""
 
     def __init__(self, plan: CompilePlan, backend: Backend, sizes: Sizes, least_s: float) -> None:
-        """Steps of one size are repeated for `least_s`. Raises BackendError where the backend does
-        not time steps."""
+        """Repeat steps of one size for `least_s`. Raises BackendError if the backend cannot time
+        steps."""
         self._sizes = sizes
         self._least_s = least_s
         self._few = _few_layers(plan, backend)
@@ -64,17 +64,17 @@ class StepTimer:
         self._fill_cache(backend.kv_block_bytes(program, self._kv))
 
     def decode_seconds(self, num_requests: int) -> float:
-        """A step of the whole model with a token of each request."""
+        """Return the time of a step of the whole model with one token per request."""
         vocab_size = self._few.program.vocab_size
         return self._seconds(decode_step(self._kv, num_requests, self._sizes.context, vocab_size))
 
     def prompt_seconds(self) -> float:
-        """A step of the whole model with one prompt."""
+        """Return the time of a step of the whole model with one prompt."""
         vocab_size = self._few.program.vocab_size
         return self._seconds(prompt_step(self._kv, self._sizes.prompt, vocab_size))
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Free the memory."""
         self._model.close()
 
     def __enter__(self) -> StepTimer:
@@ -90,21 +90,21 @@ class StepTimer:
 
     def _seconds(self, batch: StepBatch) -> float:
         begin = time.perf_counter()
-        self._model.step(batch)  # takes memory and fills caches
+        self._model.step(batch)  # warm-up: allocates memory and fills caches
         first = time.perf_counter() - begin
         num_steps = max(_LEAST_STEPS, math.ceil(self._least_s / first))
         begin = time.perf_counter()
         times = self._model.op_seconds(batch, num_steps)
-        beside = (time.perf_counter() - begin) / num_steps - sum(one for _, one in times)
+        outside_ops = (time.perf_counter() - begin) / num_steps - sum(one for _, one in times)
         stands_for: Mapping[int, float] = self._few.stands_for
         ops = sum(
             seconds * (1.0 if place.layer is None else stands_for[place.layer])
             for place, seconds in times
         )
-        return ops + max(beside, 0.0)
+        return ops + max(outside_ops, 0.0)
 
     def _fill_cache(self, block_bytes: int) -> None:
-        """Memory that was never written to is not read: numbers of about 0.01."""
+        """Write numbers of about 0.01: reading memory that was never written would be too fast."""
         data = np.resize(np.array([0x3C, 0x3B, 0xBC], np.uint8), (_FILL_BLOCKS, block_bytes))
         for begin in range(0, self._kv.num_blocks, _FILL_BLOCKS):
             ids = np.arange(begin, min(begin + _FILL_BLOCKS, self._kv.num_blocks), dtype=np.int32)
@@ -112,7 +112,7 @@ class StepTimer:
 
 
 def _few_layers(plan: CompilePlan, backend: Backend) -> FewerLayers:
-    """As few as read `_READ_BYTES`, or all."""
+    """Return the program with the fewest layers that read `_READ_BYTES`, or with all layers."""
 
     def is_enough(program: Program) -> bool:
         return backend.weight_bytes(some_tokens(program, 1), plan.options.dtype) >= _READ_BYTES

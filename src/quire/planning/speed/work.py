@@ -1,4 +1,4 @@
-"""What a step reads and computes, counted from the program."""
+"""Counts what a step reads and computes, from the program."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from quire.program import Attention, Experts, Linear, Logits, Program, TakeRows,
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of one step of the whole model."""
+    """Work of one step of the whole model."""
 
     weight_bytes: int
-    """Weights that are read, each once."""
+    """Bytes of weights that are read, each weight once."""
     kv_bytes: int
-    """Keys and values of earlier tokens that are read."""
+    """Bytes of keys and values of earlier tokens that are read."""
     operations: int
-    """Multiplications and additions of products and attention, each counted."""
+    """Multiplications plus additions in matrix products and attention."""
 
 
 def work_of_step(
     plan: CompilePlan, backend: Backend, num_requests: int, context: int, new: int
 ) -> Work:
-    """`new` tokens of each request behind `context` others; one token of each is chosen.
+    """Count a step with `new` tokens per request after `context` earlier ones, and one token chosen
+    per request.
 
-    Of experts as many are counted as are read on average where all are equally likely.
+    For experts it counts the average number that are read if all are equally likely.
     """
     return Work(
         backend.weight_bytes(some_tokens(plan.program, num_requests * new), plan.options.dtype),
@@ -38,7 +39,7 @@ def work_of_step(
 
 
 def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:
-    """Of one request. A layer with a window reads no more than that."""
+    """Bytes of one request. A layer with a sliding window reads at most its window."""
     layout = plan.kv.layout
     per_layer = backend.kv_block_bytes(plan.program, plan.kv) / plan.kv.block_size
     per_layer /= layout.num_slots
@@ -51,7 +52,8 @@ def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:
 
 
 def _operations(program: Program, context: int, new: int) -> Iterator[int]:
-    """Of one request, op by op. Behind the last attention only the chosen token is computed."""
+    """Yield the operations of each op for one request. After the last attention only the chosen row
+    is computed."""
     taken: set[str] = set()
     for op in program.ops:
         is_taken = isinstance(op, TakeRows) or any(v.name in taken for v in op.inputs())

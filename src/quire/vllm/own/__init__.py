@@ -1,1 +1,1 @@
-"""What scripts use of vLLM besides the engine: small things under vLLM's names."""
+"""Parts of vLLM besides the engine that scripts use, under vLLM's names."""

@@ -1,4 +1,4 @@
-"""`python -m quire.vllm`: starts Python again so that `import vllm` gives Quire, or runs one of
+"""`python -m quire.vllm`: restarts Python so that `import vllm` imports Quire, or runs one of
 vLLM's commands."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ usage: python -m {_MODULE} SCRIPT arguments...
        python -m {_MODULE} -c CODE arguments...
        python -m {_MODULE} COMMAND options...
 
-Runs a program written for vLLM {VLLM_VERSION}, unchanged, on Quire: `import vllm` gives Quire in it
-and in the processes that it starts, and `vllm` is their command of that name. COMMAND is one of
+Runs an unchanged program written for vLLM {VLLM_VERSION} on Quire. In the program and the processes
+that it starts, `import vllm` imports Quire, and the command `vllm` runs Quire. COMMAND is one of
 vLLM's: serve, chat, complete, bench, run-batch, collect-env."""
 
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_line(argv: Sequence[str] | None = None) -> int:
-    """What vLLM's command `vllm` does. Returns the exit code."""
+    """Runs vLLM's command `vllm`. Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["-v"], ["-V"], ["--version"]):
         print(VLLM_VERSION)
@@ -62,19 +62,19 @@ def _problem(word: str) -> str:
     """Why this process cannot become a program that begins with `word`; empty if it can."""
     if not word.startswith("-") and not Path(word).exists():
         hint = did_you_mean(word, _command_names())
-        return f"there is no file {word!r}, and no command of that name{hint}"
+        return f"{word!r} must be a file or a command{hint}"
     if sys.flags.ignore_environment or sys.flags.no_site:
-        return "leave Python's options -E, -I and -S out"
+        return "Python's options -E, -I and -S are not supported; leave them out"
     return ""
 
 
 def _become_program(words: list[str]) -> NoReturn:
-    """Becomes `python words...` with the folder of `sitecustomize` on PYTHONPATH, and that of the
-    command `vllm` on PATH, so that nothing else differs from plain Python."""
+    """Replaces this process by `python words...` with the folder of `sitecustomize` on PYTHONPATH
+    and the folder of the command `vllm` on PATH."""
     installed = PathFinder.find_spec("vllm")
     if installed is not None and installed.origin:
         place = Path(installed.origin).parent
-        print(f"{_MODULE}: `import vllm` gives Quire here, not {place}", file=sys.stderr)
+        print(f"{_MODULE}: `import vllm` imports Quire, not {place}", file=sys.stderr)
     found_here = str(_ROOT) if sys.path[0] == str(_ROOT) else None  # `-m` looks in this directory
     paths = [str(_STARTUP), found_here, os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -86,7 +86,7 @@ def _become_program(words: list[str]) -> NoReturn:
 
 
 def _interpreter_options(words: Sequence[str]) -> list[str]:
-    """The options of this interpreter: what stands before `-m quire.vllm`."""
+    """The options of this interpreter, which come before `-m quire.vllm`."""
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(words)]
     last = options.pop()
     if last == _MODULE:

@@ -1,6 +1,7 @@
-"""Requests to measure with, as classes: what scripts take from `vllm.benchmarks.datasets`.
+"""Benchmark datasets: the classes that scripts import from `vllm.benchmarks.datasets`.
 
-The requests are those of `quire bench`, for any tokenizer that has the methods of transformers'.
+The requests are those of `quire bench`. The tokenizer may be any that has the methods of
+transformers' tokenizers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DEFAULT_NUM_PROMPTS = 1000
 
 @dataclass
 class SampleRequest:
-    """One request. Fields and their order are vLLM's; those of features that do not exist here are
+    """One request. The fields and their order are vLLM's; fields of features that Quire lacks are
     None."""
 
     prompt: str | list[int]
@@ -33,7 +34,7 @@ class SampleRequest:
 
 
 class BenchmarkDataset:
-    """What all datasets have in common."""
+    """Base class of the datasets."""
 
     DEFAULT_SEED = 0
     IS_MULTIMODAL = False
@@ -45,7 +46,7 @@ class BenchmarkDataset:
         random_seed: int = DEFAULT_SEED,
         disable_shuffle: bool = False,
     ) -> None:
-        """`dataset_path`: the file of a dataset that has one."""
+        """`dataset_path`: the dataset's file, if it has one."""
         self.dataset_path = dataset_path
         self.random_seed = random_seed
         self.disable_shuffle = disable_shuffle
@@ -53,7 +54,7 @@ class BenchmarkDataset:
     def _load(
         self, tokenizer: Any, num_requests: int, id_prefix: str, **options: Any
     ) -> list[SampleRequest]:
-        """Raises ConfigError."""
+        """Load requests as `quire bench` does. Raises ConfigError."""
         args = DatasetArgs(
             dataset_name=self.name,
             dataset_path=self.dataset_path,
@@ -87,8 +88,8 @@ class RandomDataset(BenchmarkDataset):
         input_len: int = 1024,
         output_len: int = 128,
     ) -> list[SampleRequest]:
-        """Prompts of `prefix_len` shared tokens and about `input_len` of their own. Raises
-        ConfigError."""
+        """Return prompts of `prefix_len` shared tokens and about `input_len` tokens of their own.
+        Raises ConfigError."""
         return self._load(
             tokenizer,
             num_requests,
@@ -101,7 +102,7 @@ class RandomDataset(BenchmarkDataset):
 
 
 class PrefixRepetitionRandomDataset(BenchmarkDataset):
-    """Random tokens behind a few shared beginnings."""
+    """Random tokens after a few shared prefixes."""
 
     name = "prefix_repetition"
 
@@ -115,7 +116,7 @@ class PrefixRepetitionRandomDataset(BenchmarkDataset):
         output_len: int = 128,
         request_id_prefix: str = "",
     ) -> list[SampleRequest]:
-        """Raises ConfigError."""
+        """Return prompts of a shared prefix and a random suffix. Raises ConfigError."""
         return self._load(
             tokenizer,
             num_requests,
@@ -139,8 +140,8 @@ class ShareGPTDataset(BenchmarkDataset):
         output_len: int | None = None,
         request_id_prefix: str = "",
     ) -> list[SampleRequest]:
-        """`output_len`: by default as many tokens as the recorded answer has. Raises
-        ConfigError."""
+        """Return prompts of conversations. `output_len`: None: the length of the recorded answer.
+        Raises ConfigError."""
         return self._load(
             tokenizer, num_requests, request_id_prefix, sharegpt_output_len=output_len
         )
@@ -160,9 +161,9 @@ class CustomDataset(BenchmarkDataset):
         request_id_prefix: str = "",
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[SampleRequest]:
-        """The prompts are messages of chats, unless `skip_chat_template`; further variables of the
-        template are `chat_template_kwargs`. Raises ConfigError."""
-        wanted = None if output_len == -1 else output_len  # vLLM's word for the lines' own
+        """Return prompts of the file as chat messages, or as they are if `skip_chat_template`.
+        `chat_template_kwargs`: further variables of the template. Raises ConfigError."""
+        wanted = None if output_len == -1 else output_len  # in vLLM, -1 means each line's own
         found = self._load(tokenizer, num_requests, request_id_prefix, custom_output_len=wanted)
         if not skip_chat_template:
             for request in found:
@@ -177,14 +178,14 @@ class CustomDataset(BenchmarkDataset):
 
 
 def _length(tokenizer: Any, text: str) -> int:
-    """In tokens; a tokenizer of a script's own may only be callable."""
+    """Number of tokens of a text. A script's own tokenizer may lack `encode` and be callable."""
     if hasattr(tokenizer, "encode"):
         return len(tokenizer.encode(text, add_special_tokens=False))
     return len(tokenizer(text).input_ids)
 
 
 class _Tokenizer:
-    """A tokenizer with the methods of transformers' as `load_requests` needs one."""
+    """Adapts a tokenizer of transformers to the interface that `load_requests` needs."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -205,7 +206,7 @@ class _Tokenizer:
 _OF_ALL = ("dataset_name", "dataset_path", "num_prompts", "seed", "disable_shuffle")
 """Options of every dataset."""
 _SHORT = ("input_len", "output_len")
-"""Short forms of other options, which scripts have for ends of their own."""
+"""Short forms of other options. They are not declared, because scripts define their own."""
 _DATASETS: dict[str, type[BenchmarkDataset]] = {
     one.name: one
     for one in (RandomDataset, PrefixRepetitionRandomDataset, ShareGPTDataset, CustomDataset)
@@ -213,7 +214,7 @@ _DATASETS: dict[str, type[BenchmarkDataset]] = {
 
 
 def add_dataset_parser(parser: argparse.ArgumentParser) -> None:
-    """Declares the options that say which requests are sent, for `get_samples`."""
+    """Declares the options that select the requests, for `get_samples`."""
     for field in fields(DatasetArgs):
         if field.name in _SHORT:
             continue
@@ -232,7 +233,7 @@ def add_dataset_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def get_samples(args: argparse.Namespace, tokenizer: Any) -> list[SampleRequest]:
-    """The requests that the options of `add_dataset_parser` say. Raises ConfigError."""
+    """Return the requests that the options of `add_dataset_parser` select. Raises ConfigError."""
     kind = _DATASETS.get(args.dataset_name)
     if kind is None:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""`vllm.envs`: the variables of vLLM's environment that scripts ask for.
+"""`vllm.envs`: the environment variables of vLLM that scripts read.
 
-A value is the environment's if the variable is set, otherwise what holds in Quire. Variables of
-vLLM that have no effect here are unknown; `quire.env.vllm` has them all.
+A value is that of the environment variable if it is set, otherwise Quire's default. Variables of
+vLLM without effect in Quire are unknown here; `quire.env.vllm` lists all.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def is_set(name: str) -> bool:
 
 
 def get_vllm_port() -> int | None:
-    """`VLLM_PORT`, None if it is not set. Raises ConfigError, a ValueError, for what is no port:
-    Kubernetes sets it to a URI for a service of the name `vllm`."""
+    """Return `VLLM_PORT`, or None if it is not set. Raises ConfigError, a ValueError, unless it is
+    a port: Kubernetes sets it to a URI for a service named `vllm`."""
     text = os.environ.get("VLLM_PORT")
     if text is None:
         return None

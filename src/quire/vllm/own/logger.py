@@ -1,4 +1,4 @@
-"""`init_logger`: a logger with vLLM's `info_once` and the like."""
+"""`init_logger`: a logger with vLLM's methods `info_once`, `warning_once` and so on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from quire.log import get_logger
 
 
 def init_logger(name: str) -> logging.Logger:
-    """The logger of this name, which also has `debug_once`, `info_once`, `warning_once` and
-    `error_once`."""
+    """Return the logger of this name, with the additional methods `debug_once`, `info_once`,
+    `warning_once` and `error_once`."""
     logger = get_logger(name)
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         method = f"{logging.getLevelName(level).lower()}_once"
@@ -23,7 +23,7 @@ def init_logger(name: str) -> logging.Logger:
 
 @contextmanager
 def suppress_logging(level: int = logging.INFO) -> Iterator[None]:
-    """No messages of this level, or of a lower one, in the `with` block."""
+    """Suppresses messages of this level and lower levels in the `with` block."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:
@@ -33,7 +33,7 @@ def suppress_logging(level: int = logging.INFO) -> Iterator[None]:
 
 
 def _log_once(name: str, level: int, message: str, *args: Any, scope: str = "process") -> None:
-    """`scope` is vLLM's choice of processes; this is one process."""
+    """Log a message the first time. `scope`, vLLM's choice of processes, has no effect."""
     del scope
     _log_first(name, level, message, *args)
 

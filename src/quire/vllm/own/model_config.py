@@ -9,6 +9,6 @@ from quire.planning.engine_args import EngineArgs
 
 
 def ModelConfig(model: str = "", **options: Any) -> ModelConfig_:  # noqa: N802 - a class in vLLM
-    """What an engine with these arguments has as `model_config`. Reads no weights. Raises
+    """Return the `model_config` of an engine with these arguments. Does not read weights. Raises
     ConfigError, ModelError."""
     return EngineArgs(model=model, **options).create_engine_config().model

@@ -1,4 +1,4 @@
-"""Records of vLLM's configuration that mean nothing here, and are accepted as arguments."""
+"""Records of vLLM's configuration that Quire accepts as arguments and ignores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class KernelConfig(dict[str, Any]):
-    """`kernel_config`: kernels are compiled ahead of time, whatever the fields say."""
+    """`kernel_config`. The fields have no effect, because kernels are compiled ahead of time."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(fields)

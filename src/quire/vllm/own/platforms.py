@@ -1,4 +1,4 @@
-"""`current_platform`: what scripts ask vLLM about the device. It is the processor."""
+"""`current_platform`: describes the device, which is always the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def _no(*_: object) -> bool:
 
 
 class CpuPlatform:
-    """This machine, in vLLM's words."""
+    """This machine, with the interface of vLLM's platforms."""
 
     device_type = "cpu"
     device_name = "cpu"
@@ -18,15 +18,15 @@ class CpuPlatform:
     is_out_of_tree = is_unspecified = _no
 
     def is_cpu(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def device_count(self) -> int:
-        """The number of devices that compute: the processors together are one."""
+        """Return 1: all processors together are one device."""
         return 1
 
     def get_device_name(self, device_id: int = 0) -> str:
-        """The kind of processor."""
+        """Return the kind of processor."""
         del device_id
         return platform.processor() or platform.machine()
 

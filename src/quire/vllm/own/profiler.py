@@ -1,4 +1,4 @@
-"""`vllm.config.ProfilerConfig`: what scripts give as `profiler_config`."""
+"""`vllm.config.ProfilerConfig`: the record that scripts pass as `profiler_config`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quire.planning.profiler import profiler_config
 
 
 class ProfilerConfig(dict[str, Any]):
-    """The fields of vLLM's record, which are checked when they are given."""
+    """The fields of vLLM's record, which are checked when the record is created."""
 
     def __init__(self, **fields: Any) -> None:
         """Raises ConfigError."""
@@ -19,4 +19,4 @@ class ProfilerConfig(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"ProfilerConfig was not given {name}") from None
+            raise AttributeError(f"ProfilerConfig has no field {name}") from None

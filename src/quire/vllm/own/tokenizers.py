@@ -1,4 +1,4 @@
-"""Tokenizers and chat templates, for scripts that need no engine."""
+"""Tokenizers and chat templates, for scripts that do not need an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.errors import ConfigError, quoted
 from quire.frontend.hf.tokenizer import HFTokenizer
 
 ChatCompletionMessageParam = Mapping[str, Any]
-"""A message of a conversation, in annotations."""
+"""Type of a message of a conversation, for annotations."""
 _MODES = ("auto", "hf", "fast")
 
 
@@ -27,9 +27,9 @@ def get_tokenizer(
     download_dir: str | None = None,
     **unsupported: Any,
 ) -> HFTokenizer:
-    """The tokenizer of a model directory or a hub id; code from there is never run.
+    """Return the tokenizer of a model directory or hub id. Code from there is never run.
 
-    Raises ConfigError for an argument that has no effect here, ModelNotFoundError, CheckpointError.
+    Raises ConfigError for an unsupported argument, ModelNotFoundError, CheckpointError.
     """
     del trust_remote_code
     if tokenizer_mode not in _MODES:
@@ -48,15 +48,14 @@ cached_get_tokenizer = lru_cache(get_tokenizer)
 
 
 def is_mistral_tokenizer(tokenizer: object) -> bool:
-    """False: a tokenizer is read from the checkpoint's `tokenizer.json`, Mistral's too."""
+    """Return False: every tokenizer, including Mistral's, is read from `tokenizer.json`."""
     del tokenizer
     return False
 
 
 def load_chat_template(chat_template: str | Path | None, *, is_literal: bool = False) -> str | None:
-    """A template's text; `chat_template` is a file's path, or the text itself. None stays None.
-
-    `is_literal`: it is the text. Raises ConfigError.
+    """Return the text of a template. `chat_template` is a file's path or the text itself; None
+    gives None. `is_literal`: it must be the text. Raises ConfigError.
     """
     if chat_template is None:
         return None
@@ -73,8 +72,8 @@ def resolve_chat_template(
     model_config: object = None,
     trust_remote_code: bool = False,
 ) -> str | None:
-    """The template that a conversation gets: the given one, which may be the name of one of the
-    tokenizer's, or the tokenizer's own; None if it has none."""
+    """Return the chat template of a conversation: `chat_template`, which may be the name of one of
+    the tokenizer's templates, or the tokenizer's own template, or None if it has none."""
     del model_config, trust_remote_code
     own = tokenizer.chat_template
     templates = {"default": own} if isinstance(own, str) else own or {}

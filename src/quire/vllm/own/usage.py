@@ -1,4 +1,4 @@
-"""`UsageContext`: what vLLM's usage statistics call a caller. Quire sends no statistics."""
+"""`UsageContext`: the kind of caller in vLLM's usage statistics. Quire sends no statistics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class UsageContext(str, Enum):
-    """How the engine is used; accepted, and without effect."""
+    """How the engine is used. Accepted, but without effect."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"

@@ -1,4 +1,4 @@
-"""The version of vLLM that this package offers, for `vllm.__version__` and for package tools."""
+"""The version of vLLM that this package emulates, for `vllm.__version__` and package tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __version_tuple__ = tuple(int(part) for part in VLLM_VERSION.split("."))
 
 
 def _prev_minor_version() -> str:
-    """The minor version before this one, such as 0.31."""
+    """Return the minor version before this one, such as 0.31."""
     return f"{__version_tuple__[0]}.{__version_tuple__[1] - 1}"
 
 
 def _prev_minor_version_was(version_str: str) -> bool:
-    """Whether a text names it."""
+    """Whether `version_str` is the minor version before this one."""
     return version_str == _prev_minor_version()
 
 
 class VllmDistribution(Distribution):
-    """What `importlib.metadata` shows of a package `vllm`: name and version, no files."""
+    """A package `vllm` for `importlib.metadata`, with a name and a version but no files."""
 
     def read_text(self, filename: str) -> str | None:
         if filename != "METADATA":

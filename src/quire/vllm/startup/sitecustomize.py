@@ -1,7 +1,7 @@
-"""Python runs this file when it starts: `python -m quire.vllm` puts its folder on PYTHONPATH.
+"""Makes `import vllm` import Quire in a script and in the processes that it starts.
 
-So `import vllm` gives Quire in a script and in the processes that it starts. This file hides
-another `sitecustomize`, which it therefore runs.
+Python runs this file when it starts, because `python -m quire.vllm` puts its folder on PYTHONPATH.
+The file hides any other `sitecustomize` and therefore runs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
-with suppress(ModuleNotFoundError):  # a child process may be a Python that has no Quire
+with suppress(ModuleNotFoundError):  # a child process may be a Python without Quire
     import quire.vllm  # noqa: F401
 
 _HERE = os.path.dirname(__file__)

@@ -1,7 +1,7 @@
-"""Where a tensor of transformers' checkpoints lies in GGUF files: runs of bytes (`Piece`).
+"""Finds the bytes of each tensor of a transformers checkpoint in GGUF files (`Piece`).
 
-Most tensors are one tensor of a file. An expert's matrix is a part of one, of which nothing is
-copied; gate and up may be two that become one.
+Most tensors are one tensor of a file. The matrix of an expert is a part of one, and is not copied.
+A matrix of gate and up may consist of two tensors, which are joined.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from quire.gguf.container import GgufHeader, GgufTensor
 from quire.weights.mapped_file import MappedFile
 
 _MOST_NAMES = 1 << 19
-"""Of tensors of all experts together: three for each of as many as a model may have, with biases,
-and some room."""
+"""Maximum number of tensors, those of every expert counted separately: enough for three matrices
+and biases of the largest number of experts that a model may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as the file has it: [rows, blocks of a row, bytes of a block], a view of the map."""
+    """The blocks of a tensor: [rows, blocks of a row, bytes of a block], a view of the mapping."""
 
     type_name: str
     shape: tuple[int, ...]
@@ -37,14 +37,14 @@ class RawTensor:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of a tensor of a file that lie one behind the other: all of them, or some."""
+    """Consecutive rows of a tensor in a file: all rows or some of them."""
 
     tensor: GgufTensor
     file: MappedFile
     shape: tuple[int, ...]
-    """As checkpoints of transformers have it."""
+    """Shape of these rows in a transformers checkpoint."""
     offset: int
-    """In the file."""
+    """Offset of the first byte from the start of the file."""
     num_bytes: int
 
     @property
@@ -52,7 +52,7 @@ class Piece:
         return self.tensor.type.name
 
     def raw(self) -> RawTensor:
-        """A view of the file."""
+        """Return the blocks as a view of the file."""
         kind = self.tensor.type
         data = self.file.slice(self.offset, self.num_bytes)
         blocks = data.reshape(-1, self.shape[-1] // kind.block_items, kind.block_bytes)
@@ -62,10 +62,10 @@ class Piece:
 def place_tensors(
     row: Architecture, headers: Sequence[GgufHeader], files: Sequence[MappedFile]
 ) -> dict[str, tuple[Piece, ...]]:
-    """The pieces of each tensor of transformers, in the order of their rows.
+    """Return the pieces of each tensor, by its name in transformers, in the order of their rows.
 
-    Raises CheckpointError for experts that are none, for a name that two tensors have, and for one
-    half without the other.
+    Raises CheckpointError for a tensor of experts with a wrong shape, for a name that two tensors
+    have, and for one half of a matrix without the other.
     """
     found: dict[str, list[tuple[int, Piece]]] = {}
     for header, file in zip(headers, files, strict=True):
@@ -86,33 +86,33 @@ def place_tensors(
 def _complete(
     row: Architecture, found: dict[str, list[tuple[int, Piece]]]
 ) -> Iterator[tuple[str, list[tuple[int, Piece]]]]:
-    """All of them. Raises CheckpointError for a half alone."""
+    """Yield all items of `found`. Raises CheckpointError if one half of a matrix is missing."""
     for name, pieces in found.items():
         first = pieces[0][1]
         is_half = any(place.half is not None for place in row.places(first.tensor.name))
         if is_half and len(pieces) == 1:
             raise CheckpointError(
-                f"{first.file.path}: tensor {first.tensor.name!r} is there, and the one that is "
-                f"the other half of {name!r} is not"
+                f"{first.file.path}: tensor {first.tensor.name!r} is one half of {name!r}, and the "
+                "tensor with the other half is missing"
             )
         yield name, pieces
 
 
 def _check_halves(pieces: Sequence[tuple[int, Piece]], place: Place, path: Path) -> None:
-    """Raises CheckpointError where a name is taken already."""
+    """Raises CheckpointError if two tensors have the same name and are not its two halves."""
     halves = [half for half, _ in pieces]
     if len(set(halves)) == len(halves) and (len(halves) == 1 or place.half is not None):
         return
     first, second = (pieces[index][1].tensor.name for index in (0, -1))
     raise CheckpointError(
-        f"{path}: tensors {first!r} and {second!r} are both {place.name!r}; one of them is wrong"
+        f"{path}: tensors {first!r} and {second!r} both stand for {place.name!r}; only one may"
     )
 
 
 def _pieces(
     tensor: GgufTensor, file: MappedFile, place: Place, path: Path
 ) -> Iterator[tuple[str, Piece]]:
-    """The names that a tensor has, or a part of it, and where each lies."""
+    """Yield the names in transformers of a tensor or its parts, with their pieces."""
     shape = tensor.shape
     if place.is_row and len(shape) == 1:
         shape = (1, *shape)
@@ -121,16 +121,16 @@ def _pieces(
         return
     if not 2 <= len(shape) <= 3 or shape[0] > MAX_EXPERTS:
         raise CheckpointError(
-            f"{path}: tensor {tensor.name!r} has shape {list(shape)}; experts in one tensor have "
-            f"2 or 3 dimensions, and are {MAX_EXPERTS} at most"
+            f"{path}: tensor {tensor.name!r} has shape {list(shape)}; experts in one tensor must "
+            f"have 2 or 3 dimensions, and there must be at most {MAX_EXPERTS}"
         )
     count, *own = shape
     size = tensor.num_bytes // count
     if place.share is not None:
         if own[0] % 2:
             raise CheckpointError(
-                f"{path}: tensor {tensor.name!r} has shape {list(shape)}; its rows are gates and "
-                "ups, and so an even number"
+                f"{path}: tensor {tensor.name!r} has shape {list(shape)}; it holds gate and up, "
+                "so the number of rows must be even"
             )
         own[0] //= 2
     part = size if place.share is None else size // 2
@@ -141,20 +141,21 @@ def _pieces(
 
 
 def joined_shape(pieces: Sequence[Piece]) -> tuple[int, ...]:
-    """Of the tensor. Raises CheckpointError where halves do not fit together."""
+    """Return the shape of the whole tensor. Raises CheckpointError if its halves differ."""
     first = pieces[0].shape
     if len(pieces) == 1:
         return first
     if len(first) < 2 or any(piece.shape != first for piece in pieces):
         shapes = " and ".join(f"{piece.tensor.name} {list(piece.shape)}" for piece in pieces)
         raise CheckpointError(
-            f"{pieces[0].file.path}: {shapes} are halves of one matrix, and unlike ones"
+            f"{pieces[0].file.path}: {shapes} are halves of one matrix and must have the same shape"
         )
     return (*first[:-2], len(pieces) * first[-2], first[-1])
 
 
 def joined_bytes(pieces: Sequence[Piece]) -> tuple[NDArray[np.uint8], bool]:
-    """The bytes of pieces of one type, as one tensor; and whether they are a view of the file."""
+    """Return the bytes of pieces of one type as one tensor, and whether they are a view of the
+    file."""
     parts = [piece.file.slice(piece.offset, piece.num_bytes) for piece in pieces]
     if len(parts) == 1:
         return parts[0], True

@@ -1,8 +1,9 @@
 """`GgufStore`: the tensors of a GGUF model under the names of transformers' checkpoints.
 
-`get` expands blocks to float32, `stored` gives them as they are; F32, F16 and BF16 are views of the
-file. What llama.cpp's conversion did to a tensor is undone: experts that it put into one tensor
-have one each (views too), gates and ups that it took apart are one. Called by `weights/open`.
+`get` expands blocks to float32, and `stored` returns the blocks; F32, F16 and BF16 tensors are
+views of the file. The changes of llama.cpp's conversion are undone: experts that it merged have one
+tensor each (views too), and gate and up matrices that it split are joined. Called by
+`weights/open`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _GROUPED = "query_key_value."
 
 
 class GgufStore(WeightStore):
-    """The tensors of all files of a model. Invariant: each name lies in one place."""
+    """The tensors of all files of a model. Invariant: each name stands for one tensor."""
 
     def __init__(self, files: list[Path]) -> None:
-        """Reads headers alone. Raises CheckpointError or UnsupportedModelError."""
+        """Reads only the headers. Raises CheckpointError or UnsupportedModelError."""
         headers = read_headers(files)
         keys = Keys(headers)
         self._row = architecture_of(keys)
@@ -52,7 +53,7 @@ class GgufStore(WeightStore):
         return [*self._entries, *self._numbers]
 
     def get(self, name: str) -> HostTensor:
-        """Raises UnsupportedModelError for a type whose values are not known."""
+        """Return numbers. Raises UnsupportedModelError for a type that cannot be expanded."""
         if name in self._numbers:
             data = np.array([self._numbers[name]], np.float32).view(np.uint8)
             return HostTensor(name, "F32", (1,), data, self.source)
@@ -72,7 +73,8 @@ class GgufStore(WeightStore):
         return HostTensor(name, "F32", shape, data, path)
 
     def stored(self, name: str) -> HostTensor:
-        """As its blocks, where a backend can hold their type; rows in the tensor's order."""
+        """Return blocks, with rows in the tensor's order, if a backend supports their type.
+        Otherwise return the same as `get`."""
         if name in self._numbers:
             return self.get(name)
         pieces = self._entry(name)
@@ -92,7 +94,7 @@ class GgufStore(WeightStore):
         )  # fmt: skip
 
     def describe(self, name: str) -> HostTensor:
-        """Without data: nothing is expanded."""
+        """Return the tensor without data, so that nothing is expanded."""
         if name in self._numbers:
             return self.get(name)
         pieces = self._entry(name)
@@ -100,12 +102,12 @@ class GgufStore(WeightStore):
         return HostTensor(name, "F32", shape, np.empty(0, np.uint8), path)
 
     def raw(self, name: str) -> RawTensor:
-        """The blocks as they lie in the file, without undoing what the conversion did. Of a tensor
-        that the file has in halves, those of the first."""
+        """Return the file's blocks, without undoing the conversion. For a tensor that the file has
+        as two halves, return the first half."""
         return self._entry(name)[0].raw()
 
     def row_order(self, name: str) -> NDArray[np.intp] | None:
-        """Which of the file's rows each row of the tensor is; None where they are in order."""
+        """Index in the file of each row of the tensor; None: the orders are the same."""
         if self._row.has_paired_rows and any(part in name for part in _PAIRED):
             return self._paired_order(name)
         if self._row.has_ungrouped_rows and _GROUPED in name:
@@ -113,8 +115,8 @@ class GgufStore(WeightStore):
         return None
 
     def _paired_order(self, name: str) -> NDArray[np.intp]:
-        """Rows of q and k lie as [heads, H/2, 2]: the two numbers that are rotated together are
-        neighbours. Source: llama.cpp, conversion/llama.py, `permute`.
+        """Row order of q and k, which the file stores as [heads, H/2, 2]: the two numbers that are
+        rotated together are neighbours. Source: llama.cpp, conversion/llama.py, `permute`.
         """
         heads = self._num_heads if _PAIRED[0] in name else self._num_kv_heads
         pairs = self._rows_of(name, 2 * heads).reshape(max(heads, 1), -1, 2)
@@ -122,14 +124,15 @@ class GgufStore(WeightStore):
         return order
 
     def _grouped_order(self, name: str) -> NDArray[np.intp]:
-        """Rows lie as all of q, all of k, all of v; the tensor has the q, k and v of a kv head
-        together. Source: llama.cpp, conversion/falcon.py.
+        """Row order of a fused q, k and v: the file stores all of q, then k, then v; the tensor
+        groups them by kv head. Source: llama.cpp, conversion/falcon.py.
         """
         heads, kv_heads = self._num_heads, self._num_kv_heads
         rows = self._rows_of(name, heads + 2 * kv_heads)
         if kv_heads < 1 or heads % kv_heads:
             raise CheckpointError(
-                f"{self.source}: {heads} heads do not share {kv_heads} kv heads evenly"
+                f"{self.source}: the number of heads ({heads}) must be a multiple of the number of "
+                f"kv heads ({kv_heads})"
             )
         by_head = rows.reshape(heads + 2 * kv_heads, -1)
         q = by_head[:heads].reshape(kv_heads, heads // kv_heads, -1)
@@ -138,14 +141,15 @@ class GgufStore(WeightStore):
         return order
 
     def _rows_of(self, name: str, parts: int) -> NDArray[np.intp]:
-        """The numbers of a tensor's rows. Raises CheckpointError if they do not make `parts`."""
+        """Row indices of a tensor. Raises CheckpointError unless its rows split into `parts` equal
+        parts."""
         piece = self._entry(name)[0]
         rows = piece.shape[0]
         if parts < 1 or rows % parts:
             raise CheckpointError(
-                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows, which do not "
-                f"make {parts} equal parts, as those of {self._num_heads} heads and "
-                f"{self._num_kv_heads} kv heads do"
+                f"{piece.file.path}: tensor {piece.tensor.name!r} has {rows} rows; with "
+                f"{self._num_heads} heads and {self._num_kv_heads} kv heads they must split into "
+                f"{parts} equal parts"
             )
         return np.arange(rows)
 
@@ -153,7 +157,7 @@ class GgufStore(WeightStore):
         if piece.tensor.type.to_float32 is None:
             raise UnsupportedModelError(
                 f"{piece.file.path}: tensor {piece.tensor.name!r} is of type {piece.type_name}, "
-                "which has no weights"
+                "which cannot be expanded"
             )
         blocks = piece.raw().blocks
         values = block_values(piece.type_name, blocks.reshape(-1, blocks.shape[-1]))
@@ -163,7 +167,7 @@ class GgufStore(WeightStore):
         return self.row_order(name) is not None or self._offset(name) != 0.0
 
     def _offset(self, name: str) -> float:
-        """What is subtracted from a tensor's numbers."""
+        """The number that llama.cpp's conversion added to each weight of a tensor."""
         return self._row.norm_offset if name.endswith("norm.weight") else 0.0
 
     def _undone(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -175,7 +179,7 @@ class GgufStore(WeightStore):
     def _entry(self, name: str) -> tuple[Piece, ...]:
         entry = self._entries.get(name)
         if entry is None:
-            raise CheckpointError(f"{self.source}: there is no tensor {name!r}")
+            raise CheckpointError(f"{self.source} has no tensor {name!r}")
         return entry
 
     def release(self, name: str) -> None:
@@ -195,7 +199,7 @@ class GgufStore(WeightStore):
 
 
 def _numbers(row: Architecture, keys: Keys) -> dict[str, float]:
-    """The tensors that the file has as keys, by transformers' names."""
+    """The tensors of one number that the file stores as metadata keys, by transformers' names."""
     found: dict[str, float] = {}
     for name, key in row.numbers.items():
         values = keys.numbers(key, float, num_layers(keys))

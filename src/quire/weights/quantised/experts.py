@@ -1,11 +1,12 @@
-"""`SplitExperts`: a checkpoint that has the experts of a layer in one tensor, under a name for each
-expert's matrices.
+"""`SplitExperts`: splits tensors that hold all experts of a layer into a tensor for each matrix of
+each expert.
 
-The fused tensors are `X.experts.gate_up_proj` and `X.experts.down_proj`, of one of these layouts:
+The fused tensors are `X.experts.gate_up_proj` and `X.experts.down_proj` in one of these layouts:
 [E, 2 I, D] and [E, D, I], the gate's rows first (transformers 5 in memory); [E, D, 2 I] and
 [E, I, D]; the same with biases, where the columns of gate and up alternate (gpt-oss); or gpt-oss's
-MXFP4, `..._blocks` [E, 2 I, D / 32, 16] and `..._scales` [E, 2 I, D / 32] of bytes. Here an expert
-has `X.experts.3.gate_proj.weight` [I, D], `up_proj.weight`, `down_proj.weight` [D, I], and `.bias`.
+MXFP4, `..._blocks` [E, 2 I, D / 32, 16] and `..._scales` [E, 2 I, D / 32] of bytes. After the
+split, expert 3 has `X.experts.3.gate_proj.weight` [I, D], `up_proj.weight` [I, D],
+`down_proj.weight` [D, I], and `.bias` of each.
 
 Source of MXFP4: openai/gpt-oss, `gpt_oss/torch/weights.py`.
 """
@@ -28,20 +29,21 @@ _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks|_sca
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What an expert has of a fused tensor."""
+    """The part of a fused tensor that belongs to one matrix of an expert."""
 
     fused: str
     expert: int
     rows: slice
-    """Of the 2 I or the D, those of a matrix's output or of a bias."""
+    """Indices of the matrix's outputs (or of the bias) among the outputs of the fused tensor."""
     is_transposed: bool = False
 
 
 class SplitExperts(WeightStore):
-    """Pieces are views of the fused tensor where they lie in one piece, and copies otherwise."""
+    """A checkpoint whose fused experts are split. A matrix is a view of the fused tensor if it is
+    contiguous there, and a copy otherwise."""
 
     def __init__(self, store: WeightStore, kept: Collection[str]) -> None:
-        """`kept`: fused tensors that are wanted as they are."""
+        """`kept`: names of fused tensors that are not split."""
         self._store = store
         self._pieces: dict[str, _Piece] = {}
         names = list(store.names())
@@ -78,7 +80,7 @@ class SplitExperts(WeightStore):
                 yield f"{prefix}.{expert}.{part}.{end}", _Piece(fused, expert, rows, is_transposed)
 
     def _is_transposed(self, prefix: str) -> bool:
-        """[E, D, 2 I] and [E, I, D], not [E, 2 I, D] and [E, D, I]."""
+        """Whether the layout is [E, D, 2 I] and [E, I, D], not [E, 2 I, D] and [E, D, I]."""
         gate_up, down = (self._shape(f"{prefix}.{kind}_proj") for kind in ("gate_up", "down"))
         return gate_up[2] == 2 * down[1] and gate_up[1] == down[2]
 
@@ -89,8 +91,8 @@ class SplitExperts(WeightStore):
         wanted = 4 if is_packed else 2 if fused.endswith("_bias") else 3
         if len(shape) != wanted or 0 in shape:
             raise CheckpointError(
-                f"{self.source}: {fused!r} has shape {list(shape)}; experts in one tensor have "
-                f"{wanted} dimensions"
+                f"{self.source}: {fused!r} has shape {list(shape)}; experts in one tensor must "
+                f"have {wanted} dimensions"
             )
         return shape
 
@@ -126,7 +128,7 @@ class SplitExperts(WeightStore):
         return HostTensor(name, "F32", (outputs, *inputs), np.empty(0, np.uint8), self.source)
 
     def _unpacked(self, name: str, piece: _Piece) -> HostTensor:
-        """The low nibble of a byte is the first number of two."""
+        """Return a matrix of gpt-oss's MXFP4. The low half of a byte is the first of two codes."""
         blocks = self._bytes(piece.fused)[piece.expert, piece.rows]
         stored = self._bytes(piece.fused.removesuffix("_blocks") + "_scales")
         try:
@@ -141,8 +143,8 @@ class SplitExperts(WeightStore):
     def _bytes(self, name: str) -> NDArray[np.uint8]:
         found = self._store.integers(name)
         if found.dtype != np.uint8:
-            raise CheckpointError(f"{self.source}: {name!r} holds {found.dtype}, not bytes")
-        return found  # type: ignore[return-value]  # of the type asked for
+            raise CheckpointError(f"{self.source}: {name!r} must hold uint8, not {found.dtype}")
+        return found  # type: ignore[return-value]  # the dtype was checked above
 
     def integers(self, name: str) -> NDArray[np.generic]:
         return self._store.integers(name)
@@ -162,6 +164,6 @@ class SplitExperts(WeightStore):
 
 
 def split_experts(store: WeightStore, wanted: Collection[str]) -> WeightStore:
-    """The store with fused experts apart, but for the tensors that are `wanted` fused."""
+    """Return the store with fused experts split, except for the tensors in `wanted`."""
     has_fused = any(_FUSED.fullmatch(name) and name not in wanted for name in store.names())
     return SplitExperts(store, wanted) if has_fused else store

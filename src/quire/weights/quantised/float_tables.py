@@ -1,4 +1,4 @@
-"""What the codes of float formats stand for, as float32.
+"""Float32 values of the codes of float formats.
 
 Sources: the OCP 8-bit floating point specification (E4M3); bitsandbytes `functional.py`,
 `get_4bit_type`.
@@ -13,7 +13,8 @@ Floats = NDArray[np.float32]
 
 
 def _e4m3() -> Floats:
-    """Of each byte: a sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity."""
+    """Return the value of each byte: a sign bit, 4 bits of exponent with bias 7 and 3 bits of
+    mantissa. The format has NaN but not infinity."""
     code = np.arange(256)
     exponent, mantissa = (code >> 3) & 15, code & 7
     fraction = np.where(exponent == 0, mantissa / 8, 1 + mantissa / 8)
@@ -24,7 +25,7 @@ def _e4m3() -> Floats:
 
 
 E4M3 = _e4m3()
-"""The number of each byte of an FP8 tensor (e4m3fn)."""
+"""Value of each byte of an FP8 tensor (e4m3fn)."""
 
 NF4 = np.array(
     [

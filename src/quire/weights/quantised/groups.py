@@ -1,6 +1,6 @@
-"""`Groups`: a matrix of a quantised checkpoint as codes, with what each group of them has.
+"""`Groups`: a matrix of a quantised checkpoint as codes, with the scales and zeros of each group.
 
-The common form between the layouts of checkpoints (`unpack`) and the one that a backend packs.
+`unpack` converts the layouts of checkpoints to this form, from which a backend packs weights.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ TABLES: dict[str, NDArray[np.int32]] = {
     "u5": np.arange(32, dtype=np.int32),
     "s5": np.arange(32, dtype=np.int32) - 16,
 }
-"""The number of each code. Source of iq4 and e2m1: ggml-common.h, kvalues_iq4nl, kvalues_mxfp4."""
+"""Integer value of each code, by table. Source of iq4 and e2m1: ggml-common.h, kvalues_iq4nl and
+kvalues_mxfp4."""
 
 LEVELS: dict[str, NDArray[Any]] = {**TABLES, "e4m3": E4M3, "nf4": NF4, "fp4": FP4}
-"""Those of all tables, of floats too."""
+"""Value of each code, by table: the integer tables and the float tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,13 @@ class Groups:
     codes: Bytes
     """[N, K]."""
     scales: Floats | Bytes
-    """[N, groups]; of the format's scale "e4m3", their bytes."""
+    """[N, groups]; bytes of E4M3 if the format's scale is "e4m3"."""
     zeros: Bytes | None = None
     minima: Floats | None = None
     divisors: Floats | None = None
-    """[N], with scales of "e4m3"."""
+    """[N]: numbers by which E4M3 scales are divided; None for other scales."""
     order: Order | None = None
-    """[K]: which column of the matrix each column of the codes is."""
+    """[K]: the column of the matrix that each column of the codes holds."""
 
     def __post_init__(self) -> None:
         rows, depth = self.codes.shape
@@ -76,12 +77,12 @@ class Groups:
             wrong.append("order")
         if wrong:
             raise CheckpointError(
-                f"a matrix {[rows, depth]} in {format} needs {list(per_group)} groups: "
+                f"a matrix {[rows, depth]} in {format} must have {list(per_group)} groups: "
                 f"{', '.join(wrong)} do not fit"
             )
 
     def to_float32(self) -> Floats:
-        """The weights: each quotient, each product and each sum rounded to float32."""
+        """Return the weights. Each quotient, product and sum is rounded to float32."""
         depth = self.codes.shape[1]
 
         def spread(of_groups: NDArray[Any]) -> NDArray[Any]:
@@ -100,16 +101,16 @@ class Groups:
         return placed
 
     def group_scales(self) -> Floats:
-        """[N, groups] of float32, as they are held."""
+        """Return the scales as float32 [N, groups], rounded to the dtype that stores them."""
         if self.divisors is not None:
             found: Floats = E4M3[self.scales.view(np.uint8)] / self.divisors[:, None]
             return found
         return self._held(self.scales)
 
     def to_bytes(self) -> Bytes:
-        """What a `quire_part` of dtype GROUPED is: codes, scales, zeros, minima, divisors, order.
-
-        Raises CheckpointError for nested scales, which come in blocks alone.
+        """Return the bytes of a `quire_part` of dtype GROUPED: codes, scales, zeros, minima,
+        divisors and order, in this sequence. Raises CheckpointError for nested scales, which exist
+        only in blocks.
         """
         if self.format.scale == "nested":
             raise CheckpointError(f"{self.format} is packed from the blocks of a GGUF file")
@@ -127,7 +128,7 @@ class Groups:
 
     @classmethod
     def from_bytes(cls, data: Bytes, shape: tuple[int, ...], format: GroupedFormat) -> Groups:
-        """The inverse of `to_bytes`."""
+        """Return the matrix of which `data` is `to_bytes()`."""
         rows, depth = shape
         per_group = (rows, format.num_groups(depth))
         at = rows * depth
@@ -159,7 +160,7 @@ class Groups:
 
 
 def _dtype_of(format: GroupedFormat) -> np.dtype[Any]:
-    """Of scales and minima."""
+    """NumPy dtype in which scales and minima are stored."""
     kinds = {"f16": np.float16, "e4m3": np.uint8}
     return np.dtype(kinds.get(format.scale, np.float32))
 

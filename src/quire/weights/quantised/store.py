@@ -1,8 +1,8 @@
 """`QuantisedStore`: a quantised checkpoint under the names of its matrices.
 
-"...q_proj.weight" stands for the tensors that the matrix is made of. A matrix is held as the codes
-of the file where the model's format has them, and is read as float32 otherwise; a backend rounds
-these numbers as those of any other float32 tensor. `as_shipped` opens each kind of checkpoint.
+"...q_proj.weight" stands for all tensors from which the matrix is computed. If the model's format
+supports the codes of the file, they are kept; otherwise the matrix is expanded to float32, and a
+backend rounds it like any other float32 tensor. `as_shipped` opens each kind of checkpoint.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ logger = get_logger(__name__)
 _OF_CACHE = tuple(
     f".{part}" for part in ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale")
 )
-"""Scales for a KV cache of 8-bit floats. The KV cache here has other formats."""
+"""Name suffixes of scales for a KV cache of 8-bit floats, which Quire's KV cache does not use."""
 _NO_DATA = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A quantised matrix of the file."""
+    """A quantised matrix of the checkpoint."""
 
     parts: Parts
     layout: Layout
 
 
 class QuantisedStore(WeightStore):
-    """Matrices as codes in groups, or as float32. A matrix is made from its parts when it is asked
-    for, and not kept."""
+    """Matrices as codes in groups, or as float32. Each read of a matrix computes it from its parts;
+    the result is not cached."""
 
     def __init__(self, store: WeightStore, how: Expanded, shipped: Shipped | None = None) -> None:
-        """`shipped`: the format in which matrices are held; None: all are expanded."""
+        """`shipped`: the format in which matrices are held; None: all matrices are expanded."""
         self._store = store
         self._shipped = shipped
         names = set(store.names())
@@ -63,12 +63,12 @@ class QuantisedStore(WeightStore):
 
     @property
     def num_matrices(self) -> int:
-        """How many matrices are quantised."""
+        """Number of quantised matrices."""
         return len(self._matrices)
 
     @property
     def num_expanded(self) -> int:
-        """How many of them are read as float32."""
+        """Number of quantised matrices that are expanded to float32."""
         return sum(not self._is_held(f"{base}.weight", m) for base, m in self._matrices.items())
 
     def names(self) -> Iterable[str]:
@@ -134,7 +134,8 @@ class QuantisedStore(WeightStore):
         return self._held[name]
 
     def _fits(self, name: str, matrix: _Matrix) -> bool:
-        """Whether the matrix has the format of the checkpoint. May raise ValueError, IndexError."""
+        """Whether the matrix can be held in the checkpoint's format. May raise ValueError or
+        IndexError."""
         shipped = self._shipped
         if shipped is None or matrix.layout is not LAYOUTS[shipped.layout]:
             return False
@@ -151,7 +152,8 @@ class QuantisedStore(WeightStore):
 def _matrices(
     store: WeightStore, names: set[str], ways: tuple[Expanded, ...]
 ) -> dict[str, _Matrix]:
-    """By the names of their modules: each is of the first layout that its tensors are of."""
+    """Return the quantised matrices by module name. Each has the first layout that its tensors
+    match."""
     found: dict[str, _Matrix] = {}
     for how in ways:
         layout = LAYOUTS[how.layout]
@@ -167,16 +169,17 @@ def _matrices(
 def as_shipped(
     store: WeightStore, shipped: Shipped | BlockFormats | Expanded | None
 ) -> WeightStore:
-    """The checkpoint with its quantised matrices, if it has any. A GGUF file's has them itself."""
+    """Return a store that supports the checkpoint's quantised matrices. The store of a GGUF file
+    does so itself and is returned unchanged."""
     if isinstance(shipped, Expanded):
         found = QuantisedStore(store, shipped)
     elif isinstance(shipped, Shipped) and shipped.expanded is not None:
         found = QuantisedStore(store, shipped.expanded, shipped)
-    else:  # experts in MXFP4 are read by `experts`
+    else:  # `experts` reads experts in MXFP4
         return store
     if count := found.num_expanded:
         logger.info(
-            "%s: %d of %d matrices are expanded as they are read, and held as plain numbers",
+            "%s: %d of %d matrices are expanded when they are read, and held as plain numbers",
             shipped.what,
             count,
             found.num_matrices,

@@ -1,4 +1,4 @@
-"""From the tensors of quantised checkpoints to codes and `Groups`. Exact: nothing is rounded.
+"""Converts tensors of quantised checkpoints to codes and `Groups` without rounding.
 
 Sources: AutoAWQ `awq/utils/packing_utils.py`; GPTQModel `nn_modules/qlinear/torch.py`; HQQ
 `core/bitpack.py`; compressed-tensors `compressors/nvfp4`; the OCP Microscaling specification.
@@ -18,13 +18,13 @@ Words = NDArray[np.int32]
 NVFP4 = GroupedFormat("e2m1", 16, scale="e4m3")
 MXFP4 = GroupedFormat("e2m1", 32)
 SCALE_OF_HALVES = 128
-"""Exponents of scales have 127 added, and the numbers of the table are doubled."""
+"""Bias of stored exponents: 127, plus 1 because the numbers of the table are doubled."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
-"""Which nibble of a word has its first, second ... column."""
+"""Index of the nibble that holds each of a word's eight columns."""
 
 
 def fields(words: Words, bits: int, axis: int) -> Bytes:
-    """Codes of some bits, one after the other from the lowest bit of the first word, along an axis.
+    """Unpack codes that are stored along an axis, from the lowest bit of the first word upwards.
 
     A code of 3 bits may begin in one word and end in the next.
     """
@@ -44,8 +44,8 @@ def fields(words: Words, bits: int, axis: int) -> Bytes:
 
 
 def stacked_fields(words: NDArray[np.generic], bits: int) -> Bytes:
-    """Codes of some bits, packed along the first axis: the first piece of the rows has the highest
-    bits. Ten codes of 3 bits are in a word of 32, others in bytes."""
+    """Unpack codes that are packed along the first axis: the first part of the rows is in the
+    highest bits. A 32-bit word holds ten codes of 3 bits; a byte holds codes of other widths."""
     count = 10 if bits == 3 else 8 // bits
     mask = (1 << bits) - 1
     pieces = [(words >> (bits * place)) & mask for place in reversed(range(count))]  # type: ignore[operator]
@@ -54,13 +54,13 @@ def stacked_fields(words: NDArray[np.generic], bits: int) -> Bytes:
 
 
 def pairs(packed: Bytes) -> Bytes:
-    """Two codes of 4 bits a byte along the last axis, the low half first."""
+    """Unpack two codes of 4 bits from each byte along the last axis, the low half first."""
     codes: Bytes = np.stack((packed & 15, packed >> 4), axis=-1).reshape(len(packed), -1)
     return codes
 
 
 def awq_columns(words: Words) -> Bytes:
-    """[K, N / 8] words to [N, K] codes."""
+    """Unpack AWQ words [K, N / 8] into codes [N, K]."""
     codes = fields(words, 4, 1)
     ordered = codes.reshape(len(codes), -1, 8)[:, :, _AWQ_ORDER]
     turned: Bytes = ordered.reshape(len(codes), -1).T
@@ -68,13 +68,14 @@ def awq_columns(words: Words) -> Bytes:
 
 
 def awq(format: GroupedFormat, qweight: Words, qzeros: Words, scales: Floats) -> Groups:
-    """qweight [K, N / 8], qzeros [groups, N / 8], scales [groups, N]."""
+    """Convert qweight [K, N / 8], qzeros [groups, N / 8] and scales [groups, N]."""
     return grouped(format, awq_columns(qweight), scales.T, awq_columns(qzeros))
 
 
 def has_whole_groups(order: Order, num_groups: int, *, in_order: bool) -> bool:
-    """Whether every group has as many columns as the next; if `in_order`, whether they are
-    neighbours too, and groups follow each other. `order`: the group of each column."""
+    """Whether all groups have the same number of columns (the last may have fewer). If `in_order`,
+    the columns of group 0 must also come first, then those of group 1, and so on. `order`: the
+    group of each column."""
     size = -(-order.size // max(num_groups, 1))
     found = order if in_order else np.sort(order)
     return bool(np.array_equal(found, np.arange(order.size) // size))
@@ -87,8 +88,8 @@ def grouped(
     zeros: Bytes | None = None,
     of_columns: Order | None = None,
 ) -> Groups:
-    """codes [N, K], scales and zeros [N, groups], of_columns [K]: the group of each column, of a
-    format with an order. A row's only scale is repeated for all its groups."""
+    """Convert codes [N, K], scales and zeros [N, groups]. `of_columns` [K] is the group of each
+    column, which a format with an order needs. If a row has one scale, all its groups get it."""
     num_groups = format.num_groups(codes.shape[1])
 
     def spread(array: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -111,20 +112,20 @@ def grouped(
 
 
 def nvfp4(format: GroupedFormat, codes: Bytes, scales: Bytes, divisor: np.float32) -> Groups:
-    """codes [N, K], scales [N, groups] in E4M3, each divided by the divisor. The numbers of the
-    table are doubled."""
+    """Convert codes [N, K] and scales [N, groups] in E4M3, which are divided by `divisor`. The
+    divisor is doubled because the numbers of the table are."""
     divisors = np.full(len(codes), np.float32(2) * divisor, np.float32)
     return Groups(format, codes, np.ascontiguousarray(scales), divisors=divisors)
 
 
 def mxfp4(format: GroupedFormat, codes: Bytes, exponents: Bytes) -> Groups:
-    """codes [N, K], exponents [N, K / 32], to which 127 is added."""
+    """Convert codes [N, K] and exponents [N, K / 32], which are stored with a bias of 127."""
     powers = exponents.astype(np.int32) - SCALE_OF_HALVES
     return Groups(format, codes, powers_of_two(powers))
 
 
 def powers_of_two(exponents: NDArray[np.int32]) -> Floats:
-    """As float32; 2^127, of the byte 255, stands for no number in MXFP4."""
+    """Return powers of two as float32; NaN for the exponent of byte 255, as in MXFP4."""
     powers: Floats = np.ldexp(np.float32(1), exponents)
     powers[exponents == 255 - SCALE_OF_HALVES] = np.nan
     return powers

@@ -134,7 +134,7 @@ def test_closing_from_another_thread_is_told_to_all_who_wait(
     closing = in_thread(llm.close)
     slowly.let_go()
     for one in waiting:
-        with pytest.raises(EngineDeadError, match="was shut down; make a new one"):
+        with pytest.raises(EngineDeadError, match="was shut down; create a new one"):
             one.result(WAIT_S)
     closing.result(WAIT_S)
 
@@ -155,7 +155,7 @@ def test_every_call_after_close_is_refused(model_dir: Path) -> None:
         llm.llm_engine.do_log_stats,
     ]
     for call in calls:
-        with pytest.raises(EngineDeadError, match="was shut down; make a new one"):
+        with pytest.raises(EngineDeadError, match="was shut down; create a new one"):
             call()
     llm.llm_engine.abort_all()
     llm.llm_engine.abort_request("1")

@@ -14,5 +14,5 @@ def test_names_are_checked() -> None:
     assert FormatChoice.of("none", "none") == FormatChoice("none", "none")
     with pytest.raises(ConfigError, match=r"tool_call_parser='hermis'.*mean hermes.*auto, none"):
         FormatChoice.of("hermis", None)
-    with pytest.raises(ConfigError, match="reasoning_parser='x' is not known; there are: auto"):
+    with pytest.raises(ConfigError, match="reasoning_parser='x' is not known; use one of: auto"):
         FormatChoice.of(None, "x")

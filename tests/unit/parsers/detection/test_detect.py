@@ -32,8 +32,8 @@ def test_what_was_asked_for_comes_first(detected: Detect) -> None:
     assert (found.tools, found.reasoning) == (None, None)
     assert parse_whole(found.reply, CALL, {"f": {}}).content == CALL
     found = detected("{{ messages }}", FormatChoice("hermes", "qwen3"))
-    assert str(found.tools) == "hermes (as asked for)"
-    assert str(found.reasoning) == "qwen3 (as asked for)"
+    assert str(found.tools) == "hermes (as requested)"
+    assert str(found.reasoning) == "qwen3 (as requested)"
 
 
 def test_the_kind_of_model_where_no_template_tells(detected: Detect) -> None:

@@ -121,9 +121,9 @@ def test_it_can_be_asked_for_by_name(detected: Detect) -> None:
 @pytest.mark.parametrize(
     ("asked", "given", "message"),
     [
-        (("hf", None), None, "tool_call_parser='hf' needs a response_template.*tool_calls"),
+        (("hf", None), None, "tool_call_parser='hf' requires a response_template.*tool_calls"),
         (("hf", None), template_of(thinking=THINKING), "tool_call_parser='hf'"),
-        (("hf", None), template_of(tool_calls={**NAMED, "open_pattern": 3}), "is understood"),
+        (("hf", None), template_of(tool_calls={**NAMED, "open_pattern": 3}), "a supported field"),
         ((None, "hf"), template_of(tool_calls=KEYED), "reasoning_parser='hf'.*thinking"),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_environment_switches_it_off_where_nobody_asks(
     assert store(model_dir, kv_store_memory=MiB) is not None
     assert store(model_dir, kv_store=True, load_format="dummy") is not None
     monkeypatch.setenv("QUIRE_KV_STORE", "perhaps")
-    with pytest.raises(ConfigError, match="QUIRE_KV_STORE='perhaps' is not known; use on or off"):
+    with pytest.raises(ConfigError, match="QUIRE_KV_STORE='perhaps' must be on or off"):
         store(model_dir)
 
 
@@ -203,28 +203,28 @@ def test_files_and_urls_by_vllms_names(model_dir: Path, tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"kv_store": False, "kv_store_url": ["s3://b"]}, "kv_store_url contradict each other"),
-        ({"kv_store_size": 1000}, r"kv_store_size is 1000 B, and one chunk takes 16.0 KiB"),
-        ({"kv_store_memory": 1000}, "one chunk takes"),
+        ({"kv_store_size": 1000}, r"kv_store_size is 1000 B, but one chunk needs 16.0 KiB"),
+        ({"kv_store_memory": 1000}, "one chunk needs"),
         ({"swap_space": 1 << 20}, "swap_space is .* are available; give less"),
-        ({"kv_store_tenant_size": 1000}, "kv_store_tenant_size is 1000 B, and one chunk takes"),
+        ({"kv_store_tenant_size": 1000}, "kv_store_tenant_size is 1000 B, but one chunk needs"),
         ({"kv_store_tenant_size": 0}, "kv_store_tenant_size must be more than 0 bytes"),
         ({"kv_store_memory": -1}, "kv_store_memory must not be negative"),
         ({"kv_store_ttl": 0.0}, "kv_store_ttl must be more than 0"),
-        ({"kv_store_url": ["localhost"]}, "kv_store_url: a KV tier is a URL, such as redis://"),
-        ({"kv_store_path": "/etc/passwd"}, "'/etc/passwd' is no directory; name another"),
-        ({"kv_offloading_backend": "lmcache"}, "use native, and for what others share"),
-        ({"kv_offloading_size": 1, "swap_space": 2}, "are sizes of one tier, the memory's"),
-        (connector("NixlConnector"), "'NixlConnector' is not supported: K/V does not go from"),
-        (connector("MultiConnector"), "kv_store_memory, kv_store_path and kv_store_url at once"),
+        ({"kv_store_url": ["localhost"]}, "kv_store_url: a KV tier must be a URL, such as redis://"),
+        ({"kv_store_path": "/etc/passwd"}, "'/etc/passwd' is not a directory; give another"),
+        ({"kv_offloading_backend": "lmcache"}, "use native, and set kv_store_path"),
+        ({"kv_offloading_size": 1, "swap_space": 2}, "all set the size of the memory tier"),
+        (connector("NixlConnector"), "'NixlConnector' is not supported: engines do not send"),
+        (connector("MultiConnector"), "kv_store_memory, kv_store_path and kv_store_url together"),
         (connector("Own"), "unknown name. Connectors that work: OffloadingConnector"),
         (connector("OffloadingConnector"), "no cpu_bytes_to_use"),
         (connector("OffloadingConnector", cpu_bytes_to_use="1"), "cpu_bytes_to_use='1'"),
         (connector("OffloadingConnector", cpu_bytes_to_use=MiB, secondary_tiers=[{"type": "p2p"}]),
-         "one of type fs becomes kv_store_path"),
+         "use one tier of type fs"),
         (connector("OffloadingConnector", "kv_some"), "use kv_both, kv_producer, kv_consumer"),
         (connector("SharedStorageConnector", other=1), "'other' in kv_connector_extra_config"),
         ({"kv_transfer_config": {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-                                 "kv_connector_module_path": "mine"}}, "code and fields of other"),
+                                 "kv_connector_module_path": "mine"}}, "the field has no meaning"),
     ],
     ids=str,
 )  # fmt: skip

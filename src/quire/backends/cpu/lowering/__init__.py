@@ -1,4 +1,4 @@
-"""From a Program to the native ops: `fuse` chooses the ops, `storage` their memory."""
+"""Converts a Program to native ops: `fuse` chooses the ops, `storage` their memory."""
 
 from quire.backends.cpu.lowering.fuse import fuse
 from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight

@@ -1,13 +1,13 @@
-"""Program -> native ops: what the executor can do in one pass over the data becomes one op.
+"""Converts a program to native ops. Ops that need one pass over the data become one native op.
 
     Linear (gate|up), Glu              one linear
     Linear, Act | Scale | Add          one linear, where only that op reads the product
     RmsNorm | LayerNorm, Add           one norm (models that norm a sublayer's output)
     HeadNorm, Rope (q, k), Attention   one heads op that also writes the cache, then attention
 
-An op joins its producer only where nothing else reads the value between them, and where all
-that the joint op reads exists already at the producer's place. Which ops a native op joins, its
-module says (`ops/`).
+An op is fused with its producer only if no other op reads the value between them, and if everything
+else that the fused op reads is written before the producer. The module of a native op (`ops/`)
+decides which ops it fuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.program import Program
 
 
 def fuse(program: Program) -> tuple[NativeOp, ...]:
-    """The native ops in order of execution. Raises BackendError for an op it does not know."""
+    """Return the native ops in order of execution. Raises BackendError for an unknown op."""
     graph = Graph(program)
     native: list[NativeOp] = []
     for op in program.ops:

@@ -1,4 +1,4 @@
-"""A program while it becomes native ops: which ops read and write a value, and `lower`."""
+"""`Graph`: the readers and writers of a program's values. `lower`: converts ops to native ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.program import Add, Op, Program, Value
 
 
 class Graph:
-    """One walk over a program. Invariant: an op that was joined is part of a native op."""
+    """A program that is being lowered. Invariant: a joined op is part of a native op."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -25,19 +25,19 @@ class Graph:
                 self._writer[value] = index
 
     def join(self, op: Op) -> None:
-        """Notes that a native op does this op's work."""
+        """Records that a native op does this op's work."""
         self._joined.add(id(op))
 
     def is_joined(self, op: Op) -> bool:
-        """Whether a native op does its work already."""
+        """Whether a native op does this op's work already."""
         return id(op) in self._joined
 
     def readers(self, value: Value) -> list[Op]:
-        """The ops that read a value, once for each time."""
+        """The ops that read a value; an op that reads it twice is listed twice."""
         return self._readers[value]
 
     def only_reader(self, value: Value) -> Op | None:
-        """The op that reads a value, if there is one alone."""
+        """The op that reads a value; None if the number of readers is not 1."""
         readers = self._readers[value]
         return readers[0] if len(readers) == 1 else None
 
@@ -46,8 +46,8 @@ class Graph:
         return self.program.ops[self._writer[value]]
 
     def residual(self, value: Value, computed_with: Value) -> tuple[Add, Value] | None:
-        """The Add that alone reads `value`, and its other operand, if that exists by the time
-        that `computed_with` is written."""
+        """Return the Add that is the only reader of `value`, and its other operand. Return None
+        unless that operand is written before `computed_with`."""
         reader = self.only_reader(value)
         if not isinstance(reader, Add) or reader.a == reader.b:
             return None
@@ -56,7 +56,7 @@ class Graph:
 
 
 @singledispatch
-def lower(op: Op, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001 (what the real ones take)
-    """The native ops that do the work of an op, and of later ops that they join; none where a
-    later native op does it. Each module of `ops/` registers this for its own."""
-    raise BackendError(f"the CPU backend has no op {type(op).__name__}")
+def lower(op: Op, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001 (implementations use it)
+    """Return the native ops for an op and the later ops that they join; () if a later native op
+    does its work. Each module of `ops/` registers implementations for its ops."""
+    raise BackendError(f"the CPU backend does not support the op {type(op).__name__}")

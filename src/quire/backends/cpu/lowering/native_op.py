@@ -1,8 +1,8 @@
-"""What a native op is: all that the rest of this backend asks of one.
+"""`NativeOp`: the interface of a native op to the rest of this backend.
 
-Each class in `ops/` mirrors a struct of quire.h. It says how it is made from the program's ops,
-which values and weights it needs, where its values may lie, and how it is written as that struct.
-`fuse`, `storage`, `encode`, `stored_weights` and `model` ask it, and know none of the classes.
+Each class in `ops/` mirrors a struct of quire.h. It defines which ops of a program it replaces,
+which values and weights it needs, how its values may share memory, and how it fills its struct.
+`fuse`, `storage`, `encode`, `stored_weights` and `model` use only this interface.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from quire.program import Activation, OpPlace, Param, Tensor, Value
 class StoredWeight:
     """A weight as a native model stores it.
 
-    A matrix is packed for products, a table lies row by row for lookups, a vector is float32.
+    A matrix is packed for products, a table has consecutive rows for lookups, a vector is float32.
     """
 
     kind: Literal["matrix", "table", "vector"]
     param: Param
     glu: bool = False
-    """Of a matrix: gate and up lie side by side."""
+    """Whether the matrix consists of gate and up, packed side by side."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.param.name}" + " (gate and up)" * self.glu
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The checkpoint's tensors in it, in order."""
+        """Names of the checkpoint's tensors in this weight, in order."""
         parts = self.param.parts
         return tuple(_tensor_name(part) for part in parts)
 
@@ -47,7 +47,7 @@ def _tensor_name(part: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A rotary table; equal ones are built once."""
+    """The parameters of a rotary table; equal tables are built once."""
 
     inv_freq: tuple[float, ...]
     scale: float
@@ -55,46 +55,47 @@ class Rotation:
 
 
 class Fields(Protocol):
-    """What an op's struct is filled with: ids, codes and places in one native model."""
+    """Supplies the ids, codes and places in a native model with which an op fills its struct."""
 
     def code(self, name: str) -> int:
-        """A constant of quire.h."""
+        """Return a constant of quire.h."""
 
     def activation(self, activation: Activation | None) -> int:
-        """quire_activation."""
+        """Return a quire_activation."""
 
     def view(self, view: Any, value: Value | None, dim: int | None = None) -> None:
-        """Fills a quire_view. `dim`: of all neighbours together, from `value` on."""
+        """Fills a quire_view. `dim`: width of `value` and its neighbours together; None: the width
+        of `value`."""
 
     def kv_place(self, place: Any, layer: int) -> None:
         """Fills a quire_kv_place."""
 
     def weight(self, weight: StoredWeight) -> int:
-        """The id of a matrix or a table."""
+        """Return the id of a matrix or a table."""
 
     def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
-        """The id of a vector with `plus` added to each number; -1 for none."""
+        """Return the id of a vector with `plus` added to each number; -1 for None."""
 
     def constant(self, values: NDArray[np.float32]) -> int:
-        """The id of a new vector of these numbers."""
+        """Add a vector of these numbers and return its id."""
 
     def rope(self, rotation: Rotation | None) -> int:
-        """The id of a rotary table; -1 for none."""
+        """Return the id of a rotary table; -1 for None."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeOp(ABC):
-    """Base of the native ops. A subclass overrides what is different from most ops."""
+    """Base class of the native ops, with defaults that suit most ops."""
 
     struct: ClassVar[str]
-    """Its member of `quire_op.u`; in capitals, after QUIRE_OP_, its kind."""
+    """Name of the op's member of `quire_op.u`. QUIRE_OP_ and this name in capitals is its kind."""
     takes_rows: ClassVar[bool] = False
-    """It writes only rows whose logits are wanted, whatever it reads."""
+    """Whether the op reads all rows and writes only the rows for which logits are computed."""
 
     @property
     @abstractmethod
     def reads(self) -> tuple[Value, ...]:
-        """Values read, those of a residual included."""
+        """Values read, including a residual."""
 
     @property
     @abstractmethod
@@ -103,11 +104,11 @@ class NativeOp(ABC):
 
     @abstractmethod
     def fill(self, struct: Any, fields: Fields) -> None:
-        """Writes the op into its struct."""
+        """Fills the op's struct."""
 
     @property
     def place(self) -> OpPlace:
-        """Where the first of the program's ops stands that it does the work of."""
+        """Place in the program of the first op that this native op replaces."""
         return OpPlace.named(self.writes[0].name)
 
     @property
@@ -117,22 +118,24 @@ class NativeOp(ABC):
 
     @property
     def weights(self) -> tuple[StoredWeight, ...]:
-        """Matrices and tables; vectors are stored with every model that has them."""
+        """Matrices and tables that the op reads. Vectors are not listed: a model stores all of
+        them."""
         return ()
 
     @property
     def buffers(self) -> tuple[tuple[Value, ...], ...]:
-        """The values written, in groups that lie side by side, a row of each after the other."""
+        """The values written, in groups that share a buffer: a row of the buffer holds a row of
+        each value of the group."""
         return tuple((value,) for value in self.writes)
 
     @property
     def adds_to(self) -> Value | None:
-        """A value read whose memory may become that of the value written."""
+        """A value read whose memory the value written may reuse."""
         return None
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        """Values that it reads or writes in float32, in a model of any dtype.
+        """Values that the op reads or writes in float32 even in a bfloat16 model.
 
-        `wide`: those that later ops want so.
+        `wide`: values that later ops need in float32.
         """
         return self.reads

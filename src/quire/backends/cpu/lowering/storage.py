@@ -1,8 +1,8 @@
-"""Where each value of the native ops lies in the workspace, and in which type.
+"""Assigns each value of the native ops a place and a dtype in the workspace.
 
-Which values have to be float32 in a bfloat16 model, the ops say: what only products and attention
-read is kept in bfloat16, and everything that a norm or an addition reads (the residual stream) is
-float32. Buffers are reused once dead.
+In a bfloat16 model, values that only products and attention read are bfloat16. Values that a norm
+or an addition reads (the residual stream) are float32, as the ops require. The memory of a value is
+reused after its last reader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The places of all values, and how many bytes the workspace has."""
+    """The places of all values, and the size of the workspace."""
 
     places: dict[Value, Place]
     workspace_bytes: int
@@ -44,7 +44,8 @@ class Storage:
 
 @dataclass(slots=True)
 class _Buffer:
-    """Memory for one value, or for neighbours of one product. Live from `first` to `last`."""
+    """Memory for one value, or for several values that an op writes side by side. It is in use from
+    op `first` to op `last`."""
 
     width: int
     dtype: Dtype
@@ -55,19 +56,19 @@ class _Buffer:
 
     @property
     def stride(self) -> int:
-        """Row distance: aligned, and no power of two, so that equal columns of neighbouring rows
-        do not compete for the same cache lines."""
+        """Elements between rows. The distance is aligned but not a multiple of 4096 bytes, so that
+        equal columns of neighbouring rows do not map to the same cache sets."""
         item = ITEM_BYTES[self.dtype]
         stride = round_up(self.width * item, _ALIGN_BYTES)
         return (stride + _ALIGN_BYTES * (stride % _ALIASING_BYTES == 0)) // item
 
     def size(self, max_rows: int) -> int:
-        """Bytes."""
+        """Bytes for `max_rows` rows."""
         return self.stride * ITEM_BYTES[self.dtype] * max_rows
 
 
 def assign_storage(ops: Sequence[NativeOp], dtype: Dtype, max_rows: int) -> Storage:
-    """Places for every value of `ops`, for steps of at most `max_rows` rows."""
+    """Assign a place to every value of `ops`, for steps of at most `max_rows` rows."""
     wide = _float32_values(ops) if dtype == "bfloat16" else None
     rows = _row_spaces(ops)
     buffers: dict[Value, tuple[_Buffer, int]] = {}
@@ -103,7 +104,7 @@ def assign_storage(ops: Sequence[NativeOp], dtype: Dtype, max_rows: int) -> Stor
 
 
 def _float32_values(ops: Sequence[NativeOp]) -> set[Value]:
-    """Values that some reader or writer needs in float32, in a bfloat16 model."""
+    """Values that a reader or writer needs in float32 in a bfloat16 model."""
     found: set[Value] = set()
     for op in reversed(ops):
         found.update(op.float32_values(found))
@@ -126,7 +127,8 @@ def _in_place(
     buffers: dict[Value, tuple[_Buffer, int]],
     dtype: Dtype,
 ) -> _Buffer | None:
-    """The buffer of what a product adds to, if no later op reads it."""
+    """Return the buffer of the residual to which a product is added, if the product can replace it:
+    no later op reads the residual, and both have the same width."""
     residual = op.adds_to
     if residual is None or dtype != "float32":
         return None
@@ -138,7 +140,7 @@ def _in_place(
 
 
 def _pack(buffers: list[_Buffer], max_rows: int) -> int:
-    """First fit, the largest first: sets every offset and returns the bytes needed in all."""
+    """Set the offset of every buffer (first fit, the largest first) and return the total bytes."""
     placed: list[_Buffer] = []
     total = 0
     for buffer in sorted(buffers, key=lambda b: (-b.size(max_rows), b.first)):

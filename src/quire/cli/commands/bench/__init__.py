@@ -7,13 +7,13 @@ from quire.cli.app import Command
 ABOUT = "Measures Quire with vLLM bench's definitions, options and JSON keys."
 
 COMMANDS = (
-    Command("latency", "bench.latency", "Seconds of one batch, in this process"),
+    Command("latency", "bench.latency", "Latency of one batch, in this process"),
     Command("throughput", "bench.throughput", "Tokens per second, in this process"),
-    Command("serve", "bench.serve", "A load on a running server: TTFT, TPOT, ITL, E2EL"),
+    Command("serve", "bench.serve", "Load on a running server: TTFT, TPOT, ITL, E2EL"),
     Command(
         "sweep",
         "bench.sweep",
-        "A load on a server, under many settings, and its results as charts",
+        "Load on a server with many settings, and charts of the results",
     ),
-    Command("startup", "bench.startup", "Seconds until a fresh process is ready"),
+    Command("startup", "bench.startup", "Seconds until a new process is ready"),
 )

@@ -10,16 +10,16 @@ from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 
 _DEFAULTS = {"enable_prefix_caching": False}
-"""The prompts repeat: with the cache the benchmark would measure prefix hits."""
+"""The prompts repeat, so with the prefix cache the benchmark would measure cache hits."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_options(parser, LatencyArgs, title="measurement")
     add_engine_options(parser, defaults=_DEFAULTS)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures."""
+    """Run the benchmark."""
     run_latency(read(LatencyArgs, args), engine_args(args, defaults=_DEFAULTS))
     return 0

@@ -14,11 +14,11 @@ from quire.config.command_line.parser import Parser
 _COMMON = DATASET_OPTIONS | {
     "backend", "base_url", "model", "request_rate", "max_concurrency", "save_result",
 }  # fmt: skip
-"""Options that the short help has."""
+"""Options shown in the short help."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_config_option()
     add_options(parser, ServeBenchArgs, title="server and results")
     add_options(parser, DatasetArgs, title="requests")
@@ -27,6 +27,6 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures; 1 if no request succeeded."""
+    """Run the benchmark. Returns 1 if no request succeeded."""
     result = run(read(ServeBenchArgs, args), read(DatasetArgs, args), read(TrafficArgs, args))
     return 0 if result["completed"] else 1

@@ -1,4 +1,4 @@
-"""Measure how long a fresh process takes until its engine is ready, cold and warm."""
+"""Measure the time until the engine of a new process is ready, cold and warm."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from quire.env import turn_off_kv_store
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_options(parser, StartupArgs, title="measurement")
     add_engine_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures."""
-    turn_off_kv_store()  # what is loaded would not be measured
+    """Run the benchmark."""
+    turn_off_kv_store()  # loading stored K/V would distort the measurement
     run_startup(read(StartupArgs, args), engine_args(args))
     return 0

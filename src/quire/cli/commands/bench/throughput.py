@@ -1,4 +1,4 @@
-"""Measure the throughput of many requests at once, in this process."""
+"""Measure the throughput of many concurrent requests, in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.env import turn_off_kv_store
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_options(parser, ThroughputArgs, title="measurement")
     add_options(parser, DatasetArgs, title="requests")
     add_engine_options(parser, skip={"seed"})
@@ -22,7 +22,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures."""
-    turn_off_kv_store()  # what is loaded would not be measured
+    """Run the benchmark."""
+    turn_off_kv_store()  # loading stored K/V would distort the measurement
     run_throughput(read(ThroughputArgs, args), read(DatasetArgs, args), engine_args(args))
     return 0

@@ -1,18 +1,18 @@
-"""`quire kv`: the KV store's files, each task a command."""
+"""`quire kv`: the KV store's files; each task is a command."""
 
 from __future__ import annotations
 
 from quire.cli.app import Command
 
-ABOUT = "Looks at the K/V that Quire keeps in files, and cleans it up; also while engines run."
+ABOUT = "Inspects and cleans up the K/V that Quire keeps in files, also while engines run."
 
 COMMANDS = (
-    Command("ls", "kv.ls", "What is kept: a line for each model and tenant"),
-    Command("du", "kv.du", "How much is kept, in all"),
+    Command("ls", "kv.ls", "List the stored K/V: one line per model and tenant"),
+    Command("du", "kv.du", "Show the total size of the stored K/V"),
     Command("verify", "kv.verify", "Read every file and compare it with its checksum"),
-    Command("prune", "kv.prune", "Remove what is old, too much, or all"),
-    Command("export", "kv.export_files", "Put chunks into a tar file"),
-    Command("import", "kv.import_files", "Take chunks from a tar file"),
-    Command("warm", "kv.warm", "Compute prompts of a file, so that they are kept"),
-    Command("bench", "kv.bench", "How fast each tier is, and when loading wins"),
+    Command("prune", "kv.prune", "Remove old K/V, K/V above a size, or all K/V"),
+    Command("export", "kv.export_files", "Export chunks to a tar file"),
+    Command("import", "kv.import_files", "Import chunks from a tar file"),
+    Command("warm", "kv.warm", "Compute the prompts of a file, so that their K/V is stored"),
+    Command("bench", "kv.bench", "Measure each tier, and when loading is faster than computing"),
 )

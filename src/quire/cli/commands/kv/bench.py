@@ -1,8 +1,8 @@
 """Measure the tiers of the KV store for a model: `quire kv bench MODEL`.
 
-For each tier: how long a chunk takes to write and to read, and from how many tokens on loading is
-faster than computing them. What is written is removed. Files are read from the system's own cache,
-as those of recent prompts are.
+Reports for each tier how long writing and reading a chunk takes, and from how many tokens on
+loading is faster than computing. Written chunks are removed afterwards. Files are read from the
+page cache, as the files of recent prompts are.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from quire.units import MiB, format_bytes
 _ROUNDS = 8
 _NO_BOUND = 1 << 40
 _TINY = ChunkShape(1, 1)
-"""Of which reading takes as long as it takes to ask."""
+"""A chunk so small that reading it takes only the latency of the tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierTimes:
-    """Medians of a tier."""
+    """Median times of a tier."""
 
     tier: str
     write_s: float
-    """Of a chunk."""
+    """Seconds to write a chunk."""
     read_s: float
-    """Of a chunk, its checksum included."""
+    """Seconds to read a chunk and verify its checksum."""
     ask_s: float
-    """Of a chunk of one byte."""
+    """Seconds to read a chunk of one byte."""
 
     def break_even(self, tokens_of_chunk: float, token_s: float) -> int | None:
-        """From how many tokens on loading is faster than computing, which takes `token_s` for each;
-        None: never. `tokens_of_chunk`: for which one chunk is read."""
+        """Number of tokens from which loading is faster than computing at `token_s` per token;
+        None: never. `tokens_of_chunk`: tokens that one chunk read covers."""
         gain_s = token_s - max(0.0, self.read_s - self.ask_s) / tokens_of_chunk
         return None if gain_s <= 0 else max(1, round(self.ask_s / gain_s))
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_engine_options(parser)
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures the model without a store, then each tier."""
+    """Time the model without a store, then each tier."""
     from quire.planning.plan import build_engine_config
 
     given = engine_args(args)
     config = build_engine_config(given)
     store, cache = config.kv_store, config.cache
     if store is None:
-        raise ConfigError("this engine has no KV store (quire explain says why); --kv-store")
+        raise ConfigError("this engine has no KV store (see quire explain); give --kv-store")
     token_s = _seconds_per_token(given, config)
     shape, tokens = ChunkShape(store.chunk_blocks, cache.block_bytes), store.chunk_blocks
     tokens *= cache.block_size
@@ -89,14 +89,14 @@ def execute(args: argparse.Namespace) -> int:
     print(f"computing: {1 / token_s:,.0f} tokens/s; a chunk: {tokens} tokens, {format_bytes(size)}")
     print(f"{'tier':<8}{'write':>12}{'read':>12}{'ask':>10}   loading wins")
     for one, least in zip(found, wins, strict=True):
-        told = "never" if least is None else f"from {least:,} tokens on"
+        wins_from = "never" if least is None else f"from {least:,} tokens on"
         write, read = (f"{format_bytes(size / s)}/s" for s in (one.write_s, one.read_s))
-        print(f"{one.tier:<8}{write:>12}{read:>12}{1000 * one.ask_s:>7.2f} ms   {told}")
+        print(f"{one.tier:<8}{write:>12}{read:>12}{1000 * one.ask_s:>7.2f} ms   {wins_from}")
     return 0
 
 
 def _seconds_per_token(given: EngineArgs, config: EngineConfig) -> float:
-    """Of a prompt that is long for the model, but not more than 512 tokens."""
+    """Compute time per token of a prompt of at most 512 tokens."""
     from quire.llm import LLM
     from quire.params import SamplingParams
 
@@ -117,7 +117,7 @@ def _seconds_per_token(given: EngineArgs, config: EngineConfig) -> float:
 
 
 def _tiers(store: KVStoreConfig) -> Iterator[tuple[str, AbstractContextManager[Tier]]]:
-    """Each is closed by whoever enters it."""
+    """Yields each tier's name and the tier, as a context manager that closes it."""
     if store.memory_bytes:
         from quire.kvstore.tiers.memory import MemoryTier
 
@@ -132,7 +132,7 @@ def _tiers(store: KVStoreConfig) -> Iterator[tuple[str, AbstractContextManager[T
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Tier]:
-    """A tier of files on the same file system, without the files that are there."""
+    """A temporary disk tier on the same file system, without the existing files."""
     from quire.kvstore.tiers.disk import DiskTier
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _beside(path: Path) -> Iterator[Tier]:
 
 
 def _measure(name: str, tier: Tier, shape: ChunkShape) -> TierTimes:
-    """Raises ConfigError if the tier fails."""
+    """Measure a tier. Raises ConfigError if it fails."""
     namespace = os.urandom(32)
     try:
         write_s, read_s = _times(tier, namespace, shape)
@@ -154,7 +154,7 @@ def _measure(name: str, tier: Tier, shape: ChunkShape) -> TierTimes:
 
 
 def _times(tier: Tier, namespace: bytes, shape: ChunkShape) -> tuple[float, float]:
-    """Medians of writing and of reading a chunk, in seconds."""
+    """Median seconds for writing and for reading a chunk."""
     piece = os.urandom(min(MiB, shape.num_bytes))
     data = (piece * (shape.num_bytes // len(piece) + 1))[: shape.num_bytes]
     writes, reads = [], []
@@ -165,7 +165,7 @@ def _times(tier: Tier, namespace: bytes, shape: ChunkShape) -> tuple[float, floa
         written = time.perf_counter()
         found = tier.read(key, num_file_bytes(shape))
         if found is None:
-            raise TierError("what was written is not there")
+            raise TierError("the chunk that was written cannot be read back")
         decode(found, key, shape)
         reads.append(time.perf_counter() - written)
         writes.append(written - began)

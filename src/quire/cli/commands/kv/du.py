@@ -1,4 +1,4 @@
-"""Tell how much the KV store keeps in files."""
+"""Show the total size of the K/V that the KV store keeps in files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from quire.units import format_bytes
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_place(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints one line."""
+    """Print one line."""
     path = place_of(args)
     found = folders(path)
     num_chunks = sum(folder.num_chunks for folder in found)

@@ -1,7 +1,7 @@
-"""Put chunks of K/V into a tar file: `quire kv export FILE`.
+"""Export chunks of K/V to a tar file: `quire kv export FILE`.
 
-The file tells what was in the prompts, as the chunks do: it is made for its owner alone. Each chunk
-is signed with the file `secret` in the store's directory, so that the store that takes it knows it.
+The file reveals the prompts, as the chunks do; only its owner can read it. Each chunk is signed
+with the file `secret` in the store's directory, so that the importing store can verify its origin.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from quire.units import format_bytes
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
-    add_archive(parser, "The tar file to make.")
+    """Declare the options."""
+    add_archive(parser, "The tar file to write.")
     add_place(parser)
     parser.add_argument(
-        "--folder", default="", help="Only folders whose names begin so (see quire kv ls)."
+        "--folder", default="", help="Only folders with this name prefix (see quire kv ls)."
     )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Writes the archive."""
+    """Write the archive."""
     path = place_of(args)
     files = [file for file in disk_files.scan(path) if file.entry.folder.startswith(args.folder)]
     archive = archive_of(args)
@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
         os.fchmod(out.fileno(), 0o600)
         moved = export_chunks(path, files, out, secret)
     record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
-    left_out = f"; {moved.num_broken} damaged ones left out" * bool(moved.num_broken)
+    left_out = f"; {moved.num_broken} damaged ones skipped" * bool(moved.num_broken)
     text = f"{archive}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"
     show(args, {**record, "num_damaged": moved.num_broken}, text)
     return 0

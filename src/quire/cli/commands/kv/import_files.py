@@ -1,8 +1,8 @@
-"""Take chunks of K/V from a tar file that `quire kv export` has made: `quire kv import FILE`.
+"""Import chunks of K/V from a tar file made by `quire kv export`: `quire kv import FILE`.
 
-Each chunk is compared with its name, its checksum and its signature. Without --trust only chunks
-that this store exported are taken, or a store with a copy of its file `secret`: K/V of wrong
-numbers gives wrong answers.
+Each chunk is checked against its name, checksum and signature. Without --trust, only chunks are
+imported that this store, or a store with a copy of its file `secret`, exported: wrong K/V leads to
+wrong answers.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from quire.kvstore.tools.signature import secret_of
 from quire.units import GiB, format_bytes
 
 _NO_BOUND = 1 << 60
-"""Engines that use the directory keep their own bounds: they drop what is too much."""
+"""Engines that use the directory enforce their own bounds."""
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_archive(parser, "The tar file to read.")
     add_place(parser)
     parser.add_argument(
         "--max-size", type=parse_size, default=20 * GiB, metavar="SIZE",
-        help="Take at most so much (default: 20 GiB).",
+        help="Import at most this many bytes (default: 20 GiB).",
     )  # fmt: skip
     parser.add_argument(
         "--trust", action="store_true",
-        help="Take chunks that this store has not signed too. Whoever wrote the archive can change "
-        "the model's answers.",
+        help="Also import chunks that this store has not signed. The author of the archive can "
+        "then change the model's answers.",
     )  # fmt: skip
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Reads the archive. Exit code 1: there were damaged chunks in it."""
+    """Read the archive. Returns 1 if it contains damaged chunks."""
     path, archive = place_of(args, may_be_new=True), archive_of(args)
     try:
         with archive.open("rb") as source:
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     except TierError as error:
         raise ConfigError(f"{path}: {error}") from None
     record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
-    left_out = f"; {moved.num_broken} damaged ones left out" * bool(moved.num_broken)
+    left_out = f"; {moved.num_broken} damaged ones skipped" * bool(moved.num_broken)
     text = f"{path}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"
     show(args, {**record, "num_damaged": moved.num_broken}, text)
     return 1 if moved.num_broken else 0

@@ -1,7 +1,7 @@
-"""List what the KV store keeps in files: a line for each model and tenant, the last used first.
+"""List the K/V that the KV store keeps in files: one line per model and tenant, last used first.
 
-A folder's name follows from the model's weights and arithmetic and the tenant; the files do not
-tell which model that is.
+A folder's name is derived from the model's weights, the arithmetic and the tenant; the files do not
+name the model.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from quire.units import format_bytes
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_place(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints the folders."""
+    """Print the folders."""
     found = folders(place_of(args))
     lines = [f"{'folder':<32}  {'chunks':>8}  {'size':>10}  {'last used':>10}  {'first used':>10}"]
     lines += [

@@ -1,5 +1,5 @@
-"""Remove K/V from the KV store's files: what nobody has used for some time, the least recently
-used above a size, a model's or a tenant's, or all."""
+"""Remove K/V from the KV store's files: K/V not used for some time, the least recently used K/V
+above a size, the K/V of one model and tenant, or all of it."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ _FOLDER = re.compile(r"[0-9a-f]{1,32}")
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_place(parser)
     parser.add_argument(
-        "--max-size", type=parse_size, metavar="SIZE", help="Keep at most so much, as 5GiB."
+        "--max-size", type=parse_size, metavar="SIZE", help="Keep at most this size, e.g. 5GiB."
     )
     parser.add_argument(
-        "--older-than", type=parse_duration, metavar="TIME", help="Not used for so long, as 7d."
+        "--older-than",
+        type=parse_duration,
+        metavar="TIME",
+        help="Remove K/V unused for this long, e.g. 7d.",
     )
     parser.add_argument(
-        "--folder", default="", help="Only folders whose names begin so (see quire kv ls)."
+        "--folder", default="", help="Only folders with this name prefix (see quire kv ls)."
     )
-    parser.add_argument("--all", action="store_true", help="Everything.")
-    parser.add_argument("--dry-run", action="store_true", help="Only tell.")
+    parser.add_argument("--all", action="store_true", help="Remove all K/V.")
+    parser.add_argument("--dry-run", action="store_true", help="Report, but remove nothing.")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Removes, and tells how much. Raises ConfigError where nothing says what to remove."""
+    """Remove files and print a summary. Raises ConfigError unless an option selects files."""
     if args.folder and not _FOLDER.fullmatch(args.folder):
-        raise ConfigError(f"--folder {quoted(args.folder)} is no beginning of 32 hex digits")
+        raise ConfigError(f"--folder {quoted(args.folder)} must be a prefix of 32 hex digits")
     limits = (args.max_size, args.older_than)
     if args.all and (args.folder or limits != (None, None)):
-        raise ConfigError("--all removes everything; leave the other options out, or --all")
+        raise ConfigError("--all removes everything: remove the other options, or --all")
     if not (args.all or args.folder) and limits == (None, None):
-        raise ConfigError("say what to remove: --older-than 7d, --max-size 5GiB, --folder or --all")
+        raise ConfigError("select chunks: --older-than 7d, --max-size 5GiB, --folder or --all")
     path = place_of(args)
     files = list(disk_files.scan(path))
     since_ns = None if args.older_than is None else time.time_ns() - int(args.older_than * 1e9)

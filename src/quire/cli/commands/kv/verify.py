@@ -1,7 +1,7 @@
 """Read every file of the KV store and compare it with its checksum.
 
-An engine does that with each file that it reads, and drops what is damaged. Exit code 1: there is
-a damaged file.
+An engine checks each file that it reads in the same way and drops damaged files. The exit code is 1
+if a file is damaged.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from quire.units import format_bytes
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     add_place(parser)
     parser.add_argument("--delete", action="store_true", help="Remove damaged files.")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Prints the damaged files."""
+    """Print the damaged files."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     path = place_of(args)

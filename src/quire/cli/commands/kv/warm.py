@@ -1,7 +1,7 @@
-"""Compute prompts, so that their K/V is in the KV store: `quire kv warm PROMPTS MODEL`.
+"""Compute prompts and store their K/V in the KV store: `quire kv warm PROMPTS MODEL`.
 
-PROMPTS is a file with a prompt in each line: a text, or JSON with `prompt` (a text or token ids)
-and `cache_salt`, or with `messages`.
+PROMPTS is a file with one prompt per line: a text, or a JSON object with `prompt` (a text or token
+ids) and optionally `cache_salt`, or with `messages`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MAX_FILE_BYTES = GiB
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("file", nargs="?", metavar="PROMPTS", help="A file of prompts.")
     add_engine_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Computes them all, and tells how much was there already."""
+    """Compute all prompts, and report how many tokens were stored already."""
     if args.file is None:
         raise ConfigError("give a file of prompts: quire kv warm PROMPTS MODEL")
     prompts = list(_prompts(env.expanded(args.file)))
@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
 
     with closing(LLM.from_engine_args(engine_args(args))) as llm:
         if llm.llm_engine.config.kv_store is None:
-            raise ConfigError("this engine has no KV store (quire explain says why); --kv-store")
+            raise ConfigError("this engine has no KV store (see quire explain); give --kv-store")
         params = SamplingParams(max_tokens=1)
         texts: list[Any] = [one for one in prompts if "messages" not in one]
         chats = [one["messages"] for one in prompts if "messages" in one]
@@ -47,12 +47,12 @@ def execute(args: argparse.Namespace) -> int:
         found += llm.chat(chats, params) if chats else []
     num_tokens = sum(len(one.prompt_token_ids or ()) for one in found)
     num_cached = sum(one.num_cached_tokens or 0 for one in found)
-    print(f"{len(found):,} prompts, {num_tokens:,} tokens, {num_cached:,} of them were there")
+    print(f"{len(found):,} prompts, {num_tokens:,} tokens, {num_cached:,} of them already stored")
     return 0
 
 
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
-    """Each as `LLM.generate` or `LLM.chat` takes it. Raises ConfigError."""
+    """Yields prompts for `LLM.generate` or `LLM.chat`. Raises ConfigError for an invalid line."""
     for number, line in enumerate(read_text(path, max_bytes=_MAX_FILE_BYTES).splitlines(), 1):
         if not line.strip():
             continue
@@ -66,11 +66,11 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _of_json(value: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError."""
+    """Validate one JSON prompt. Raises ValueError."""
     match value:
         case {"messages": list(), **rest} if not rest:
             return value
         case {"prompt": str() | list() as prompt, **rest} if rest.keys() <= {"cache_salt"}:
             name = "prompt" if isinstance(prompt, str) else "prompt_token_ids"
             return {name: prompt, **rest}
-    raise ValueError("give prompt, and cache_salt if there is one; or messages alone")
+    raise ValueError("the object must have prompt, and optionally cache_salt, or only messages")

@@ -1,6 +1,6 @@
-"""gpt-oss: experts with biases in every layer, sinks, and a window in every other layer.
+"""gpt-oss: experts with biases in every layer, attention sinks, and a window in every second layer.
 
-Its published files hold the experts in MXFP4, see `weights.quantised.experts`.
+Its published files store the experts in MXFP4, see `weights.quantised.experts`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
 
 
 def _experts(reader: ConfigReader) -> MoeSpec:
-    """Softmax of the chosen logits: that of all, made to add up to 1."""
+    """Read the experts. A softmax over the chosen logits equals the normalised softmax over all."""
     num_experts = read_num_experts(reader, default=128)
     return MoeSpec(
         num_experts,

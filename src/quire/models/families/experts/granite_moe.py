@@ -1,4 +1,5 @@
-"""Granite 3 with experts, whose tensors hold all experts of a layer; Granite 4 without Mamba."""
+"""Granite 3 with experts, where a tensor has all experts of a layer; Granite 4 without Mamba
+layers."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
 
 
 def _fourth(reader: ConfigReader) -> DecoderSpec:
-    """Without experts the shared MLP is the only one. Rotary embeddings are optional."""
+    """Read Granite 4. Without experts, the shared MLP is the only MLP. RoPE is optional."""
     num_layers = read_num_layers(reader)
     kinds = reader.texts("layer_types", num_layers) or ["mamba"] * num_layers
     if others := sorted(set(kinds) - {"attention", "full_attention"}):
         raise UnsupportedModelError(
-            f"{reader.where}: layer_types has {', '.join(others)}: layers with a state are not "
-            "supported; Granite 4 models without -h in their name have attention alone"
+            f"{reader.where}: layer_types has {', '.join(others)}: recurrent layers are not "
+            "supported; Granite 4 models without -h in their names have only attention"
         )
     rotates = reader.text("position_embedding_type") == "rope"
     names, size = LayerNames(gate_up="shared_mlp.input_linear", down="shared_mlp.output_linear"), 0
@@ -55,7 +56,7 @@ def _fourth(reader: ConfigReader) -> DecoderSpec:
 
 
 def _experts(reader: ConfigReader) -> MoeSpec:
-    """Softmax of the chosen logits: that of all, made to add up to 1."""
+    """Read the experts. A softmax over the chosen logits equals the normalised softmax over all."""
     num_experts = read_num_experts(reader, default=8)
     shared = None
     if reader.count("shared_intermediate_size", MAX_FEED_FORWARD, default=0):

@@ -1,6 +1,5 @@
-"""Llama 4's text: layers that see their own chunk of positions, and layers that see all of them and
-rotate nothing; experts that read the router's sigmoid times x.
-"""
+"""Llama 4 (text): some layers attend within chunks of positions and others to all positions without
+RoPE; experts read x times the router's sigmoid."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ _NAMES = LayerNames(
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
-    """`no_rope_layers` has 1 for a layer that rotates q and k, 0 for one that does not."""
+    """Read the spec. `no_rope_layers` has 1 for a layer with RoPE and 0 for one without."""
     num_layers = read_num_layers(reader)
     interval = reader.size("no_rope_layer_interval", MAX_LAYERS, example=4, default=4)
     rotates = None
@@ -82,7 +81,7 @@ def _attention(reader: ConfigReader, attention: AttentionSpec) -> AttentionSpec:
 def _experts(reader: ConfigReader, num_layers: int) -> tuple[MoeSpec | None, ...]:
     num_experts = read_num_experts(reader, default=16)
     width = read_width(reader, "intermediate_size")
-    # Of GGUF files, whose matrices are not transposed.
+    # Matrices of GGUF files are not transposed.
     layout: Literal["fused", "transposed"] = "fused"
     if reader.flag("transposed_weights", True):
         layout = "transposed"

@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with eight experts in place of the MLP, of which a token takes two."""
+"""Mixtral: Mistral with eight experts instead of the MLP, of which a token uses two."""
 
 from __future__ import annotations
 

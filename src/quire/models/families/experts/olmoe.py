@@ -1,4 +1,4 @@
-"""OLMoE, FlexOlmo: experts in every layer, and RMS norms over the whole width of q and k."""
+"""OLMoE and FlexOlmo: experts in every layer, and RMS norms over the whole width of q and k."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
 
 
 def _flex(reader: ConfigReader) -> DecoderSpec:
-    """OLMo 2's norms: on what attention and experts add alone."""
+    """Read FlexOlmo. Like OLMo 2, it norms only the outputs of attention and experts."""
     refuse_layer_types(reader)
     spec = read_spec(reader, "flex_olmo")
     return replace(
@@ -37,7 +37,7 @@ def _flex(reader: ConfigReader) -> DecoderSpec:
 
 
 def _experts(reader: ConfigReader, num_experts: int, top_k: int) -> MoeSpec:
-    """The numbers are what config.json may leave out."""
+    """Read the experts. The arguments are defaults for keys that config.json omits."""
     num_experts = read_num_experts(reader, default=num_experts)
     return MoeSpec(
         num_experts,

@@ -1,4 +1,4 @@
-"""PhiMoE: two experts a token, chosen by the sparsemixer; layer norms, and biases in attention."""
+"""PhiMoE: two experts per token, chosen by sparsemixer; layer norms, and biases in attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, "phimoe")
     num_experts = read_num_experts(reader, default=16)
     if (top_k := read_top_k(reader, num_experts, default=2)) != 2:
-        raise reader.error("num_experts_per_tok", top_k, "2: the sparsemixer takes two", 2)
+        raise reader.error("num_experts_per_tok", top_k, "2 for the sparsemixer router", 2)
     moe = MoeSpec(
         num_experts,
         read_width(reader, "intermediate_size"),

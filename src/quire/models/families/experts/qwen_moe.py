@@ -1,6 +1,5 @@
-"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts, the former also with a shared one; Mellum
-2, which is Qwen3-MoE with windows in some layers.
-"""
+"""Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts, the former also with a shared one. Mellum
+2 is Qwen3-MoE with windows in some layers."""
 
 from __future__ import annotations
 
@@ -80,7 +79,8 @@ def _window(reader: ConfigReader) -> int | None:
 
 
 def _windows(reader: ConfigReader) -> tuple[int | None, ...]:
-    """`layer_types`, or every second layer of the first `max_window_layers`."""
+    """Return the windows from `layer_types`, or in every second layer of the first
+    `max_window_layers`."""
     num_layers = read_num_layers(reader)
     if reader.has("layer_types"):
         return pattern_windows(reader, 2)
@@ -97,7 +97,7 @@ def _experts(
     width: int,
     shared: SharedExpert | None = None,
 ) -> MoeSpec:
-    """The arguments are what config.json may leave out."""
+    """Read the experts. The arguments are defaults for keys that config.json omits."""
     num_experts = read_num_experts(reader, default=num_experts)
     return MoeSpec(
         num_experts,

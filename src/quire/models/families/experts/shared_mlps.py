@@ -1,6 +1,5 @@
-"""ERNIE 4.5, Hunyuan and DeepSeek's first models with experts: the dense families' attention,
-softmax routers, and a shared MLP that every token takes.
-"""
+"""ERNIE 4.5, Hunyuan and DeepSeek-MoE: the attention of the dense families, softmax routers, and a
+shared MLP that every token uses."""
 
 from __future__ import annotations
 
@@ -52,7 +51,8 @@ def _ernie(reader: ConfigReader) -> DecoderSpec:
 def _ernie_layers(
     reader: ConfigReader, moe: MoeSpec, num_layers: int
 ) -> tuple[MoeSpec | None, ...]:
-    """Each `moe_layer_interval`-th layer from `moe_layer_start_index` to `moe_layer_end_index`."""
+    """Return the experts of every `moe_layer_interval`-th layer from `moe_layer_start_index` to
+    `moe_layer_end_index`."""
     first = reader.count("moe_layer_start_index", MAX_LAYERS, default=1)
     last = num_layers - 1
     if reader.has("moe_layer_end_index"):
@@ -66,7 +66,7 @@ def _ernie_layers(
 
 
 def _hunyuan(reader: ConfigReader) -> DecoderSpec:
-    """Numbers of experts, widths and so on may be lists with one for each layer."""
+    """Read the spec. Numbers of experts, widths and so on may be lists with one value per layer."""
     spec = hunyuan_spec(reader, "hunyuan_moe")
     num_layers = spec.num_layers
     reader.count("moe_layer_num_skipped", 0, default=0)
@@ -96,7 +96,7 @@ def _hunyuan(reader: ConfigReader) -> DecoderSpec:
 
 
 def _deepseek(reader: ConfigReader) -> DecoderSpec:
-    """Weights of a token's experts need not add up to 1."""
+    """Read the spec. The weights of a token's experts need not add up to 1."""
     spec = read_spec(reader, "deepseek")
     if (scoring := reader.text("scoring_func")) not in (None, "softmax"):
         raise reader.error("scoring_func", scoring, "softmax", "softmax")

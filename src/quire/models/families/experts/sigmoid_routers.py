@@ -1,8 +1,8 @@
-"""Families with DeepSeek-V3's router over plain attention: GLM-4.5, Solar Open, dots.llm1,
-K-EXAONE, MiniMax M2.
+"""Families with DeepSeek-V3's router and plain attention: GLM-4.5, Solar Open, dots.llm1, K-EXAONE,
+MiniMax M2.
 
-A bias corrects the sigmoids of the logits for the choice of experts alone. The first layers may
-be dense, and an expert that all tokens take has the width of several.
+A bias corrects the sigmoids of the logits, only for the choice of experts. The first layers may be
+dense. The shared expert has the width of several experts.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
 def _deepseek_experts(
     reader: ConfigReader, num_layers: int, *, normalise: bool
 ) -> tuple[MoeSpec | None, ...]:
-    """`normalise`: what config.json may leave out."""
+    """Read the experts. `normalise`: default of `norm_topk_prob`."""
     num_experts = read_num_experts(reader, "n_routed_experts", default=128)
     groups = reader.size("n_group", num_experts, example=1, default=1)
     if num_experts % groups:
@@ -120,7 +120,8 @@ def _deepseek_experts(
 
 
 def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
-    """`rotary_dim` numbers of each head are rotated; norms are over the whole width of q and k."""
+    """Read the spec. RoPE rotates `rotary_dim` numbers of each head; norms span the whole width of
+    q and k."""
     rotaries = None
     if reader.has("rotary_dim") and not reader.has("rope_parameters"):
         head_dim = read_heads(reader).head_dim

@@ -1,7 +1,7 @@
-"""What Gemma 3n and 4 have in common: norms of q, k and v, scores without a factor, layers that
-read the K and V of others, and an embedding of the token for each layer.
+"""Common parts of Gemma 3n and 4: norms of q, k and v, unscaled attention scores, layers that read
+the K and V of other layers, and a token embedding per layer.
 
-P is the width of what a layer is given of the token (`hidden_size_per_layer_input`).
+P is the width of a layer's token embedding (`hidden_size_per_layer_input`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from quire.program import Activation, Builder, HeadLayout, Out, Program, Rotary,
 
 ROOT = "model."
 _MOST_MISSING_ROWS = 1 << 16
-"""Tokens behind the table of the layers' embeddings: those of images and sound."""
+"""Maximum number of tokens after the end of the per-layer embedding table: image and sound
+tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """In what layers differ."""
+    """Values in which layers differ."""
 
     heads: HeadLayout
     window: int | None
     rotary: Rotary
     mlp_size: int
     reads: int | None = None
-    """The layer whose K and V it reads; None: it has its own."""
+    """Index of the layer whose K and V it reads; None: its own."""
     has_v: bool = True
-    """Otherwise v is k, without k's norm and rotation."""
+    """False: v is k before k's norm and rotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmaSpec:
-    """The values that a program depends on."""
+    """Values that determine a program."""
 
     layers: tuple[Layer, ...]
     hidden_size: int
@@ -59,16 +60,16 @@ class GemmaSpec:
     tie_word_embeddings: bool
     logits_softcap: float | None
     input_dim: int
-    """P; 0: layers are given nothing of the token."""
+    """P; 0: layers have no token embedding."""
     input_vocab: int
-    """Rows of the table that has it; tokens behind it have the first row."""
+    """Rows of the per-layer table; tokens after its end use the first row."""
 
 
 Spec = TypeVar("Spec", bound=GemmaSpec)
 
 
 def read_common(reader: ConfigReader, layers: tuple[Layer, ...]) -> dict[str, Any]:
-    """The fields of a `GemmaSpec`."""
+    """Read the fields of a `GemmaSpec`."""
     vocab_size = reader.size("vocab_size", MAX_VOCAB, example=262144)
     input_vocab = reader.size("vocab_size_per_layer_input", MAX_VOCAB, example=262144)
     input_dim = reader.count("hidden_size_per_layer_input", MAX_FEED_FORWARD, default=0)
@@ -90,7 +91,7 @@ def read_common(reader: ConfigReader, layers: tuple[Layer, ...]) -> dict[str, An
 
 
 def read_kinds(reader: ConfigReader, pattern: int) -> list[str]:
-    """`layer_types`, or full attention in each `pattern`-th layer."""
+    """Return `layer_types`, or full attention in every `pattern`-th layer."""
     return read_layer_types(reader) or [
         "sliding_attention" if (layer + 1) % pattern else "full_attention"
         for layer in range(read_num_layers(reader))
@@ -98,13 +99,13 @@ def read_kinds(reader: ConfigReader, pattern: int) -> list[str]:
 
 
 def read_sharing(reader: ConfigReader, kinds: Sequence[str]) -> tuple[int | None, ...]:
-    """For each layer, whose K and V it reads: the last `num_kv_shared_layers` read those of the
-    last layer of their kind before them. None: its own."""
+    """Return for each layer the index of the layer whose K and V it reads; None: its own. The last
+    `num_kv_shared_layers` read those of the last earlier layer of their kind."""
     shared = reader.count("num_kv_shared_layers", MAX_LAYERS, default=0)
     first = len(kinds) - shared
     own = list(kinds[:first]) if first > 0 else []
     if missing := set(kinds) - set(own):
-        wanted = f"few enough that a layer before has {min(missing)} of its own"
+        wanted = f"few enough that an earlier layer of kind {min(missing)} has its own K and V"
         raise reader.error("num_kv_shared_layers", shared, wanted, 0)
     last = {kind: first - 1 - own[::-1].index(kind) for kind in set(kinds)}
     return tuple(None if i < first else last[kind] for i, kind in enumerate(kinds))
@@ -119,8 +120,8 @@ def gemma_family(
     models: str,
     defaults: Mapping[str, Any],
 ) -> ModelFamily:
-    """A family of programs that `build` makes of specs. `defaults`: values of keys that a
-    config.json leaves out; those of the model's class in transformers."""
+    """Make a family whose specs `build` turns into programs. `defaults`: values of keys that
+    config.json omits, as in the model's class in transformers."""
 
     def with_defaults(reader: ConfigReader) -> ConfigReader:
         return reader.translated({}, defaults)
@@ -165,13 +166,13 @@ def gemma_family(
 
 
 def embed(builder: Builder, spec: GemmaSpec) -> tuple[Value, Tensor]:
-    """The embedding, and its table."""
+    """Add the embedding; return it and its table."""
     table = Tensor(f"{ROOT}embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
     return builder.embed(table, float(spec.hidden_size**0.5)), table
 
 
 def end(builder: Builder, x: Value, table: Tensor, spec: GemmaSpec) -> Program:
-    """The program, with the last norm and the head."""
+    """Add the last norm and the head; return the program."""
     x = builder.rms_norm(x, f"{ROOT}norm.weight", spec.eps)
     head = table if spec.tie_word_embeddings else Tensor("lm_head.weight", table.shape)
     builder.logits(x, head, softcap=spec.logits_softcap)
@@ -179,12 +180,12 @@ def end(builder: Builder, x: Value, table: Tensor, spec: GemmaSpec) -> Program:
 
 
 def norm(builder: Builder, x: Value, spec: GemmaSpec, name: str, hint: str) -> Value:
-    """RMS norm with the weight `name.weight`."""
+    """Add an RMS norm with the weight `name.weight`."""
     return builder.rms_norm(x, f"{name}.weight", spec.eps, hint)
 
 
 def attention(builder: Builder, x: Value, spec: GemmaSpec, index: int) -> Value:
-    """Attention of a layer over the normed x."""
+    """Add the attention of a layer over the normed x."""
     layer, prefix = spec.layers[index], f"{ROOT}layers.{index}.self_attn."
     heads, bias, dim = layer.heads, spec.attention_bias, layer.heads.head_dim
 
@@ -208,7 +209,7 @@ def attention(builder: Builder, x: Value, spec: GemmaSpec, index: int) -> Value:
 
 
 def gate_up(builder: Builder, x: Value, index: int, size: int) -> tuple[Value, Value]:
-    """The two products of a layer's MLP."""
+    """Add the gate and up products of a layer's MLP."""
     prefix = f"{ROOT}layers.{index}.mlp."
     outs = [Out(name, f"{prefix}{name}_proj", size) for name in ("gate", "up")]
     gate, up = builder.linears(x, outs, hint="gate_up")
@@ -216,21 +217,22 @@ def gate_up(builder: Builder, x: Value, index: int, size: int) -> tuple[Value, V
 
 
 def down(builder: Builder, hidden: Value, spec: GemmaSpec, index: int) -> Value:
-    """The last product of a layer's MLP."""
+    """Add the down product of a layer's MLP."""
     prefix = f"{ROOT}layers.{index}.mlp."
     return builder.linear(hidden, f"{prefix}down_proj", spec.hidden_size, bias=False, hint="down")
 
 
 @dataclass(frozen=True, slots=True)
 class LayerInput:
-    """What a layer is given of the token, [T, P] each: of the embedding, and a row of its own."""
+    """A layer's token inputs, [T, P] each: a projection of the embedding, and the layer's own
+    embedding."""
 
     projected: Value
     token: Value
 
 
 def layer_inputs(builder: Builder, x: Value, spec: GemmaSpec) -> list[LayerInput]:
-    """Of each layer; `x` is the embedding. Empty where P is 0."""
+    """Return the token inputs of each layer; `x` is the embedding. Empty if P is 0."""
     if not spec.input_dim:
         return []
     count, dim = len(spec.layers), spec.input_dim
@@ -252,10 +254,10 @@ def layer_inputs(builder: Builder, x: Value, spec: GemmaSpec) -> list[LayerInput
 def from_layer_input(
     builder: Builder, x: Value, given: LayerInput, spec: GemmaSpec, index: int
 ) -> Value:
-    """What x, behind the MLP, and the layer's input add to the hidden state.
+    """Return what a layer's token input, gated by x after the MLP, adds to the hidden state.
 
-    The projection is divided by sqrt(D) before its norm: of a norm, that changes eps alone. The sum
-    of the two inputs is divided by sqrt(2), here behind the last product.
+    The projection is divided by sqrt(D) before its norm, which only changes the norm's eps. The sum
+    of the two inputs is divided by sqrt(2); here that is done after the last product.
     """
     prefix = f"{ROOT}layers.{index}."
     eps = spec.eps * spec.hidden_size

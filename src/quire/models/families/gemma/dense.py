@@ -1,8 +1,8 @@
-"""Gemma 1, 2 and 3 (text): norms with weight + 1, a scaled embedding, and from 2 on norms on the
-outputs of each block and windows in most layers.
+"""Gemma 1, 2 and 3 (text): norms with weight + 1 and a scaled embedding; Gemma 2 and 3 also norm
+the output of each block and have windows in most layers.
 
-Gemma 2 bounds scores and logits by soft caps; Gemma 3 has norms on the heads of q and k instead,
-and a rotary embedding of its own for the layers with a window.
+Gemma 2 applies soft caps to scores and logits. Gemma 3 norms the heads of q and k instead, and uses
+a separate RoPE for layers with a window.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SANDWICH = Names(
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
-    """transformers computes Gemma 1 with the tanh form of GELU, whatever `hidden_act` says."""
+    """Read Gemma 1. transformers uses the tanh form of GELU for any `hidden_act`."""
     spec = read_spec(reader, "gemma", activation="gelu_tanh")
     return replace(
         spec,
@@ -62,7 +62,7 @@ def _with_windows(
     windows: tuple[int | None, ...],
     local: ConfigReader | None = None,
 ) -> DecoderSpec:
-    """Gemma 2 and 3; `local` as in `rotaries_by_kind`."""
+    """Read Gemma 2 and 3; `local` as in `rotaries_by_kind`."""
     query_dim = reader.number("query_pre_attn_scalar", 1.0, 1e6, example=256.0, default=256.0)
     spec = read_spec(
         reader,

@@ -1,5 +1,5 @@
-"""Gemma 3n (text): several hidden states side by side (AltUp), of which a layer computes with one
-and corrects all; a short cut of low rank around attention (LAuReL); MLPs of few active numbers.
+"""Gemma 3n (text): several parallel hidden states (AltUp), of which a layer computes with one and
+corrects all; a low-rank shortcut around attention (LAuReL); MLPs with sparse activations.
 
 Sources: transformers, `models/gemma3n`; Baykal et al. 2023, "Alternating Updates for Efficient
 Transformers"; Menghani et al. 2024, "LAuReL: Learned Augmented Residual Layer".
@@ -34,25 +34,25 @@ from quire.program import Builder, Out, Program, Value
 
 _MOST_STATES = 16
 _LEAST_SQUARE = 1e-5
-"""Bound of a state's mean square where states are made equally large."""
+"""Lower bound of the mean square when a state is scaled to another one's magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gemma3nSpec(GemmaSpec):
-    """What Gemma 3n has beside."""
+    """Values that only Gemma 3n has."""
 
     num_states: int
     active: int
-    """The state that layers compute with."""
+    """Index of the state that layers compute with."""
     scales_active: bool
-    """A weight multiplies it where a layer's input comes in."""
+    """Whether a weight multiplies the active state before the layer's token input is added."""
     laurel_rank: int
     sparsity: tuple[float, ...]
-    """For each layer, the part of the MLP's gate that is set to 0."""
+    """For each layer, the fraction of the MLP's gate that is set to 0."""
 
 
 def read_spec(reader: ConfigReader) -> Gemma3nSpec:
-    """Raises CheckpointError for values that cannot be."""
+    """Read the spec. Raises CheckpointError for impossible values."""
     num_layers, kinds = read_num_layers(reader), read_kinds(reader, 5)
     window = read_window(reader) if "sliding_attention" in kinds else None
     windows = [window if kind == "sliding_attention" else None for kind in kinds]
@@ -85,7 +85,7 @@ def _sparsity(reader: ConfigReader, num_layers: int) -> tuple[float, ...]:
 
 
 def build(name: str, spec: Gemma3nSpec) -> Program:
-    """The program of a spec."""
+    """Build the program of a spec."""
     builder = Builder(name)
     first, table = embed(builder, spec)
     given = layer_inputs(builder, first, spec)
@@ -104,7 +104,7 @@ def build(name: str, spec: Gemma3nSpec) -> Program:
 
 
 def _as_large(builder: Builder, x: Value, prefix: str, like: Value, spec: Gemma3nSpec) -> Value:
-    """A state by the linear `prefix`, made as large as another one."""
+    """Apply the linear `prefix` to x and scale the result to the RMS of `like`."""
     product = builder.linear(x, prefix, spec.hidden_size, bias=False, hint="altup")
     return builder.match_rms(product, like, _LEAST_SQUARE)
 
@@ -157,7 +157,7 @@ def _mlp(builder: Builder, x: Value, spec: Gemma3nSpec, index: int) -> Value:
 
 
 def _modalities(builder: Builder, x: Value, spec: Gemma3nSpec, prefix: str) -> Value:
-    """[T, num_states], from -1 to 1."""
+    """Return [T, num_states], from -1 to 1."""
     router = norm(builder, x, spec, f"{prefix}altup.router_norm", "router_norm")
     routed = builder.linear(
         router,
@@ -173,13 +173,13 @@ def _modalities(builder: Builder, x: Value, spec: Gemma3nSpec, prefix: str) -> V
 def _coefficients(
     builder: Builder, modalities: Value, name: str, count: int, hint: str
 ) -> tuple[Value, ...]:
-    """`count` numbers for each token, [T, 1] each, by the linear `name`."""
+    """Return `count` coefficients per token, [T, 1] each, from the linear `name`."""
     outs = [Out(hint, name, 1, False, ((index, 1),), count) for index in range(count)]
     return builder.linears(modalities, outs, hint=hint, exact=True)
 
 
 def _predict(builder: Builder, states: list[Value], spec: Gemma3nSpec, prefix: str) -> list[Value]:
-    """Each state plus a mixture of all."""
+    """Return each state plus a mixture of all states."""
     count = spec.num_states
     modalities = _modalities(builder, states[spec.active], spec, prefix)
     name = f"{prefix}altup.prediction_coefs"
@@ -196,8 +196,7 @@ def _predict(builder: Builder, states: list[Value], spec: Gemma3nSpec, prefix: s
 def _correct(
     builder: Builder, predicted: list[Value], x: Value, spec: Gemma3nSpec, prefix: str
 ) -> list[Value]:
-    """Each state plus its share, one and a coefficient, of what the layer's x differs by from its
-    prediction."""
+    """Return each state plus (1 + a coefficient) times the difference of x from its prediction."""
     modalities = _modalities(builder, x, spec, prefix)
     name = f"{prefix}altup.correction_coefs"
     factors = _coefficients(builder, modalities, name, spec.num_states, "correction")
@@ -212,7 +211,7 @@ GEMMA3N = gemma_family(
     "gemma3n",
     ("Gemma3nForCausalLM",),
     read_spec,
-    # By name, so that tests may put another in its place.
+    # A lambda looks `build` up at call time, so that tests can replace it.
     lambda name, spec: build(name, spec),
     models="Gemma 3n E2B and E4B; wrapped too (Gemma3nForConditionalGeneration)",
     defaults={

@@ -1,5 +1,5 @@
-"""Gemma 4 (text): full attention has wider heads than windows have, and may have experts beside
-its MLP.
+"""Gemma 4 (text): layers with full attention have wider heads than layers with windows, and experts
+may run in addition to the MLP.
 
 Source: transformers, `models/gemma4`.
 """
@@ -37,7 +37,7 @@ _NAMES = ExpertNames("fused", "experts", down="down_proj")
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Of every layer."""
+    """The experts of every layer."""
 
     count: int
     width: int
@@ -46,13 +46,13 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Gemma4Spec(GemmaSpec):
-    """With experts in every layer, or in none."""
+    """Spec with experts in all layers or in none."""
 
     experts: Experts | None = None
 
 
 def read_spec(reader: ConfigReader) -> Gemma4Spec:
-    """Raises CheckpointError for values that cannot be."""
+    """Read the spec. Raises CheckpointError for impossible values."""
     if reader.text("use_bidirectional_attention") == "all":
         raise reader.error("use_bidirectional_attention", "all", "absent or vision", "vision")
     kinds = read_kinds(reader, 6)
@@ -84,8 +84,8 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
 
 
 def _heads(reader: ConfigReader, index: int, kind: str) -> HeadLayout:
-    """Layers of full attention may have other heads: `global_head_dim` and, where v is k,
-    `num_global_key_value_heads`; or `per_layer_config`, which transformers 5 writes."""
+    """Return the heads of a layer. Full attention may have other heads: `global_head_dim` and, if v
+    is k, `num_global_key_value_heads`; or `per_layer_config`, which transformers 5 writes."""
     heads = read_heads(reader)
     if (every := reader.section("per_layer_config")) is not None:
         own = next(
@@ -110,7 +110,7 @@ def _heads(reader: ConfigReader, index: int, kind: str) -> HeadLayout:
 
 
 def build(name: str, spec: Gemma4Spec) -> Program:
-    """The program of a spec."""
+    """Build the program of a spec."""
     builder = Builder(name)
     x, table = embed(builder, spec)
     given = layer_inputs(builder, x, spec)
@@ -144,7 +144,7 @@ def _layer(
 
 
 def _experts(builder: Builder, x: Value, spec: Gemma4Spec, experts: Experts, prefix: str) -> Value:
-    """The experts' output of x, which is not normed. The router has a norm of its own."""
+    """Add the experts of x, which is not normed. The router has its own norm."""
     router = builder.rms_norm(x, f"{prefix}router.scale", spec.eps, "router_norm")
     logits = builder.linear(
         router, f"{prefix}router.proj", experts.count, bias=False, hint="router", exact=True
@@ -179,7 +179,7 @@ GEMMA4 = gemma_family(
     "gemma4",
     ("Gemma4ForCausalLM",),
     read_spec,
-    # By name, so that tests may put another in its place.
+    # A lambda looks `build` up at call time, so that tests can replace it.
     lambda name, spec: build(name, spec),
     models="Gemma 4 E2B, E4B, 26B-A4B and 31B; wrapped too (Gemma4ForConditionalGeneration)",
     defaults={**_DEFAULTS, "sliding_window": 512, "hidden_size_per_layer_input": 256},

@@ -1,1 +1,1 @@
-"""Formats whose calls are JSON objects, or have arguments that are."""
+"""Formats whose calls are JSON objects or have JSON objects as arguments."""

@@ -1,4 +1,4 @@
-"""Objects and lists that no mark has to announce: they are calls by their keys."""
+"""Calls as objects and lists without a required mark: their keys identify them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.parsers.tool_formats.json.marked import MarkedCalls
 
 
 class LlamaCalls(MarkedCalls):
-    """Llama 3.1, 3.2 and 4: `{"name": ..., "parameters": {...}}`, several with `;` between."""
+    """Llama 3.1, 3.2 and 4: `{"name": ..., "parameters": {...}}`, separated by `;`."""
 
     markers = ("<|python_tag|>",)
     bare_markers = ("{",)
@@ -19,13 +19,13 @@ class LlamaCalls(MarkedCalls):
     between = "; "
 
     def call_patterns(self, tools: Schemas) -> tuple[str, ...]:
-        """An object is a call by its first keys."""
+        """The first keys of an object identify a call."""
         markers = map(re.escape, self.markers)
         return (*markers, _object_pattern(tools))
 
 
 class XlamCalls(MarkedCalls):
-    """xLAM 2: a list, alone, in a fence of Markdown or behind marks of other families."""
+    """xLAM 2: a list, alone, in a Markdown fence, or after marks of other families."""
 
     markers = ("```json", "```", "[TOOL_CALLS]", "<tool_call>")
     bare_markers = ("[",)
@@ -34,8 +34,8 @@ class XlamCalls(MarkedCalls):
     opening, between, closing = "[", ", ", "]"
 
     def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
-        """What is in a list or behind a mark is a call by its first key. Whether another one makes
-        it a call after all is more than a grammar can follow."""
+        """An object in a list or after a mark counts as a call by its first key. Later keys are not
+        checked, because a grammar cannot express that."""
         keys = "|".join(("name", "arguments", "parameters", *(self.keys.others or ())))
         return (rf'([\[\]>`]|json){_SPACE}\{{{_SPACE}"({keys})"',)
 
@@ -44,9 +44,9 @@ _SPACE = r"[ \t\r\n]*"
 
 
 def _object_pattern(tools: Schemas) -> str:
-    """The begin of an object with a tool's name or with arguments, perhaps behind one other key.
+    """The beginning of an object with a tool's name or with arguments, after at most one other key.
 
-    It has no bracket but the first, so that few places of a text may be within one at once.
+    The pattern contains no bracket after the first, which limits the number of overlapping matches.
     """
 
     def key(*names: str) -> str:

@@ -1,8 +1,8 @@
-"""Calls of a model that was not trained to call tools, and whose chat template shows it none.
+"""Calls of a model that was not trained to call tools and whose chat template shows no tools.
 
-A text of ours says in the prompt which tools there are and how to call them: by an object between
-tags. What was said before is written in the same form. For templates that render the same with and
-without tools alone: all others have words of their own.
+A text in the prompt lists the tools and asks for calls as JSON objects between tags. Earlier calls
+and results are written in the same form. Used only for templates that render the same with and
+without tools.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Write nothing after the last call: the results follow between <tool_response> an
 
 
 class GenericCalls(HermesCalls):
-    """As the words ask for them: the tags are text, and no token need be there for them."""
+    """Calls in the form that the prompt text asks for. Tags are plain text, not special tokens."""
 
 
 def with_tools_in_words(
@@ -38,29 +38,35 @@ def with_tools_in_words(
     *,
     has_system: bool = True,
 ) -> list[Message]:
-    """The conversation with the tools in words, for a template that shows no tools.
+    """The conversation with the tools described as text, for a template that shows no tools.
 
-    `tools`: as a request has them, each with a `function`. `has_system`: the template takes a
-    message of the system; otherwise the words come before the first message of the user. Calls and
-    results become text of the assistant and of the user. Changes none of its arguments.
+    `tools`: as in a request, each with a `function`. `has_system`: the template accepts a system
+    message; otherwise the text comes before the first user message. Calls become assistant text,
+    and results become user text. The arguments are not modified.
     """
-    told = _told(messages)
+    rendered = _with_calls_as_text(messages)
     words = _WORDS.format("\n".join(_described(tool) for tool in tools))
     roles = ("system", "developer") if has_system else ("user",)
-    place = next((i for i, one in enumerate(told) if one.get("role") in roles), None)
+    place = next((i for i, one in enumerate(rendered) if one.get("role") in roles), None)
     if place is None:
-        told.insert(0, {"role": roles[0], "content": words})
+        rendered.insert(0, {"role": roles[0], "content": words})
     elif has_system:
-        told[place] = {**told[place], "content": _joined(told[place].get("content"), words)}
+        rendered[place] = {
+            **rendered[place],
+            "content": _joined(rendered[place].get("content"), words),
+        }
     else:
-        told[place] = {**told[place], "content": _joined(words, told[place].get("content"))}
-    return told
+        rendered[place] = {
+            **rendered[place],
+            "content": _joined(words, rendered[place].get("content")),
+        }
+    return rendered
 
 
-def _told(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """With calls and results as text. What the user says right after results is one message with
-    them, because many templates want the roles to alternate."""
-    told: list[Message] = []
+def _with_calls_as_text(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages with calls and results as text. User text right after results is merged into their
+    message, because many templates require alternating roles."""
+    rendered: list[Message] = []
     follows_result = False
     for message in messages:
         role, content = message.get("role"), message.get("content")
@@ -68,16 +74,16 @@ def _told(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         if is_result:
             content = _RESULT.format(_text(content))
         if follows_result and role in ("tool", "user"):
-            told[-1]["content"] = _joined(told[-1]["content"], content)
+            rendered[-1]["content"] = _joined(rendered[-1]["content"], content)
         elif is_result:
-            told.append({"role": "user", "content": content})
+            rendered.append({"role": "user", "content": content})
         else:
             kept = {key: value for key, value in message.items() if key != "tool_calls"}
             if calls := message.get("tool_calls"):
                 kept["content"] = _joined(content, "\n".join(map(_call, calls)))
-            told.append(kept)
+            rendered.append(kept)
         follows_result = is_result or (follows_result and role == "user")
-    return told
+    return rendered
 
 
 def _described(tool: Mapping[str, Any]) -> str:
@@ -97,7 +103,7 @@ def _call(call: Mapping[str, Any]) -> str:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Two contents in a row; parts stay parts."""
+    """Concatenate two contents; lists of parts stay lists."""
     if isinstance(first, list) or isinstance(second, list):
         return [*_parts(first), *_parts(second)]
     return "\n".join(text for text in (first, second) if text)

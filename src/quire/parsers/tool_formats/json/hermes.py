@@ -1,5 +1,5 @@
-"""An object for each mark, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes and
-what differs from it by its marks."""
+"""Calls as one JSON object per mark, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`:
+Hermes, and formats that differ only in their marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.parsers.tool_formats.json.marked import MarkedCalls
 
 
 class HermesCalls(MarkedCalls):
-    """Nous Hermes, Qwen 2.5 and 3, Granite 4 and many others. Line breaks as Qwen has them."""
+    """Nous Hermes, Qwen 2.5 and 3, Granite 4 and many others. Line breaks are those of Qwen."""
 
     markers = ("<tool_call>",)
     ends = ("</tool_call>",)
@@ -28,7 +28,7 @@ class LongcatCalls(MarkedCalls):
 
 
 class Granite20bCalls(MarkedCalls):
-    """Granite 20B function calling: a mark before each object, none after it."""
+    """Granite 20B function calling: a mark before each object, and none after it."""
 
     markers = ("<function_call>",)
     before, between = "<function_call> ", "\n"
@@ -44,7 +44,7 @@ class InternLmCalls(MarkedCalls):
 
 
 class ErnieCalls(MarkedCalls):
-    """ERNIE 4.5 Thinking, which puts an answer without calls between marks too."""
+    """ERNIE 4.5 Thinking, which also puts marks around an answer without calls."""
 
     answer_marks = ("<response>\n", "<response>", "</response>")
     markers = ("<tool_call>", *answer_marks)
@@ -53,7 +53,7 @@ class ErnieCalls(MarkedCalls):
 
 
 class GigaChatCalls(MarkedCalls):
-    """GigaChat 3 and 3.1. The text before a call ends with a mark of its own."""
+    """GigaChat 3 and 3.1. A mark ends the text before a call."""
 
     answer_marks = ("<|message_sep|>",)
     markers = ("<|function_call|>", "function call<|role_sep|>", *answer_marks)
@@ -61,7 +61,7 @@ class GigaChatCalls(MarkedCalls):
 
 
 class InklingCalls(MarkedCalls):
-    """Inkling, which writes blocks; the name of a tool may stand before its block too."""
+    """Inkling, which writes blocks; the tool's name may also precede its block."""
 
     answer_marks = ("<|content_text|>", "<|end_message|>", "<|content_model_end_sampling|>")
     markers = ("<|content_invoke_tool_json|>", "<|message_model|>", *answer_marks)
@@ -70,12 +70,12 @@ class InklingCalls(MarkedCalls):
     before, after = "<|message_model|><|content_invoke_tool_json|>", "<|end_message|>"
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """What is between a message's begin and its block is dropped."""
+        """Drops the text between a message's beginning and its block."""
         if reply.marker != "<|message_model|>":
             return (yield from super().read_calls(reply))
         yield from read_name(reply.reader, "<|")
         return (yield from reply.reader.starts_with("<|")) is not None
 
     def head(self, name: str) -> str:
-        """Without spaces."""
+        """The beginning of a call, without spaces."""
         return f'{{"name":{json.dumps(name)},"args":'

@@ -21,7 +21,7 @@ class GraniteCalls(MarkedCalls):
     between, closing = ", ", "]"
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """With either mark."""
+        """The list after either mark."""
         begin = {"type": "or", "elements": [const(f"{marker}[") for marker in self.markers]}
         return sequence(begin, super().grammar(tools, is_parallel=is_parallel))
 
@@ -35,30 +35,30 @@ class JambaCalls(MarkedCalls):
 
 
 class HunyuanCalls(JambaCalls):
-    """Hunyuan A13B, which may begin with the name of its role."""
+    """Hunyuan A13B, whose reply may begin with the name of its role."""
 
     opening_markers = ("助手：",)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """The name of the role is dropped."""
+        """Drops the name of the role."""
         if reply.marker in self.opening_markers:
             return (yield from reply.reader.literal(reply.marker)) is not None
         return (yield from super().read_calls(reply))
 
 
 class Phi4MiniCalls(MarkedCalls):
-    """Phi-4 mini: the mark is a word, and a call only with the bracket behind it."""
+    """Phi-4 mini: the mark is an ordinary word, which begins a call only before a bracket."""
 
     markers = ("functools",)
     opening, between, closing = "functools[", ", ", "]"
 
     def call_patterns(self, tools: Schemas) -> tuple[str, ...]:  # noqa: ARG002
-        """A word of Python too."""
+        """The word with a bracket, because the word alone is also a Python module."""
         return (r"functools[ \t\r\n]*[\[{]",)
 
 
 class CohereCalls(MarkedCalls):
-    """Command R7B and A, which number their calls, and write an answer between marks."""
+    """Command R7B and A, which number their calls and write the answer between marks."""
 
     answer_marks = (
         "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>",
@@ -68,7 +68,7 @@ class CohereCalls(MarkedCalls):
     keys = CallKeys(("tool_name", "name"), ("parameters", "arguments"), ("tool_call_id",))
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """With the number, which a schema cannot say."""
+        """A section of calls with a number each, which a schema cannot express."""
         calls = separated(
             (
                 tag(
@@ -88,18 +88,18 @@ class CohereCalls(MarkedCalls):
 
 
 class ApertusCalls(MarkedCalls):
-    """Apertus: the name is the key, `[{"f": {...}}]`."""
+    """Apertus: the tool's name is the key, `[{"f": {...}}]`."""
 
     markers = ("<|tools_prefix|>",)
     ends = ("<|tools_suffix|>",)
     opening, between, closing = "<|tools_prefix|>[", ", ", "]<|tools_suffix|>"
 
     def head(self, name: str) -> str:
-        """The name alone."""
+        """The beginning of a call: its name as the key."""
         return f"{{{json.dumps(name)}: "
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Each key is a call."""
+        """Reads each key as a call."""
         reader, before = reply.reader, reply.num_calls
 
         def member(name: str) -> Parse[bool]:

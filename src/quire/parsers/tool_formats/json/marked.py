@@ -1,5 +1,5 @@
-"""JSON objects between marks, one by one or in a list. A family is a class that says which marks,
-which keys, and what its chat template writes around them."""
+"""Calls as JSON objects between marks, one by one or in a list. Each family is a class that defines
+its marks, its keys, and the text that its chat template writes around them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from quire.parsers.reply import Reply
 
 
 class MarkedCalls(ToolFormat):
-    """A call or a list of calls behind a marker, and an end mark, which may be missing."""
+    """A call or a list of calls after a marker, and an optional end mark."""
 
     ends: ClassVar[tuple[str, ...]] = ()
-    """Close what a marker begins."""
+    """End marks of calls."""
     answer_marks: ClassVar[tuple[str, ...]] = ()
-    """Markers that begin no call, but stand around an answer: they are dropped, with the white
-    space before them."""
+    """Markers around an answer that begin no call; they are dropped together with the white space
+    before them."""
     keys: ClassVar[CallKeys] = CALL_KEYS
-    """Grammars have the first of each."""
+    """Accepted keys; grammars use the first of each kind."""
     opening: ClassVar[str] = ""
     before: ClassVar[str] = ""
     between: ClassVar[str] = ""
     after: ClassVar[str] = ""
     closing: ClassVar[str] = ""
-    """What is written before the first call, before each, between two, after each and after the
-    last."""
+    """Texts before the first call, before each call, between calls, after each call, and after the
+    last call."""
 
     def literal_texts(self) -> tuple[str, ...]:
-        """With the ends, which a grammar may leave out."""
+        """Adds the end marks, which a grammar may omit."""
         return (*super().literal_texts(), *self.ends)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """As the class says."""
+        """Reads calls as the attributes of the class describe."""
         if reply.marker in self.answer_marks:
             reply.drop_content_space()
             return True
@@ -46,7 +46,7 @@ class MarkedCalls(ToolFormat):
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As the family's template writes calls."""
+        """Calls as the family's template writes them."""
         calls = tags(
             (
                 (self.before + self.head(name), schema, "}" + self.after)
@@ -59,5 +59,5 @@ class MarkedCalls(ToolFormat):
         return sequence(const(self.opening), calls, const(self.closing))
 
     def head(self, name: str) -> str:
-        """A call's object up to the arguments."""
+        """The object of a call up to its arguments."""
         return f'{{"{self.keys.name[0]}": {json.dumps(name)}, "{self.keys.arguments[0]}": '

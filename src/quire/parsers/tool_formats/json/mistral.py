@@ -1,5 +1,5 @@
-"""Mistral: `[TOOL_CALLS]f[ARGS]{...}` once for each call, and `[TOOL_CALLS][{"name": ...}]` before
-the tokenizers of version 11."""
+"""Mistral: `[TOOL_CALLS]f[ARGS]{...}` for each call; before tokenizer version 11,
+`[TOOL_CALLS][{"name": ...}]`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ _ID_CHARS = 9
 
 
 class MistralCalls(MarkedCalls):
-    """Both forms, whichever the model writes; the grammar has the newer one."""
+    """Reads both forms; the grammar uses the newer one."""
 
     markers = ("[TOOL_CALLS]",)
     keys = CallKeys(id=("id",))
 
     def make_id(self, name: str, index: int) -> str:  # noqa: ARG002
-        """Mistral's templates refuse other ids."""
+        """A random id of nine characters: Mistral's templates refuse other ids."""
         return "".join(random.choices(_ALPHANUMERIC, k=_ID_CHARS))
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """A call with its name before the arguments, or a list, or an object.
+        """Reads a call with its name before the arguments, a list of calls, or an object.
 
-        Some write the name of a tool before the mark. It is content then, and a call all the same.
+        Some models write the tool's name before the mark. It then becomes content and names the
+        call.
         """
         reader = reply.reader
-        while (yield from reader.skip_space()) == "[":  # some write the mark twice
+        while (yield from reader.skip_space()) == "[":  # some models write the mark twice
             if (yield from reader.literal("[TOOL_CALLS]")) is None:
                 break
         name = reply.last_word()
@@ -52,16 +53,16 @@ class MistralCalls(MarkedCalls):
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Of the newer form."""
+        """The grammar of the newer form."""
         calls = ((f"[TOOL_CALLS]{name}[ARGS]", schema, "") for name, schema in tools.items())
         return tags(calls, separator="" if is_parallel else None)
 
 
 class MistralListCalls(MistralCalls):
-    """With the grammar of the older form."""
+    """Mistral with the grammar of the older form."""
 
     opening, between, closing = "[TOOL_CALLS] [", ", ", "]"
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Of the older form."""
+        """The grammar of the older form."""
         return MarkedCalls.grammar(self, tools, is_parallel=is_parallel)

@@ -1,7 +1,7 @@
-"""The name outside of JSON, between tokens of the model's own, and the arguments as JSON.
+"""Calls with the tool's name between special tokens, and the arguments as JSON.
 
-Calls stand in a section. Its marks are dropped wherever they come, so that calls without a section
-are calls too.
+Calls are in a section. The marks of sections are dropped wherever they occur, so that calls outside
+of a section are read too.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class DeepSeekV31Calls(ToolFormat):
 
     markers = ("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
     middle: ClassVar[str] = "{}<｜tool▁sep｜>"
-    """What is between the mark of a call and its arguments. The braces stand for the name."""
+    """Text between the begin mark of a call and its arguments. The braces stand for the name."""
     after: ClassVar[str] = "<｜tool▁call▁end｜>"
     between: ClassVar[str] = ""
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call. Its arguments may be in a fence of Markdown."""
+        """Reads one call. Its arguments may be in a Markdown fence."""
         if reply.marker != self.markers[0]:
             return True
         reader = reply.reader
@@ -42,12 +42,12 @@ class DeepSeekV31Calls(ToolFormat):
         return True
 
     def read_name(self, reply: Reply) -> Parse[str]:
-        """Empty if this is no call."""
+        """Reads the tool's name; empty if the text is not a call."""
         name = yield from read_name(reply.reader, "<｜tool▁sep｜>")
         return name if (yield from reply.reader.literal("<｜tool▁sep｜>")) else ""
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """A section."""
+        """A section with calls."""
         begin, opening, closing = self.markers
         calls = (
             (begin + self.middle.format(name), arguments, self.after)
@@ -61,14 +61,14 @@ class DeepSeekV31Calls(ToolFormat):
 
 
 class DeepSeekV3Calls(DeepSeekV31Calls):
-    """DeepSeek V3 and R1: a kind before the name, and the arguments always in a fence."""
+    """DeepSeek V3 and R1: a type precedes the name, and the arguments are always in a fence."""
 
     middle = "function<｜tool▁sep｜>{}\n```json\n"
     after = "\n```<｜tool▁call▁end｜>"
     between = "\n"
 
     def read_name(self, reply: Reply) -> Parse[str]:
-        """The name behind the kind."""
+        """Reads the type and the name after it."""
         if not (yield from super().read_name(reply)):
             return ""
         name = yield from read_name(reply.reader, "```", "{", "<｜tool▁call▁end｜>")
@@ -79,14 +79,15 @@ _KIMI_ID = re.compile(r"(?:functions\.)?(.+):\d{1,9}")
 
 
 class KimiK2Calls(ToolFormat):
-    """Kimi K2: the id `functions.f:0` has the name; the model reads it again, so it is kept."""
+    """Kimi K2: the id `functions.f:0` contains the name. The id is kept, because the model reads it
+    again."""
 
     markers = (
         "<|tool_call_begin|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
     )  # fmt: skip
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call. One without a number is a call of a tool that the request offers."""
+        """Reads one call. An id without a number counts only if it names an offered tool."""
         if reply.marker != self.markers[0]:
             return True
         separator = "<|tool_call_argument_begin|>"
@@ -103,11 +104,11 @@ class KimiK2Calls(ToolFormat):
         return True
 
     def make_id(self, name: str, index: int) -> str:
-        """As the model would."""
+        """An id in the form that the model writes."""
         return f"functions.{name}:{index}"
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """A section. The model counts."""
+        """A section with calls, which the model numbers."""
         begin, opening, closing = self.markers
         middle = (regex("[0-9]{1,3}"), const("<|tool_call_argument_begin|>"))
         calls = (

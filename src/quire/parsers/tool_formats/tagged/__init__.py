@@ -1,1 +1,1 @@
-"""Calls whose arguments are no plain JSON: tags, literals of Python, channels."""
+"""Calls whose arguments are not plain JSON: tags, Python literals, channels."""

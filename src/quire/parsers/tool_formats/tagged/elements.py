@@ -1,4 +1,4 @@
-"""Calls of MiniMax M3: arguments are elements that hold elements, with a mark before each tag."""
+"""Calls of MiniMax M3: arguments are nested elements, with a mark before each tag."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.parsers.arguments.grammar import NamedValues, in_order, json_part, text_part
-from quire.parsers.arguments.reading import behind_space, tag_head, up_to
+from quire.parsers.arguments.reading import after_space, tag_head, up_to
 from quire.parsers.arguments.values import TEXT, converted, json_text, schema_of_type, types_of
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
@@ -19,8 +19,8 @@ _MARK = "]<]minimax[>["
 _MOST_NAME = 256
 _MAX_DEPTH = 128
 _END = f"{_MARK}</invoke>"
-_TEXT_BESIDE = "$text"
-"""Names the text of an element that has elements too."""
+_TEXT_KEY = "$text"
+"""Key for the text of an element that also has child elements."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,8 @@ class MiniMaxM3Calls(ToolFormat):
     markers = (f"{_MARK}<tool_call>", f"{_MARK}<invoke name=")
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call, or those of a section; arguments are told when a call is complete."""
+        """Reads one call, or all calls of a section. Arguments are emitted when a call is
+        complete."""
         reader, before = reply.reader, reply.num_calls
         is_section = reply.marker == self.markers[0]
         if is_section:
@@ -48,12 +49,12 @@ class MiniMaxM3Calls(ToolFormat):
             if not name or not (yield from _read_call(reply, name)):
                 break
             ends = (f"{_MARK}</tool_call>", *self.markers[1 if is_section else 2 :])
-            if (yield from behind_space(reader, *ends)) != self.markers[1]:
+            if (yield from after_space(reader, *ends)) != self.markers[1]:
                 break
         return reply.num_calls > before
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As MiniMax' template writes calls."""
+        """Calls as MiniMax's template writes them."""
         calls = [
             tag(
                 f'{_MARK}<invoke name="{name}">\n',
@@ -67,7 +68,7 @@ class MiniMaxM3Calls(ToolFormat):
 
 
 def _read_call(reply: Reply, name: str) -> Parse[bool]:
-    """Reads the elements of a call. False if it is cut short."""
+    """Reads the elements of a call. Returns False if it is cut short."""
     writer = ArgumentsWriter(reply, name)
     root = yield from _read_elements(reply.reader)
     if root is None:
@@ -81,8 +82,8 @@ def _read_call(reply: Reply, name: str) -> Parse[bool]:
 
 
 def _read_elements(reader: TextReader) -> Parse[_Element | None]:
-    """Reads up to the end of a call. None if it does not come. An element that holds too many
-    within each other is the last that is read, and is dropped."""
+    """Reads through the end of a call. Returns None if the end does not come. An element nested too
+    deeply ends the parsing: its outermost element is dropped, and the rest is skipped."""
     open_elements = [_Element("")]
     while True:
         last = open_elements[-1]
@@ -109,7 +110,7 @@ def _read_elements(reader: TextReader) -> Parse[_Element | None]:
 
 
 def _grouped(elements: list[_Element]) -> dict[str, list[_Element]]:
-    """Elements of one name together."""
+    """Group elements by name."""
     groups: dict[str, list[_Element]] = {}
     for element in elements:
         groups.setdefault(element.name, []).append(element)
@@ -117,7 +118,7 @@ def _grouped(elements: list[_Element]) -> dict[str, list[_Element]]:
 
 
 def _value(elements: list[_Element], schema: Any, root: Mapping[str, Any]) -> str:
-    """The JSON text of elements that have the same name: several are a list."""
+    """The JSON text of elements with the same name; several become a list."""
     values = [_of_element(element, schema, root) for element in elements]
     return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
@@ -143,7 +144,7 @@ def _of_element(element: _Element, schema: Any, root: Mapping[str, Any]) -> str:
         for key, group in groups.items()
     ]
     if text.strip():
-        key = _TEXT_BESIDE
+        key = _TEXT_KEY
         while key in groups:
             key = f"${key}"
         members.append(f"{json_text(key)}: {json_text(text)}")
@@ -157,7 +158,7 @@ def _members(schema: Mapping[str, Any], root: Mapping[str, Any], named: NamedVal
 
 
 def _element_part(key: str, schema: Any, root: Mapping[str, Any], named: NamedValues) -> Part:
-    """An element with its value, which is JSON where it is neither string nor object."""
+    """An element with its value, which is JSON unless it is a string or an object."""
     begin, end = f"{_MARK}<{key}>", f"{_MARK}</{key}>"
     inner = schema_of_type("object", schema, root)
     if "string" in types_of(schema, root):

@@ -1,4 +1,4 @@
-"""Calls of Gemma: `call:f{k:<|"|>text<|"|>,n:1,l:[1,2]}`, like JSON without quotes."""
+"""Calls of Gemma: `call:f{k:<|"|>text<|"|>,n:1,l:[1,2]}`, similar to JSON without quotes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.parsers.arguments.grammar import (
     text_part,
     with_separator,
 )
-from quire.parsers.arguments.reading import behind_space
+from quire.parsers.arguments.reading import after_space
 from quire.parsers.arguments.values import (
     ANY,
     TEXT,
@@ -38,18 +38,18 @@ _CLOSING = {"{": "}", "(": ")"}
 
 
 class GemmaCalls(ToolFormat):
-    """Gemma 4. A string is between two marks; a bare word may be one too."""
+    """Gemma 4. A string is between two marks, but may also be a bare word."""
 
     begin, end = "<|tool_call>", "<tool_call|>"
     quote = '<|"|>'
     quoted: Types = TEXT
-    """What a value between marks is, where no schema says."""
+    """Types of a value between marks if the schema gives none."""
     markers: tuple[str, ...] = ("<|tool_call>",)
     other_texts: tuple[str, ...] = (quote,)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call and what closes it, which may be missing. `call` may be missing too. Marks
-        with nothing between them mean nothing."""
+        """Reads one call and its end mark, which may be missing. `call` may be missing too. An
+        empty pair of marks is ignored."""
         reader = reply.reader
         yield from reader.skip_space()
         begin = yield from reader.literal("call:", ":", self.end)
@@ -66,11 +66,11 @@ class GemmaCalls(ToolFormat):
         values = _Values(reader, self.quote, self.quoted, schema)
         if (yield from values.members(writer.member, schema, _CLOSING[opening], _MAX_DEPTH)):
             writer.end()
-            yield from behind_space(reader, self.end)
+            yield from after_space(reader, self.end)
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Values that are no strings are JSON without strings in it."""
+        """Calls in which values other than strings are JSON without quoted strings."""
         calls = [
             tag(f"{self.begin}call:{name}{{", self._arguments(name, schema), f"}}{self.end}")
             for name, schema in tools.items()
@@ -110,7 +110,7 @@ class GemmaCalls(ToolFormat):
 
 
 class FunctionGemmaCalls(GemmaCalls):
-    """FunctionGemma: the same with other marks."""
+    """FunctionGemma: the format of Gemma 4 with other marks."""
 
     begin, end = "<start_function_call>", "<end_function_call>"
     quote = "<escape>"
@@ -128,8 +128,8 @@ class _Values:
         self._reader, self._quote, self._quoted, self._root = reader, quote, quoted, root
 
     def members(self, member: Any, schema: Any, closing: str, depth: int) -> Parse[bool]:
-        """Reads members up to the closing bracket. `member` gives what takes the value of one.
-        False if something is broken or cut short."""
+        """Reads members up to the closing bracket. `member` returns the receiver of a member's
+        value. Returns False if the text is broken or cut short."""
         reader = self._reader
         inner = schema_of_type("object", schema, self._root) or {}
         properties = inner.get("properties")
@@ -160,7 +160,7 @@ class _Values:
         return "".join(parts).strip()
 
     def _value(self, emit: Emit, schema: Any, depth: int) -> Parse[bool]:
-        """Reads one value; its JSON text goes to `emit`."""
+        """Reads one value; passes its JSON text to `emit`."""
         reader = self._reader
         char = yield from reader.skip_space()
         if char in ("{", "[") and depth == 0:
@@ -184,7 +184,7 @@ class _Values:
         return (yield from self._word(emit, ANY if types is None else types))
 
     def _word(self, emit: Emit, types: Types) -> Parse[bool]:
-        """Reads a value without marks. It is complete at what follows, which is not read."""
+        """Reads a value without marks, up to the character that ends it, which is not read."""
         parts: list[str] = []
         while True:
             char = yield from self._reader.next_char()
@@ -216,19 +216,19 @@ class _Values:
 
 
 class _Members:
-    """Writes an object member by member."""
+    """Writes a JSON object member by member."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._count = 0
 
     def member(self, key: str) -> Emit:
-        """Takes the value of the next member."""
+        """Begin the next member; returns the receiver of its value."""
         self._emit(("{" if not self._count else ", ") + json_text(key) + ": ")
         self._count += 1
         return self._emit
 
     def end(self, *, is_whole: bool) -> None:
-        """All members are told."""
+        """Close the object, if it is complete."""
         if is_whole:
             self._emit("}" if self._count else "{}")

@@ -19,7 +19,7 @@ _VALUE_ENDS = (f"{_CLOSE}argument{_SEP}", f"{_CLOSE}call{_SEP}", f"{_CLOSE}tools
 
 
 class KimiK3Calls(ToolFormat):
-    """The channel of calls. A tag says the type of each argument; strings are as they are."""
+    """The channel of calls. Each argument's tag names its type; strings are unquoted."""
 
     answer_marks = (
         f"{_OPEN}response{_SEP}",
@@ -36,7 +36,7 @@ class KimiK3Calls(ToolFormat):
     )
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Calls up to the end of the channel. The marks of others are dropped."""
+        """Reads calls up to the end of the channel. Marks of other channels are dropped."""
         reader, before = reply.reader, reply.num_calls
         if reply.marker in self.answer_marks:
             return True
@@ -55,7 +55,8 @@ class KimiK3Calls(ToolFormat):
         return reply.num_calls > before
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """The channel, or the end of the answer's, which the prompt may open, and the channel."""
+        """The channel of calls, optionally after the end of the answer channel, which the prompt
+        may open."""
         escaped = {_escaped(name): schema for name, schema in tools.items()}
         calls = calls_part(escaped, self.layout, is_parallel=is_parallel)
         return {
@@ -65,7 +66,7 @@ class KimiK3Calls(ToolFormat):
 
 
 def _read_arguments(reply: Reply, name: str) -> Parse[str | None]:
-    """Reads a call behind its first tag. Returns what ended it; None: it is cut short."""
+    """Reads a call after its first tag. Returns the mark that ended it; None if it is cut short."""
     reader = reply.reader
     writer = ArgumentsWriter(reply, name)
     begin = f"{_OPEN}argument "
@@ -89,7 +90,7 @@ def _read_arguments(reply: Reply, name: str) -> Parse[str | None]:
 
 
 def _attributes(reader: TextReader) -> Parse[dict[str, str] | None]:
-    """Reads the rest of a tag. None if it is cut short."""
+    """Reads the rest of a tag. Returns None if it is cut short."""
     parts: list[str] = []
     if (yield from reader.until((_SEP,), parts.append)) is None:
         return None

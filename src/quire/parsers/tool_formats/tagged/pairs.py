@@ -1,6 +1,6 @@
-"""Calls in tags whose arguments are pairs: a tag with the name, and one with the value.
+"""Calls in tags whose arguments are pairs: a tag with the key, and one with the value.
 
-`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`, of GLM and others.
+`<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`, used by GLM and others.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, astuple, dataclass
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import behind_space, read_value, up_to
+from quire.parsers.arguments.reading import after_space, read_value, up_to
 from quire.parsers.arguments.values import ANY, TEXT, Types, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
@@ -22,7 +22,7 @@ _NOT_IN_NAMES = frozenset(" \t{}\"'")
 
 @dataclass(frozen=True)
 class PairTags:
-    """The names of tags."""
+    """The tags of a family."""
 
     call: str
     call_end: str
@@ -31,17 +31,17 @@ class PairTags:
     value: str
     value_end: str
     type: str = ""
-    """May come between key and value, around the value's type."""
+    """Optional tag between key and value, around the type of the value."""
     type_end: str = ""
     name_end: str = ""
-    """May come behind the tool's name."""
+    """Optional mark after the tool's name."""
     section: str = ""
-    """Begins what holds calls."""
+    """Begins a section of calls."""
     section_end: str = ""
 
     @property
     def value_ends(self) -> tuple[str, ...]:
-        """What a value cannot contain."""
+        """Texts that a value cannot contain."""
         ends = (self.value_end, self.key, self.call_end)
         return (*ends, self.section_end) if self.section_end else ends
 
@@ -49,7 +49,7 @@ class PairTags:
 def pair_tags(
     *, section: str = "", name_end: str = "", has_types: bool = False, mark: str = ""
 ) -> PairTags:
-    """Tags with `mark` before each name."""
+    """Build tags with `mark` before each name."""
 
     def begin(name: str) -> str:
         return f"<{mark}{name}>" if name else ""
@@ -68,31 +68,31 @@ def pair_tags(
 
 
 class PairCalls(ToolFormat):
-    """A family that writes calls in such tags. A call in JSON in place of them is read too."""
+    """A family that writes calls in such tags. A call in JSON within the tags is read too."""
 
     tags: PairTags
     line = ""
-    """After the tool's name and each pair."""
+    """Text after the tool's name and after each pair."""
     unknown: Types = TEXT
-    """Of an argument that the tool does not have."""
+    """Types assumed for an argument that the tool does not declare."""
 
     def __init_subclass__(cls) -> None:
         cls.markers = tuple(one for one in (cls.tags.section, cls.tags.call) if one)
         cls.other_texts = tuple(filter(None, astuple(cls.tags)))
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As the family's template writes calls."""
+        """Calls as the family's template writes them."""
         return calls_part(tools, pair_layout(self.tags, self.line), is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call without a section, or those of a section; closing tags may be missing. A section
-        or call with nothing in it means nothing."""
+        """Reads one call without a section, or all calls of a section; end tags may be missing. An
+        empty section or call is ignored."""
         return (
             yield from self.read(reply, self.tags, is_section=reply.marker == self.tags.section)
         )
 
     def read(self, reply: Reply, tags: PairTags, *, is_section: bool) -> Parse[bool]:
-        """The same with other tags."""
+        """Reads calls with these tags."""
         reader, before = reply.reader, reply.num_calls
         found: str | None = tags.call
         if is_section:
@@ -110,11 +110,11 @@ class PairCalls(ToolFormat):
                 found = yield from self._read_call(reply, tags)
             if found == tags.call_end and tags.section:
                 next_call = (tags.call,) if is_section else ()
-                found = yield from behind_space(reader, *next_call, tags.section_end)
+                found = yield from after_space(reader, *next_call, tags.section_end)
         return reply.num_calls > before
 
     def _read_call(self, reply: Reply, tags: PairTags) -> Parse[str | None]:
-        """Reads one call. Returns what ended it; None: nothing did, or it is none."""
+        """Reads one call. Returns the tag that ended it; None if it is cut short or not a call."""
         reader = reply.reader
         name = yield from _name(reader)
         if tags.name_end and (yield from reader.literal(tags.name_end)):
@@ -136,11 +136,11 @@ class PairCalls(ToolFormat):
 def _read_json(reply: Reply, tags: PairTags) -> Parse[str | None]:
     if not (yield from read_json_call(reply)):
         return None
-    return (yield from behind_space(reply.reader, tags.call_end))
+    return (yield from after_space(reply.reader, tags.call_end))
 
 
 def _name(reader: TextReader) -> Parse[str]:
-    """Reads a tool's name and white space behind it; empty if there is none."""
+    """Reads a tool's name and the white space after it; empty if the name is invalid."""
     parts: list[str] = []
     while len(parts) < _MOST_NAME:
         char = yield from reader.next_char()
@@ -153,7 +153,7 @@ def _name(reader: TextReader) -> Parse[str]:
 
 
 def _read_pair(reader: TextReader, writer: ArgumentsWriter, tags: PairTags) -> Parse[str | None]:
-    """Reads a pair behind its first tag. Returns the tag that ended it."""
+    """Reads a pair after its first tag. Returns the tag that ended it."""
     parts: list[str] = []
     found = yield from reader.until((tags.key_end, tags.value, tags.call_end), parts.append)
     if found == tags.key_end:
@@ -175,7 +175,7 @@ def _read_pair(reader: TextReader, writer: ArgumentsWriter, tags: PairTags) -> P
 
 
 def _type(reader: TextReader, tags: PairTags) -> Parse[Types]:
-    """Reads a value's type, if one is written."""
+    """Reads the type of a value, if one is written."""
     if not tags.type or (yield from reader.literal(tags.type)) is None:
         return ANY
     name = yield from up_to(reader, "<", "\n", _MOST_NAME)
@@ -185,7 +185,7 @@ def _type(reader: TextReader, tags: PairTags) -> Parse[Types]:
 
 
 def pair_layout(tags: PairTags, line: str = "") -> Layout:
-    """How calls in these tags are written. `line`: what is behind the name and each pair."""
+    """The layout of calls in these tags. `line`: text after the name and after each pair."""
     begin = f"{tags.key}{{key}}{tags.key_end}{line}"
     return Layout(
         call=(
@@ -226,23 +226,23 @@ def _with_suffix(tags: PairTags, suffix: str) -> PairTags:
 
 
 class HunyuanV3Calls(PairCalls):
-    """Hunyuan 3, whose tags end with a text that differs between checkpoints."""
+    """Hunyuan 3, whose tags end with a suffix that differs between checkpoints."""
 
     tags = pair_tags(section="tool_calls", name_end="tool_sep")
     line = "\n"
 
     def __init__(self, suffix: str = "") -> None:
-        """`suffix`: what the checkpoint's tags end with, for `grammar`. Any is read."""
+        """`suffix`: the suffix of the checkpoint's tags, used by `grammar`. Reading accepts any."""
         self._suffix = suffix
         self.markers = tuple(marker.removesuffix(">") for marker in type(self).markers)
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As the family's template writes calls."""
+        """Calls as the family's template writes them."""
         layout = pair_layout(_with_suffix(self.tags, self._suffix), self.line)
         return calls_part(tools, layout, is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """The first tag says what all end with."""
+        """Reads calls; the first tag determines the suffix of all tags."""
         is_section = reply.marker == self.markers[0]
         suffix = yield from up_to(reply.reader, ">", "< \n", _MOST_NAME)
         if suffix is None or (suffix and not suffix.startswith(":")):
@@ -251,13 +251,13 @@ class HunyuanV3Calls(PairCalls):
 
 
 class HunyuanV4Calls(HunyuanV3Calls):
-    """Hunyuan 4: the same without a mark behind the name."""
+    """Hunyuan 4: like Hunyuan 3, without a mark after the name."""
 
     tags = pair_tags(section="tool_calls")
     line = ""
 
 
 class K2HorizonCalls(PairCalls):
-    """K2 Horizon, which may also write types of values, or calls in JSON."""
+    """K2 Horizon, which may also write the types of values, or calls in JSON."""
 
     tags = pair_tags(section="tool_calls", mark="ifm|", has_types=True)

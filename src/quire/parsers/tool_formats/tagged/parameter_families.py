@@ -1,4 +1,4 @@
-"""The families that write calls as `parameters` reads them."""
+"""The families whose calls are read by `parameters`."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def _functions_layout(section: str, line: str) -> Layout:
 
 
 class Qwen3CoderCalls(ParameterCalls):
-    """Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5. Values are on lines of their own."""
+    """Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5. Each value is on its own lines."""
 
     tags = _functions("tool_call")
     layout = _functions_layout("tool_call", "\n")
 
 
 class SeedOssCalls(ParameterCalls):
-    """Seed-OSS: the same between other marks."""
+    """Seed-OSS: the format of Qwen3-Coder with other marks."""
 
     tags = _functions("seed:tool_call")
     layout = _functions_layout("seed:tool_call", "\n")
 
 
 class MiMoCalls(ParameterCalls):
-    """MiMo: the same without line breaks around values."""
+    """MiMo: the format of Qwen3-Coder without line breaks around values."""
 
     tags = replace(_functions("tool_call"), trim="")
     layout = _functions_layout("tool_call", "")
@@ -113,28 +113,28 @@ def _dsml_layout(mark: str, section: str) -> Layout:
 
 
 class DeepSeekV32Calls(ParameterCalls):
-    """DeepSeek V3.2: a tag says whether a value is a string or JSON."""
+    """DeepSeek V3.2: the tag of an argument says whether the value is a string or JSON."""
 
     tags = _dsml("｜DSML｜", "function_calls")
     layout = _dsml_layout("｜DSML｜", "function_calls")
 
 
 class DeepSeekV4Calls(ParameterCalls):
-    """DeepSeek V4, which writes other tags around calls at times."""
+    """DeepSeek V4, which sometimes writes other tags around calls."""
 
     tags = _dsml("｜DSML｜", "tool_calls", "toolcalls", "tool", "function_calls")
     layout = _dsml_layout("｜DSML｜", "tool_calls")
 
 
 class DeepSeekV41Calls(ParameterCalls):
-    """DeepSeek V4.1: with blanks in the tags."""
+    """DeepSeek V4.1: the format of V4 with spaces in the tags."""
 
     tags = _dsml("｜DSML｜ ", "calls")
     layout = _dsml_layout("｜DSML｜ ", "calls")
 
 
 class Step3Calls(ParameterCalls):
-    """Step 3: each call between marks, with its kind before it."""
+    """Step 3: each call is between marks and preceded by its type."""
 
     tags = ParameterTags(
         call=("<steptml:invoke name=",),
@@ -158,7 +158,7 @@ class Step3Calls(ParameterCalls):
 
 
 class MiniCPM5Calls(ParameterCalls):
-    """MiniCPM 5: a value may be in a CDATA section; blanks in tags get lost at times."""
+    """MiniCPM 5: a value may be in a CDATA section; the space in a tag may be missing."""
 
     tags = ParameterTags(
         call=("<function name=", "<functionname="),

@@ -1,6 +1,6 @@
 """Calls in tags that name the tool and each argument: `<function=f><parameter=k>v</parameter>...`.
 
-Qwen3-Coder, MiniMax M2, DeepSeek V3.2 and others differ in the names of the tags alone.
+Qwen3-Coder, MiniMax M2, DeepSeek V3.2 and others differ only in the names of the tags.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from quire.parsers.arguments.grammar import Layout, calls_part
-from quire.parsers.arguments.reading import behind_space, read_value, tag_head
+from quire.parsers.arguments.reading import after_space, read_value, tag_head
 from quire.parsers.arguments.values import ANY, NOT_TEXT, TEXT, Trim, Types
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
@@ -20,28 +20,28 @@ from quire.parsers.reply import Reply
 
 @dataclass(frozen=True)
 class ParameterTags:
-    """The names of tags. A tag's text goes up to where the name of a tool or argument comes."""
+    """The tags of a family. A begin tag is written up to the name of the tool or argument."""
 
     call: tuple[str, ...]
     call_end: str
     parameter: tuple[str, ...]
     parameter_end: str
     sections: tuple[str, ...] = ()
-    """Begin what holds calls; a call may come without."""
+    """Begin tags of sections of calls; a section is optional."""
     section_ends: tuple[str, ...] = ()
     is_section_end_text: bool = False
-    """Whether a value may contain it."""
+    """Whether a value may contain the end tag of a section."""
     around: tuple[str, ...] = ()
-    """Come around calls in a section, and mean nothing."""
+    """Texts around calls in a section that carry no information."""
     trim: Trim = ""
     unknown: Types = TEXT
-    """Of an argument that the tool does not have."""
+    """Types assumed for an argument that the tool does not declare."""
     has_cdata: bool = False
     """Whether a value may be written as `<![CDATA[...]]>`."""
 
     @property
     def value_ends(self) -> tuple[str, ...]:
-        """What a value cannot contain."""
+        """Texts that a value cannot contain."""
         ends = (self.parameter_end, *self.parameter, self.call_end)
         return ends if self.is_section_end_text else (*ends, *self.section_ends)
 
@@ -58,17 +58,17 @@ class ParameterCalls(ToolFormat):
         cls.other_texts = (*tags.value_ends, *tags.section_ends, *tags.around)
 
     def markers_in_reasoning(self) -> tuple[str, ...]:
-        """Where calls have marks around them, a call without is only thought of."""
+        """If the family uses sections, a call without one does not end the reasoning."""
         return self.tags.sections or self.markers
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As the family's template writes calls."""
+        """Calls as the family's template writes them."""
         layout = replace(self.layout, excluded=self.tags.value_ends)
         return calls_part(tools, layout, is_parallel=is_parallel)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """One call without a section, or those of a section; closing tags may be missing. A section
-        without calls means nothing."""
+        """Reads one call without a section, or all calls of a section; end tags may be missing. An
+        empty section is ignored."""
         tags, reader, before = self.tags, reply.reader, reply.num_calls
         is_section = reply.marker in tags.sections
         found: str | None = reply.marker
@@ -90,18 +90,18 @@ class ParameterCalls(ToolFormat):
         return reply.num_calls > before
 
     def _read_json(self, reply: Reply) -> Parse[bool]:
-        """A call in JSON in place of tags."""
+        """Reads a call in JSON that replaces the tags."""
         if not (yield from read_json_call(reply)):
             return False
-        yield from behind_space(reply.reader, *self.tags.section_ends)
+        yield from after_space(reply.reader, *self.tags.section_ends)
         return True
 
     def tool_name(self, reply: Reply, name: str) -> str:  # noqa: ARG002
-        """The tool that the model means."""
+        """The name of the tool to call, for families that write it differently."""
         return name
 
     def _read_call(self, reply: Reply, name: str) -> Parse[str | None]:
-        """Reads the arguments. Returns what ended the call, None if it was cut short."""
+        """Reads the arguments. Returns the tag that ended the call; None if it was cut short."""
         tags, reader = self.tags, reply.reader
         writer = ArgumentsWriter(reply, name, trim=tags.trim, unknown=tags.unknown)
         ends = (tags.call_end, *tags.section_ends, *tags.call)
@@ -134,14 +134,14 @@ class ParameterCalls(ToolFormat):
         return found
 
     def _after_call(self, reader: TextReader, *texts: str) -> Parse[str | None]:
-        """Reads one of these texts behind a call, with what means nothing before it."""
+        """Reads one of `texts` after a call, skipping the texts of `around` before it."""
         around = self.tags.around
-        while (found := (yield from behind_space(reader, *texts, *around))) in around:
+        while (found := (yield from after_space(reader, *texts, *around))) in around:
             pass
         return found
 
     def _skip(self, reader: TextReader) -> Parse[None]:
-        """Reads what means nothing before calls."""
+        """Skips the texts of `around` before calls."""
         while True:
             yield from reader.skip_space()
             if (yield from reader.literal(*self.tags.around)) is None:
@@ -149,6 +149,6 @@ class ParameterCalls(ToolFormat):
 
 
 def _hint(attributes: Mapping[str, str]) -> Types:
-    """What DeepSeek's tags say of a value; without it a value may be JSON."""
+    """Types that a DeepSeek tag declares for a value. Without the attribute, any type."""
     is_text = attributes.get("string")
     return ANY if is_text is None else TEXT if is_text == "true" else NOT_TEXT

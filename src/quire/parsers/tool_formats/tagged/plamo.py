@@ -1,8 +1,8 @@
-"""Calls of PLaMo 3: a tag for each thing, the arguments as JSON."""
+"""Calls of PLaMo 3: a tag for each part, and the arguments as JSON."""
 
 from __future__ import annotations
 
-from quire.parsers.arguments.reading import behind_space, up_to
+from quire.parsers.arguments.reading import after_space, up_to
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.grammar import separated, tag
 from quire.parsers.json_text import json_value
@@ -24,7 +24,7 @@ _JSON = "<|plamo:constrain|>json<|plamo:msg|>"
 _HEAD = (
     _begin("request"), _begin("name"), _end("name"), _end("name")[1:], _begin("arguments"),
 )  # fmt: skip
-"""What comes before a call's arguments."""
+"""Marks before the arguments of a call."""
 
 
 class PlamoCalls(ToolFormat):
@@ -33,7 +33,7 @@ class PlamoCalls(ToolFormat):
     markers = (_begin("requests"),)
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """Calls up to the end of the section; closing tags may be missing."""
+        """Reads calls up to the end of the section; end tags may be missing."""
         reader, count = reply.reader, 0
         while (yield from self._next_call(reply)):
             name = yield from up_to(reader, "<", "\n", _MOST_NAME)
@@ -50,15 +50,15 @@ class PlamoCalls(ToolFormat):
             elif not (yield from json_value(reader, reply.arguments)):
                 break
             reply.end_call()
-            yield from behind_space(reader, _end("arguments"))
-            yield from behind_space(reader, _end("request"))
+            yield from after_space(reader, _end("arguments"))
+            yield from after_space(reader, _end("request"))
         if count:
-            yield from behind_space(reader, _end("requests"))
+            yield from after_space(reader, _end("requests"))
         return count > 0 or self._is_cut(reader)
 
     def _is_cut(self, reader: TextReader) -> bool:
-        """Whether the reply was cut before the arguments of a call: then its marks mean nothing.
-        Reads what is left."""
+        """Whether the reply was cut before the arguments of a call; then the rest is consumed and
+        its marks are ignored."""
         rest = reader.available()
         if not reader.has_ended or not any(mark.startswith(rest) for mark in _HEAD):
             return False
@@ -66,14 +66,14 @@ class PlamoCalls(ToolFormat):
         return True
 
     def _next_call(self, reply: Reply) -> Parse[bool]:
-        """Reads up to the name of a call. The first of its tags may be missing."""
+        """Reads up to the name of a call. The first tag may be missing."""
         yield from reply.reader.skip_space()
         yield from reply.reader.literal(_begin("request"))
         yield from reply.reader.skip_space()
         return (yield from reply.reader.literal(_begin("name"))) is not None
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """As PLaMo's template writes calls."""
+        """Calls as PLaMo's template writes them."""
         calls = [
             tag(
                 f"{_begin('request')}{_begin('name')}{name}{_end('name')}"

@@ -1,4 +1,4 @@
-"""Calls written as in Python: `[f(a=1, b="x"), g()]`, or one in each line."""
+"""Calls in Python syntax: `[f(a=1, b="x"), g()]`, or one per line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.parsers.arguments.grammar import json_part, with_separator
 from quire.parsers.arguments.python_literals import python_value
-from quire.parsers.arguments.reading import behind_space
+from quire.parsers.arguments.reading import after_space
 from quire.parsers.arguments.writer import ArgumentsWriter
 from quire.parsers.format import Part, Schemas, ToolFormat
 from quire.parsers.grammar import const, separated, sequence, tag
@@ -20,18 +20,18 @@ _MOST_NAME = 256
 
 
 class PythonicCalls(ToolFormat):
-    """Llama 3.2, ToolACE: the answer begins with a list of calls."""
+    """Llama 3.2 and ToolACE: the answer begins with a list of calls."""
 
     opening_markers: tuple[str, ...] = ("[",)
     begin, end = "[", "]"
-    """Around calls, in a grammar."""
+    """Texts around calls in the grammar."""
     separator = ", "
     after: tuple[str, ...] = ()
-    """May follow the calls, beside the bracket."""
+    """Optional texts after the calls and the bracket."""
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """A call is one if the name of an argument, or nothing, is in the brackets. An empty list
-        between marks means nothing."""
+        """Reads calls whose brackets are empty or start with an argument name. An empty list
+        between marks is ignored."""
         reader, before = reply.reader, reply.num_calls
         if reply.marker in self.opening_markers:
             yield from reader.literal(reply.marker)
@@ -43,31 +43,31 @@ class PythonicCalls(ToolFormat):
             yield from reader.literal(*self.after)
             return True
         while (yield from _read_call(reply)):
-            yield from behind_space(reader, ",")
+            yield from after_space(reader, ",")
             if (yield from reader.skip_space()) == "]":
                 break
         if reply.num_calls == before:
             return False
-        yield from behind_space(reader, "]")
-        yield from behind_space(reader, *self.after)
+        yield from after_space(reader, "]")
+        yield from after_space(reader, *self.after)
         return True
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
-        """Values are JSON, which is nearly a part of Python, and read too."""
+        """Calls whose values are JSON, which the reader of Python literals also accepts."""
         calls = [tag(f"{name}(", _arguments(schema), ")") for name, schema in tools.items()]
         content = separated(calls, self.separator if is_parallel else None)
         return tag(self.begin, content, self.end)
 
 
 class Llama4PythonicCalls(PythonicCalls):
-    """Llama 4, which at times writes marks around the list."""
+    """Llama 4, which sometimes writes marks around the list."""
 
     opening_markers = ("<|python_start|>", "[")
     after = other_texts = ("<|python_end|>",)
 
 
 class Olmo3Calls(PythonicCalls):
-    """Olmo 3: a call in each line."""
+    """Olmo 3: one call per line."""
 
     markers = ("<function_calls>",)
     opening_markers = ()
@@ -77,20 +77,21 @@ class Olmo3Calls(PythonicCalls):
 
 
 class Lfm2Calls(PythonicCalls):
-    """LFM2: the list is between marks. The model may repeat it, with a mark at its end alone."""
+    """LFM2: the list is between marks. The model may repeat the list, then with only an end
+    mark."""
 
     markers = ("<|tool_call_start|>",)
     opening_markers = ()
     begin, end = "<|tool_call_start|>[", "]<|tool_call_end|>"
 
     def read_calls(self, reply: Reply) -> Parse[bool]:
-        """What is repeated is dropped."""
+        """Reads calls and drops a repeated list."""
         reader, end = reply.reader, "<|tool_call_end|>"
         if not (yield from super().read_calls(reply)):
             return False
         if (yield from reader.literal(end)) is None:
             return True
-        if (yield from behind_space(reader, "[")):
+        if (yield from after_space(reader, "[")):
             parts = ["["]
             if (yield from reader.until((end,), parts.append)) is None:
                 reply.content("".join(parts))
@@ -98,7 +99,7 @@ class Lfm2Calls(PythonicCalls):
 
 
 def _read_call(reply: Reply) -> Parse[bool]:
-    """Reads one call. False if it is none, or cut short."""
+    """Reads one call. Returns False if it is not a call or is cut short."""
     reader = reply.reader
     yield from reader.skip_space()
     name = yield from reader.while_in(_NAME, _MOST_NAME)

@@ -1,1 +1,1 @@
-"""Helpers of vLLM that scripts use: command lines, streams, addresses, ids."""
+"""Helpers of vLLM that scripts use, for command lines, streams, addresses and ids."""

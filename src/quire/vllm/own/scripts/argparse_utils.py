@@ -1,4 +1,4 @@
-"""`FlexibleArgumentParser`: the command lines of scripts, with vLLM's spellings."""
+"""`FlexibleArgumentParser`: a parser for the command lines of scripts, with vLLM's spellings."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class FlexibleArgumentParser(Parser):
     `--max-tokens`, JSON may be given in parts, `--config FILE` reads options from a file."""
 
     def __init__(self, *args: Any, add_json_tip: bool = True, **options: Any) -> None:
-        """The arguments of `argparse.ArgumentParser`. `add_json_tip` is vLLM's, and without effect:
-        the help has no such text."""
+        """Takes the arguments of `argparse.ArgumentParser`. vLLM's `add_json_tip` has no effect,
+        because the help does not have that text."""
         del add_json_tip
         self.shortened = {}
         self._deprecated: list[argparse.Action] = []
         argparse.ArgumentParser.__init__(self, *args, **options)
 
     def add_argument(self, *names: Any, deprecated: bool = False, **options: Any) -> Any:
-        """As argparse. A value for an argument that is `deprecated` gets a warning."""
+        """Like argparse. Use of a `deprecated` argument logs a warning."""
         action = super().add_argument(*names, **options)
         if deprecated:
             self._deprecated.append(action)
         return action
 
     def add_argument_group(self, *args: Any, **options: Any) -> Any:
-        """As argparse, with `deprecated` too."""
+        """Like argparse. Arguments of the group may be `deprecated`."""
         group = _Group(self, *args, **options)
         self._action_groups.append(group)
         return group
@@ -58,7 +58,8 @@ class FlexibleArgumentParser(Parser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse; options of the `--config` file come before those of the command line."""
+        """Like argparse. Options of the `--config` file are read before the command line's, which
+        therefore override them."""
         words = list(sys.argv[1:] if args is None else args)
         self._answer_help(words)
         if self._subparsers is None:  # else the parser of the command does this
@@ -81,13 +82,12 @@ class FlexibleArgumentParser(Parser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> argparse.Namespace:
-        """As argparse."""
+        """Like argparse."""
         found: argparse.Namespace = argparse.ArgumentParser.parse_args(self, args, namespace)
         return found
 
     def load_config_file(self, file_path: str) -> list[str]:
-        """The words that the options of a YAML file would be on the command line. Raises
-        ConfigError."""
+        """Return the options of a YAML file as words of a command line. Raises ConfigError."""
         if not file_path.endswith((".yaml", ".yml")):
             kind = file_path.rpartition(".")[2]
             raise ConfigError(f"Config file must be of a yaml/yml type. {quoted(kind)} supplied")
@@ -105,7 +105,7 @@ class FlexibleArgumentParser(Parser):
 
     @staticmethod
     def check_port(value: str) -> int:
-        """A TCP port, for `type=`. Raises argparse.ArgumentTypeError."""
+        """Convert a TCP port; for `type=`. Raises argparse.ArgumentTypeError."""
         if value.isascii() and value.isdigit() and 1024 <= int(value[:6]) <= 65535:
             return int(value)
-        raise argparse.ArgumentTypeError(f"port must be from 1024 to 65535, got {value!r}")
+        raise argparse.ArgumentTypeError(f"port must be from 1024 to 65535, not {value!r}")

@@ -1,4 +1,4 @@
-"""`merge_async_iterators`: several streams of outputs as one."""
+"""`merge_async_iterators`: merges several streams of outputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 async def merge_async_iterators(
     *iterators: AsyncGenerator[T, None],
 ) -> AsyncGenerator[tuple[int, T], None]:
-    """The items of all as they come, each with the number of its iterator, from 0.
+    """Yield the items of all iterators as they arrive, each with its iterator's index.
 
-    When it is closed, or an iterator raises, all are closed: the requests behind them end.
+    If this generator is closed or an iterator raises, all iterators are closed, which aborts their
+    requests.
     """
     numbers = {_next(iterator): number for number, iterator in enumerate(iterators)}
     try:

@@ -1,4 +1,4 @@
-"""Addresses and ports, with the spelling of `tcp://` addresses."""
+"""Free ports, addresses of this machine, and addresses such as `tcp://HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _LAST_PORT = 65535
 
 
 def get_open_port() -> int:
-    """A TCP port that is free now; from `VLLM_PORT` upwards if that is set. Raises ConfigError."""
+    """Return a free TCP port, the first from `VLLM_PORT` upwards if that is set. Raises
+    ConfigError."""
     return _first_open(get_vllm_port() or 0)
 
 
 def get_open_ports_list(count: int = 5) -> list[int]:
-    """So many different ports that are free now. Raises ConfigError."""
+    """Return `count` different free ports. Raises ConfigError."""
     found: dict[int, None] = {}
     first = get_vllm_port() or 0
     while len(found) < count:
@@ -37,7 +38,7 @@ def _first_open(first: int) -> int:
     for port in range(first, _LAST_PORT + 1):
         with suppress(OSError):
             return _bind(port)
-    raise ConfigError(f"no port from {first} upwards is free; unset VLLM_PORT for any")
+    raise ConfigError(f"no port from {first} upwards is free; unset VLLM_PORT to use any port")
 
 
 def _bind(port: int) -> int:
@@ -48,7 +49,8 @@ def _bind(port: int) -> int:
 
 
 def get_ip() -> str:
-    """This machine's address: `VLLM_HOST_IP`, or the one that packets to others leave from."""
+    """Return this machine's address: `VLLM_HOST_IP`, or the source address of packets to other
+    machines."""
     if given := os.environ.get("VLLM_HOST_IP"):
         return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -61,7 +63,7 @@ def get_ip() -> str:
 
 
 def get_loopback_ip() -> str:
-    """The address of this machine for itself: `VLLM_LOOPBACK_IP`, or 127.0.0.1, or that of IPv6."""
+    """Return the loopback address: `VLLM_LOOPBACK_IP`, or 127.0.0.1, or ::1 without IPv4."""
     if given := os.environ.get("VLLM_LOOPBACK_IP"):
         return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -73,7 +75,7 @@ def get_loopback_ip() -> str:
 
 
 def is_valid_ipv6_address(address: str) -> bool:
-    """Whether it is an address of IPv6, without brackets."""
+    """Whether `address` is an IPv6 address without brackets."""
     try:
         ipaddress.IPv6Address(address)
     except ValueError:
@@ -82,12 +84,12 @@ def is_valid_ipv6_address(address: str) -> bool:
 
 
 def join_host_port(host: str, port: int) -> str:
-    """`HOST:PORT`, with brackets around an address of IPv6."""
+    """Return `HOST:PORT`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if is_valid_ipv6_address(host) else f"{host}:{port}"
 
 
 def split_host_port(host_port: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPV6]:PORT`. Raises ConfigError, a ValueError."""
+    """Return host and port of `HOST:PORT` or `[IPV6]:PORT`. Raises ConfigError, a ValueError."""
     if host_port.startswith("["):
         host, end, port = host_port[1:].rpartition("]:")
     else:
@@ -98,22 +100,22 @@ def split_host_port(host_port: str) -> tuple[str, int]:
 
 
 def get_tcp_uri(ip: str, port: int) -> str:
-    """`tcp://HOST:PORT`."""
+    """Return `tcp://HOST:PORT`."""
     return f"tcp://{join_host_port(ip, port)}"
 
 
 def get_file_store_init_method() -> str:
-    """The address of a new file, `file://...`, by which processes can meet."""
+    """Return the address of a new file, `file://...`, through which processes can connect."""
     return f"file://{tempfile.gettempdir()}/vllm_dist_{uuid.uuid4().hex}"
 
 
 def make_zmq_path(scheme: str, host: str, port: int | None = None) -> str:
-    """An address of ZeroMQ: `tcp://HOST:PORT`, or `ipc://PATH` without a port."""
+    """Return an address for ZeroMQ: `tcp://HOST:PORT`, or `ipc://PATH` without a port."""
     return f"{scheme}://{host if port is None else join_host_port(host, port)}"
 
 
 def split_zmq_path(path: str) -> tuple[str, str, str]:
-    """Scheme, host or path, and port (empty if there is none) of an address of ZeroMQ. Raises
+    """Return the scheme, the host or path, and the port ("" if absent) of a ZeroMQ address. Raises
     ConfigError, a ValueError."""
     scheme, sign, rest = path.partition("://")
     if sign and scheme != "tcp":
@@ -128,10 +130,10 @@ def split_zmq_path(path: str) -> tuple[str, str, str]:
 
 
 def get_open_zmq_ipc_path() -> str:
-    """The address of a new socket in the file system, `ipc://...`."""
+    """Return the address of a new socket in the file system, `ipc://...`."""
     return f"ipc://{tempfile.gettempdir()}/{uuid.uuid4()}"
 
 
 def get_open_zmq_inproc_path() -> str:
-    """The address of a new socket within this process, `inproc://...`."""
+    """Return the address of a new socket within this process, `inproc://...`."""
     return f"inproc://{uuid.uuid4()}"

@@ -1,4 +1,4 @@
-"""Helpers that scripts take from vLLM: ids, limits, and the clean-up that is not needed here."""
+"""Helpers that scripts import from vLLM: ids, limits, and clean-up, which Quire does not need."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import uuid
 
 
 def random_uuid() -> str:
-    """16 random hexadecimal digits: a request id."""
+    """Return 16 random hexadecimal digits, for a request id."""
     return uuid.uuid4().hex[:16]
 
 
 class Counter:
-    """Counts up, one number at each `next`."""
+    """Counts up by 1 with each `next`."""
 
     def __init__(self, start: int = 0) -> None:
         self.counter = start
@@ -23,12 +23,12 @@ class Counter:
         return self.counter - 1
 
     def reset(self) -> None:
-        """Starts again at 0."""
+        """Restarts at 0."""
         self.counter = 0
 
 
 def set_ulimit(target_soft_limit: int = 65535) -> None:
-    """Raises the limit of open files, as far as this process may."""
+    """Raises the limit of open files to `target_soft_limit`, or as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < target_soft_limit:
         wanted = target_soft_limit if hard == resource.RLIM_INFINITY else hard
@@ -36,14 +36,14 @@ def set_ulimit(target_soft_limit: int = 65535) -> None:
 
 
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
-    """Frees what no name refers to any more; there is no distributed environment."""
+    """Runs the garbage collector. Quire does not have a distributed environment."""
     del shutdown_ray
     gc.collect()
 
 
 def destroy_model_parallel() -> None:
-    """Nothing: there is no group of processes."""
+    """Does nothing: Quire does not have process groups."""
 
 
 def destroy_distributed_environment() -> None:
-    """Nothing: there is no distributed environment."""
+    """Does nothing: Quire does not have a distributed environment."""

@@ -1,1 +1,1 @@
-"""What programs with a server of their own take from vLLM."""
+"""Parts of vLLM for programs with their own server."""

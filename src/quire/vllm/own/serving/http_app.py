@@ -1,5 +1,4 @@
-"""`serve_http` and `with_cancellation`: what a web application with an engine inside takes from
-vLLM."""
+"""`serve_http` and `with_cancellation`: helpers of vLLM for a web application with an engine."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ Handler = Callable[..., Awaitable[Any]]
 async def serve_http(
     app: Any, sock: socket.socket | None = None, enable_ssl_refresh: bool = False, **options: Any
 ) -> Awaitable[None]:
-    """Serves an ASGI application until a signal; returns what to await for the rest, which is
-    nothing. `options` are uvicorn's. Raises ConfigError."""
+    """Serves an ASGI application until a signal. `options` are uvicorn's. Returns an awaitable, as
+    vLLM does, which completes at once. Raises ConfigError."""
     if enable_ssl_refresh:
         raise ConfigError("enable_ssl_refresh=True is not supported; leave it at False")
     import uvicorn
@@ -29,9 +28,9 @@ async def serve_http(
 
 
 def with_cancellation(handler: Handler) -> Handler:
-    """A handler of requests that is cancelled when its client goes away.
+    """Return a request handler that is cancelled when its client disconnects.
 
-    The request is the handler's second argument, or `raw_request`, and its body has been read.
+    The request is the handler's second argument or `raw_request`. Its body must have been read.
     """
 
     @functools.wraps(handler)

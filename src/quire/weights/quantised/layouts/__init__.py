@@ -1,4 +1,4 @@
-"""The layouts of quantised checkpoints, by the names that `models.quantised` gives them."""
+"""The layouts of quantised checkpoints, by their names in `models.quantised`."""
 
 from __future__ import annotations
 

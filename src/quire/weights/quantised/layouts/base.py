@@ -1,4 +1,4 @@
-"""`Layout`: in which tensors a kind of checkpoint stores a matrix. `Parts`: those of a module."""
+"""`Layout`: how a kind of checkpoint stores a matrix. `Parts`: the tensors of a module."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Shape = tuple[int, ...]
 
 
 class Parts:
-    """The tensors of one module: "qweight" is that of the name BASE.qweight."""
+    """The tensors of one module: part "qweight" is the tensor BASE.qweight."""
 
     def __init__(self, store: WeightStore, names: set[str], base: str, how: Expanded) -> None:
-        """`names`: those of the store. `how`: what the checkpoint says of the layout."""
+        """`names`: all tensor names of the store. `how`: the layout that the checkpoint's
+        configuration describes."""
         self.how = how
         self._store = store
         self._names = names
@@ -33,15 +34,16 @@ class Parts:
         return f"{self._base}.{part}" in self._names
 
     def first(self, *parts: str) -> str | None:
-        """The first of these that the module has."""
+        """The first of `parts` that the module has."""
         return next((part for part in parts if self.has(part)), None)
 
     def shape(self, part: str) -> Shape:
-        """Raises CheckpointError if the tensor is missing, as all methods below do."""
+        """The shape of a tensor. Like all methods below, raises CheckpointError if the tensor is
+        missing."""
         return self._store.shape(f"{self._base}.{part}")
 
     def matrix(self, part: str) -> tuple[int, int]:
-        """The shape of a tensor, which must have two dimensions. Raises ValueError."""
+        """The shape of a tensor. Raises ValueError unless it has two dimensions."""
         shape = self.shape(part)
         if len(shape) != 2:
             raise ValueError(f"{part} has shape {list(shape)}; it must have two dimensions")
@@ -56,11 +58,11 @@ class Parts:
         dtype."""
         found = self._store.integers(f"{self._base}.{part}")
         if found.dtype != np.dtype(dtype):
-            raise ValueError(f"{part} has numbers of type {found.dtype}, not {dtype.__name__}")
+            raise ValueError(f"{part} must have dtype {dtype.__name__}, not {found.dtype}")
         return found
 
     def holds(self, part: str, dtype: type[np.generic]) -> bool:
-        """Whether the module has this tensor and its numbers are whole and of this dtype."""
+        """Whether the module has this tensor with whole numbers of this dtype."""
         try:
             return self.has(part) and self.integers(part, dtype) is not None
         except (ValueError, CheckpointError):
@@ -68,32 +70,33 @@ class Parts:
 
 
 class Layout(ABC):
-    """How a matrix is made of its parts. Has no state."""
+    """Computes a matrix from its parts. Stateless."""
 
     codes: ClassVar[tuple[str, ...]]
     """A module that has one of these tensors is quantised."""
     others: ClassVar[tuple[str, ...]] = ()
-    """Further tensors of such a module, which are not given as they are."""
+    """Further tensors of such a module; a store does not list them by their own names."""
 
     def is_here(self, parts: Parts) -> bool:
-        """Whether a module's tensors are of this layout, where a checkpoint has several."""
+        """Whether a module has this layout. Called only if a checkpoint mixes several layouts."""
         del parts
         return True
 
     @abstractmethod
     def shape(self, parts: Parts) -> Shape:
-        """Of the matrix, [N, K]. May raise ValueError or CheckpointError, as all methods below."""
+        """Shape of the matrix, [N, K]. Like all methods below, may raise ValueError or
+        CheckpointError."""
 
     @abstractmethod
     def numbers(self, parts: Parts) -> Floats:
         """The matrix as float32."""
 
     def fits(self, parts: Parts, shipped: Shipped) -> bool:
-        """Whether the matrix can be held in the format of the checkpoint. Reads no codes."""
+        """Whether the matrix can be held in the checkpoint's format. Does not read codes."""
         del parts, shipped
         return False
 
     def groups(self, parts: Parts, shipped: Shipped) -> Groups:
-        """A matrix that fits, exactly."""
+        """Return a matrix that `fits`, without rounding."""
         del parts
-        raise ValueError(f"{shipped.layout} is not held as it is")
+        raise ValueError(f"matrices in the layout {shipped.layout} must be expanded")

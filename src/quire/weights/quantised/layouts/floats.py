@@ -1,4 +1,4 @@
-"""Layouts whose codes stand for floats: FP8, FP4 with scales of 8 bits, and bitsandbytes.
+"""Layouts whose codes are floats: FP8, FP4 with scales of 8 bits, and bitsandbytes.
 
 Sources: transformers `integrations/finegrained_fp8.py`, `integrations/fbgemm_fp8.py`; bitsandbytes
 `functional.py`; ModelOpt `quantization/qtensor/nvfp4_tensor.py`; compressed-tensors
@@ -30,7 +30,7 @@ _MAX_BLOCK = 1 << 20
 
 
 class Fp8(Layout):
-    """weight [N, K] in E4M3, with a scale of all, of each row, or of each block."""
+    """weight [N, K] in E4M3, with a scale for the matrix, for each row, or for each block."""
 
     codes = ("weight_scale_inv", "weight_scale")
     others = ("weight_scale_inv", "weight_scale", "input_scale", "input_scale_ub", "output_scale")
@@ -67,7 +67,7 @@ class Fp8(Layout):
 
 
 class _Fp4(Layout):
-    """Two codes a byte, the low half first: CODE [N, K / 2], weight_scale [N, groups]."""
+    """Two codes in a byte, the low half first: CODE [N, K / 2], weight_scale [N, groups]."""
 
     code: ClassVar[str]
     format: ClassVar[GroupedFormat]
@@ -95,7 +95,7 @@ class _Fp4(Layout):
 
 
 class Nvfp4(_Fp4):
-    """ModelOpt: weight, weight_scale in E4M3 for each 16, times weight_scale_2 [1]."""
+    """ModelOpt: weight, weight_scale in E4M3 for each 16 weights, times weight_scale_2 [1]."""
 
     codes = ("weight_scale_2",)
     others = ("weight_scale", "weight_scale_2", "input_scale", "alpha")
@@ -109,7 +109,8 @@ class Nvfp4(_Fp4):
         return expand.nvfp4(self._codes(parts), self._scales(parts), self._multiplier(parts))
 
     def _held(self, parts: Parts, format: GroupedFormat) -> Groups:
-        """The format divides by a number of the row, so a weight may differ by one rounding."""
+        """Return groups. Their format divides scales by a number per row instead of multiplying, so
+        a weight may differ by one rounding from `numbers`."""
         divisor = np.float32(1) / self._multiplier(parts)
         return unpack.nvfp4(format, self._codes(parts), self._scales(parts), divisor)
 
@@ -125,8 +126,8 @@ class Nvfp4(_Fp4):
 
 
 class PackedNvfp4(_Fp4):
-    """compressed-tensors: weight_packed, weight_scale in E4M3 for each 16, which
-    weight_global_scale [1] divides."""
+    """compressed-tensors: weight_packed, weight_scale in E4M3 for each 16 weights, divided by
+    weight_global_scale [1]."""
 
     codes = ("weight_packed",)
     others = ("weight_scale", "weight_global_scale", "input_global_scale")
@@ -143,7 +144,7 @@ class PackedNvfp4(_Fp4):
 
 
 class Mxfp4(_Fp4):
-    """Quark: weight, and weight_scale with an exponent for each 32."""
+    """Quark: weight, and weight_scale with an exponent for each 32 weights."""
 
     codes = ("weight_scale",)
     others = ("weight_scale", "input_scale")
@@ -158,7 +159,7 @@ class Mxfp4(_Fp4):
 
 
 class PackedMxfp4(Mxfp4):
-    """compressed-tensors: weight_packed, and weight_scale with an exponent for each 32."""
+    """compressed-tensors: weight_packed, and weight_scale with an exponent for each 32 weights."""
 
     codes = ("weight_packed",)
     code = "weight_packed"
@@ -169,20 +170,20 @@ class PackedMxfp4(Mxfp4):
 
 @dataclass(frozen=True, slots=True)
 class _FourBits:
-    """A matrix of bitsandbytes: two codes a byte, the high one first, over all of it."""
+    """A matrix of bitsandbytes: two codes in a byte, the high half first."""
 
     packed: Bytes
     table: Floats
-    """[16]"""
+    """[16]: the value of each code."""
     scales: Floats
-    """Of each block of `block` numbers."""
+    """One for each block of `block` numbers."""
     block: int
     shape: Shape
 
 
 class BitsAndBytes(Layout):
-    """4 bits: weight, weight.absmax, weight.quant_map and a state in JSON; 8 bits: weight of int8,
-    SCB [N]."""
+    """With 4 bits: weight, weight.absmax, weight.quant_map and a state in JSON. With 8 bits: weight
+    in int8, SCB [N]."""
 
     codes = ("SCB", *_STATES)
     others = ("SCB", "weight_format", "weight.absmax", "weight.quant_map", "weight.nested_absmax",
@@ -209,8 +210,8 @@ class BitsAndBytes(Layout):
         found, format = _four_bits(parts), shipped.format
         if not np.array_equal(found.table, LEVELS[format.table]):
             raise CheckpointError(
-                f"quant_map is not the table of {format.table}; quantization='int8' or 'int4' "
-                "loads other tables, and rounds the numbers again"
+                f"quant_map must be the table of {format.table}; quantization='int8' or 'int4' "
+                "loads other tables, but rounds the numbers again"
             )
         rows, depth = found.shape
         pairs = found.packed.reshape(-1)
@@ -221,21 +222,23 @@ class BitsAndBytes(Layout):
 
 
 def _blocks_at(first: NDArray[np.int64], found: _FourBits, group: int) -> NDArray[np.int64]:
-    """The block of each group, by its first number. Raises ValueError."""
+    """Return the block that holds each group, given the group's first number. Raises ValueError."""
     if found.block % group:
-        raise ValueError(f"blocksize {found.block} is not a multiple of {group}")
+        raise ValueError(f"blocksize must be a multiple of {group}, not {found.block}")
     blocks: NDArray[np.int64] = first // found.block
     if found.scales.size != int(blocks[-1]) + 1:
         count = int(blocks[-1]) + 1
-        raise ValueError(f"{found.scales.size} scales for {count} blocks of {found.block}")
+        raise ValueError(
+            f"there must be {count} scales (blocks of {found.block}), not {found.scales.size}"
+        )
     return blocks
 
 
 def _four_bits(parts: Parts) -> _FourBits:
-    """Raises ValueError for a matrix of another kind."""
+    """Read a matrix of 4 bits. Raises ValueError for any other matrix."""
     state = _state(parts)
     if state is None:
-        raise ValueError("there is no quant_state of 4 bits")
+        raise ValueError("a quant_state of 4 bits is missing")
     packed = parts.integers("weight", np.uint8)
     table = parts.floats("weight.quant_map")
     if table.size != 16 or not np.isfinite(table).all():
@@ -266,7 +269,7 @@ def _state(parts: Parts) -> dict[str, Any] | None:
         return None
     raw = parts.integers(part, np.uint8).reshape(-1)
     if raw.size > _MAX_STATE_BYTES:
-        raise ValueError(f"{part} has {raw.size} bytes")
+        raise ValueError(f"{part} must have at most {_MAX_STATE_BYTES} bytes, not {raw.size}")
     state = json.loads(raw.tobytes())
     if not isinstance(state, dict):
         raise ValueError(f"{part} must be a JSON object")
@@ -277,11 +280,11 @@ def _block_size(state: dict[str, Any], key: str) -> int:
     size = state.get(key)
     if isinstance(size, int) and 0 < size <= _MAX_BLOCK:
         return size
-    raise ValueError(f"{key} is {size!r}")
+    raise ValueError(f"{key} must be a number from 1 to {_MAX_BLOCK}, not {size!r}")
 
 
 def _shape_of(state: dict[str, Any]) -> Shape:
     shape = state.get("shape")
     if isinstance(shape, list) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
         return tuple(shape)
-    raise ValueError(f"shape is {shape!r}")
+    raise ValueError(f"shape must be a list of two numbers, not {shape!r}")

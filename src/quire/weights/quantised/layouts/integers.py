@@ -1,4 +1,4 @@
-"""AWQ, GPTQ, and the whole numbers of compressed-tensors.
+"""AWQ, GPTQ, and the integer formats of compressed-tensors.
 
 Sources: AutoAWQ `awq/utils/packing_utils.py`; GPTQModel `nn_modules/qlinear/torch.py`;
 compressed-tensors `compressors/pack_quantized`, `compressors/naive_quantized`.
@@ -50,7 +50,8 @@ class Awq(Layout):
 class Gptq(Layout):
     """qweight [K bits / 32, N], qzeros [groups, N bits / 32], scales [groups, N], g_idx [K].
 
-    The tensors say how many bits there are, as `dynamic` rules change them for some modules.
+    The number of bits is derived from the tensors, because `dynamic` rules change it for some
+    modules.
     """
 
     codes = ("qweight",)
@@ -95,14 +96,14 @@ class Gptq(Layout):
         return unpack.grouped(shipped.format, codes, scales.T, zeros, order)
 
     def _is_symmetric(self, parts: Parts, bits: int, offset: int) -> bool:
-        """Whether every zero is the middle of the codes."""
+        """Whether every zero point is the middle of the codes' range."""
         rows = parts.matrix("scales")[1]
         zeros = unpack.fields(parts.integers("qzeros", np.int32), bits, 1)[:, :rows]
         return bool((zeros == (1 << (bits - 1)) - offset).all())
 
 
 class PackQuantized(Layout):
-    """weight_packed [N, K bits / 32] of codes with half of their range added, weight_scale
+    """weight_packed [N, K bits / 32], codes to which half of their range was added; weight_scale
     [N, groups], weight_zero_point [N bits / 32, groups], weight_g_idx [K]."""
 
     codes = ("weight_packed",)
@@ -119,7 +120,7 @@ class PackQuantized(Layout):
         if parts.has("weight_shape"):
             shape = parts.integers("weight_shape", np.int64).reshape(-1)
             if shape.size != 2 or shape[0] != rows or not 0 < shape[1] <= words * 32:
-                raise ValueError(f"weight_shape is {shape.tolist()}, and there are {rows} rows")
+                raise ValueError(f"weight_shape is {shape.tolist()}, but there are {rows} rows")
             return rows, int(shape[1])
         return rows, words * 32 // parts.how.bits
 
@@ -160,7 +161,7 @@ class PackQuantized(Layout):
         for bits in (4, 8):
             if words == -(-depth * bits // 32):
                 return bits
-        raise ValueError("weight_packed holds codes of neither 4 nor 8 bits")
+        raise ValueError("weight_packed must hold codes of 4 or 8 bits")
 
     def _zeros(self, parts: Parts, bits: int, rows: int) -> NDArray[np.uint8] | None:
         if not parts.has("weight_zero_point"):
@@ -198,17 +199,18 @@ class IntQuantized(Layout):
         return unpack.grouped(shipped.format, codes.view(np.uint8) ^ np.uint8(128), spread)
 
     def _scales(self, parts: Parts) -> Floats:
-        """[N, groups], or [1, 1] of the whole matrix."""
+        """Return scales [N, groups], or [1, 1] if the whole matrix has one scale."""
         scales = parts.floats("weight_scale")
         return scales if scales.ndim == 2 else scales.reshape(-1, 1)
 
     def _refuse_zeros(self, parts: Parts) -> None:
         if parts.has("weight_zero_point") and parts.integers("weight_zero_point", np.int8).any():
-            raise ValueError("weight_zero_point is not zero, and weights of 8 bits need zeros of 0")
+            raise ValueError("weight_zero_point must be zero for weights of 8 bits")
 
 
 def _gptq_bits(parts: Parts) -> int:
-    """By the width of the zeros, or by the order where a matrix has 1 group of a few rows."""
+    """Derive the number of bits from the width of qzeros. If a matrix has few rows, several widths
+    match, and the length of g_idx decides."""
     rows = parts.matrix("scales")[1]
     words, groups = parts.matrix("qweight")[0], parts.matrix("qzeros")
     found = [bits for bits in (2, 3, 4, 8) if groups[1] == -(-rows * bits // 32)]
@@ -216,16 +218,16 @@ def _gptq_bits(parts: Parts) -> int:
         depth = parts.shape("g_idx")[0]
         found = [bits for bits in found if words == -(-depth * bits // 32)]
     if len(found) != 1:
-        raise ValueError("qweight, qzeros and g_idx do not agree on 2, 3, 4 or 8 bits a code")
+        raise ValueError("qweight, qzeros and g_idx must agree on 2, 3, 4 or 8 bits per code")
     return found[0]
 
 
 def _order(parts: Parts, part: str, num_groups: int, depth: int) -> NDArray[np.int32]:
-    """The group of each column. Negative numbers everywhere stand for no order."""
+    """Return the group of each column. If every stored number is -1, columns are in order."""
     if parts.has(part):
         order = parts.integers(part, np.int32).reshape(-1)
         if order.size != depth:
-            raise ValueError(f"{part} has {order.size} numbers for {depth} columns")
+            raise ValueError(f"{part} must have {depth} numbers, one per column, not {order.size}")
         if not (order == -1).all():
             return order
     size = -(-depth // max(num_groups, 1))

@@ -20,18 +20,18 @@ _META = (
 
 
 class Hqq(Layout):
-    """W_q with codes packed along the first axis, the first piece in the highest bits; scale and
-    zero for each group of the reshaped matrix; shape [2]."""
+    """W_q with codes packed along the first axis, the first part in the highest bits; scale and
+    zero of each group of the reshaped matrix; shape [2]."""
 
     codes = ("W_q",)
     others = ("W_q", *_META)
 
     def shape(self, parts: Parts) -> Shape:
         if not parts.has("shape"):
-            raise ValueError("there is no tensor 'shape', which says the size of the matrix")
+            raise ValueError("tensor 'shape', the size of the matrix, is missing")
         shape = tuple(int(n) for n in parts.integers("shape", np.int64).reshape(-1))
         if len(shape) != 2 or min(shape) < 1:
-            raise ValueError(f"shape is {list(shape)}")
+            raise ValueError(f"shape must be two positive numbers, not {list(shape)}")
         return shape
 
     def numbers(self, parts: Parts) -> Floats:
@@ -58,8 +58,8 @@ class Hqq(Layout):
 
 
 class TorchAo(Layout):
-    """_weight_qdata, _weight_scale and perhaps _weight_zero_point, of Int4Tensor (plain packing),
-    of tensors of int8, or of Float8Tensor."""
+    """_weight_qdata, _weight_scale and perhaps _weight_zero_point of an Int4Tensor (plain packing),
+    an int8 tensor, or a Float8Tensor."""
 
     codes = ("_weight_qdata",)
     others = ("_weight_qdata", "_weight_scale", "_weight_zero_point")
@@ -77,7 +77,8 @@ class TorchAo(Layout):
         return self._int4(parts) if parts.how.bits == 4 else self._int8(parts)
 
     def _int4(self, parts: Parts) -> Floats:
-        """A code with a sign times its scale plus its zero; these are [K / group, N]."""
+        """Return signed codes times their scales plus their zeros; scales and zeros are
+        [K / group, N]."""
         is_signed = parts.holds("_weight_qdata", np.int8)
         packed = parts.integers("_weight_qdata", np.int8 if is_signed else np.uint8)
         codes: Bytes = unpack.pairs(packed.view(np.uint8)) ^ np.uint8(8)

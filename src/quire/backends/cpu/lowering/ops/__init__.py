@@ -1,7 +1,7 @@
-"""The native ops, a class each. Importing them registers how they are made from a program's ops.
+"""The native ops, one class each. Importing them registers their implementations of `lower`.
 
-The kernel of each, with its entry in the executor's table, is in `native/src/ops` (attention's in
-`native/src/attention`).
+The kernels, with their entries in the executor's table, are in `native/src/ops` and
+`native/src/attention`.
 """
 
 from quire.backends.cpu.lowering.ops.attention import NativeAttention

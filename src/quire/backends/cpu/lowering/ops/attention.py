@@ -1,4 +1,4 @@
-"""Attention over the paged cache, with the heads op before it that fills the cache."""
+"""Attention over the paged cache, preceded by a heads op that writes k and v to the cache."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, V
 
 @dataclass(frozen=True, slots=True)
 class NativeAttention(NativeOp):
-    """q against the cache, which holds this step's k and v already.
+    """Attention of q over the cache, which already holds k and v of this step.
 
-    `taken_only`: of `out` nothing is read but the rows whose logits are wanted.
+    `taken_only`: later ops read only the rows of `out` for which logits are computed.
     """
 
     struct: ClassVar[str] = "attention"

@@ -1,4 +1,4 @@
-"""Mixtures of experts: the choice of experts, and their MLPs with what is done to their sum."""
+"""Mixture of experts: the router's choice, and the experts' MLPs with scale and residual."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.program import Experts, OpPlace, Route, Scale, Value
 
 @dataclass(frozen=True, slots=True)
 class NativeRoute(NativeOp):
-    """From a router's logits to the weights of experts, both float32."""
+    """Computes the weights of experts from a router's logits, both in float32."""
 
     struct: ClassVar[str] = "route"
     op: Route
@@ -39,7 +39,7 @@ class NativeRoute(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativeExperts(NativeOp):
-    """The chosen experts' MLPs, added up; times a factor, plus a residual."""
+    """The weighted sum of the chosen experts' MLPs, times `scale`, plus `residual`."""
 
     struct: ClassVar[str] = "experts"
     op: Experts
@@ -74,7 +74,7 @@ class NativeExperts(NativeOp):
         return self.residual
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        """All but x, which is only multiplied."""
+        """All values except x, which only products read."""
         return (*self.reads[1:], self.out)
 
     def fill(self, struct: Any, fields: Fields) -> None:

@@ -1,4 +1,4 @@
-"""What happens to heads between a projection and attention: norm, rotation, the cache."""
+"""Ops on heads between a projection and attention: norm, rotation, and writes to the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HeadsTarget = Literal["view", "keys", "values"]
 
 @dataclass(frozen=True, slots=True)
 class HeadsPart:
-    """Heads of one value: normed, rotated, in either order, and put into `out` or the cache."""
+    """Heads of one value: normed and rotated (both optional), and written to `out` or the cache."""
 
     x: Value
     num_heads: int
@@ -26,18 +26,18 @@ class HeadsPart:
     norm: HeadNorm | None = None
     rotation: Rotation | None = None
     norm_after: bool = False
-    """The rotation comes first."""
+    """Whether the norm comes after the rotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeHeads(NativeOp):
-    """One to three parts: q, k and v on their way to attention, or a lone value."""
+    """One to three parts: q, k and v of an attention op, or a single value."""
 
     struct: ClassVar[str] = "heads"
     parts: tuple[HeadsPart, ...]
     head_dim: int
     layer: int | None = None
-    """Whose cache k and v go to; None: there is neither."""
+    """The attention layer to whose cache k and v are written; None: the op has neither k nor v."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -69,17 +69,17 @@ class NativeHeads(NativeOp):
 
 
 def _norm_weight(norm: HeadNorm | None, fields: Fields) -> int:
-    """A norm without a weight has one of ones."""
+    """Return the id of the norm's weight; a vector of ones if the norm has no weight."""
     if norm is not None and norm.weight is None:
         return fields.constant(np.ones(norm.head_dim, np.float32))
     return -1 if norm is None else fields.vector(norm.weight, plus=norm.weight_offset)
 
 
 def heads_of(op: Attention, graph: Graph) -> tuple[NativeHeads, ...]:
-    """What brings an attention's q, k and v where it reads them, if anything has to. Joins the ops
-    that lead there."""
+    """Return the heads op that prepares q, k and v for an attention op, if one is needed. Joins the
+    norms and rotations before the attention op."""
     parts = []
-    # A q that nothing is done to is read where it is.
+    # A q without norm and rotation is read in place.
     if (part := _part(op.q, op.num_heads, "view", graph)).x != op.q:
         parts.append(replace(part, out=op.q))
     if op.k is None or op.v is None:
@@ -98,7 +98,8 @@ def _part(value: Value, num_heads: int, target: HeadsTarget, graph: Graph) -> He
 
 
 def _chain(value: Value, graph: Graph) -> tuple[HeadNorm | Rope, ...]:
-    """HeadNorm and Rope, each optional, in their order, that lead to attention's `value`."""
+    """Return the HeadNorm and the Rope (each optional) that produce an attention's `value`, in
+    order of execution."""
     chain: list[HeadNorm | Rope] = []
     while len(chain) < 2:
         producer = graph.writer(value)

@@ -1,4 +1,4 @@
-"""Matrix products: with all that an epilogue can do of the ops behind them, and the head."""
+"""Matrix products with the later ops that their epilogues do, and the head (logits)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from quire.program import (
 
 @dataclass(frozen=True, slots=True)
 class NativeLinear(NativeOp):
-    """A product with everything that its epilogue takes: scale, bias, activation, residual.
+    """A matrix product with an epilogue: scale, bias, activation and residual, each optional.
 
-    `glu`: the weight is gate|up and the single out is activation(gate) * up.
+    `glu`: the weight is gate|up and the only output is activation(gate) * up.
     """
 
     struct: ClassVar[str] = "linear"
@@ -82,7 +82,7 @@ class NativeLinear(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativeLogits(NativeOp):
-    """The head and sampling; its result never lies in the workspace."""
+    """The head and sampling; the logits are not stored in the workspace."""
 
     struct: ClassVar[str] = "logits"
     x: Value
@@ -142,7 +142,7 @@ def _with_glu(linear: NativeLinear, graph: Graph) -> NativeLinear:
 
 
 def _with_epilogue(linear: NativeLinear, graph: Graph) -> NativeLinear:
-    """With an activation, or with a factor and a residual."""
+    """Join an activation, or a scale and a residual."""
     [product] = linear.outs
     reader = graph.only_reader(product)
     if isinstance(reader, Act):

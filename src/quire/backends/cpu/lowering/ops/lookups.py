@@ -1,4 +1,4 @@
-"""Lookups in tables of rows: token embeddings, learned positions, the rows that want logits."""
+"""Lookups of rows: token embeddings, learned positions, and the rows for logits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from quire.program import Embed, EmbedSlices, LearnedPositions, OpPlace, Param, 
 
 @dataclass(frozen=True, slots=True)
 class NativeEmbed(NativeOp):
-    """Rows of an embedding table, always float32, in one value or several side by side.
+    """Rows of an embedding table in float32, as one value or as several side by side.
 
-    `tied`: it is the head's matrix too, and looked up in its packed form, so that the table is not
+    `tied`: the table is also the head's matrix. Its packed form is read, so that the table is not
     stored twice.
     """
 
@@ -57,7 +57,7 @@ class NativeEmbed(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativePositions(NativeOp):
-    """x plus rows of the position table."""
+    """x plus the row of the position table for each token."""
 
     struct: ClassVar[str] = "positions"
     x: Value
@@ -90,7 +90,7 @@ class NativePositions(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativeTakeRows(NativeOp):
-    """The rows whose logits are wanted, of whichever type their reader wants."""
+    """The rows for which logits are computed, in the dtype that the reader needs."""
 
     struct: ClassVar[str] = "take_rows"
     takes_rows: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Norms over whole rows, with the residual that some models add after the norm."""
+"""Norms of whole rows, with the residual that some models add after the norm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.program import LayerNorm, NormKind, OpPlace, Param, RmsNorm, Value
 
 @dataclass(frozen=True, slots=True)
 class NativeNorm(NativeOp):
-    """Norm over whole rows, plus `residual` if there is one."""
+    """Norm of whole rows, plus `residual` if it is not None."""
 
     struct: ClassVar[str] = "norm"
     x: Value

@@ -1,4 +1,4 @@
-"""Elementwise ops that no op before them has joined."""
+"""Elementwise ops that no earlier native op has joined."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class NativePointwise(NativeOp):
-    """a + b, activation(a) * b, activation(a), a * factor, a * sigmoid(b), or another of a, which
-    may depend on a's row."""
+    """An elementwise function of `a`, or of `a` and `b`, chosen by `kind`. Some kinds also depend
+    on statistics of the row or on its position."""
 
     struct: ClassVar[str] = "pointwise"
     kind: Kind
@@ -48,7 +48,7 @@ class NativePointwise(NativeOp):
     shift: int = 0
     eps: float = 0.0
     alphas: tuple[Param, ...] = ()
-    """xIELU's two weights, or what a is weighed with."""
+    """The two weights of xIELU, or the factor of each column of `a` for "weigh"."""
 
     @property
     def reads(self) -> tuple[Value, ...]:

@@ -11,7 +11,7 @@ from quire.errors import ConfigError
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument(
         "experiment", nargs="?", metavar="EXPERIMENT_DIR",
         help="Directory of the experiment: OUTPUT_DIR/NAME.",
@@ -20,7 +20,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Draws."""
+    """Draw the figures."""
     if args.experiment is None:
         raise ConfigError("name the experiment: quire bench sweep plot results/NAME")
     draw_sweep(args.experiment, read(SweepPlotArgs, args))

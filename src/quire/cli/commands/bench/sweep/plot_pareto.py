@@ -1,4 +1,4 @@
-"""Draw which settings of a sweep no other one beats."""
+"""Draw the Pareto-optimal settings of a sweep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.errors import ConfigError
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument(
         "experiment", nargs="?", metavar="EXPERIMENT_DIR",
         help="Directory of the experiment: OUTPUT_DIR/NAME.",
@@ -20,7 +20,7 @@ def configure(parser: Parser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Draws."""
+    """Draw the figure."""
     if args.experiment is None:
         raise ConfigError("name the experiment: quire bench sweep plot_pareto results/NAME")
     draw_pareto(args.experiment, read(SweepParetoArgs, args))

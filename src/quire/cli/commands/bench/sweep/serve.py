@@ -1,4 +1,5 @@
-"""Measure a server under many settings: one is started for each, and loaded several times."""
+"""Benchmark a server under many settings: one server is started per setting and loaded
+repeatedly."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from quire.errors import ConfigError
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_config_option()
     add_options(parser, SweepServeArgs, title="sweep")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures; 1 if no run succeeded."""
+    """Run the sweep. Returns 1 if no run succeeded."""
     check_commands(args, "serve")
     wanted = read(SweepServeArgs, args)
     return 0 if run_sweep(wanted) or wanted.dry_run else 1
 
 
 def check_commands(args: argparse.Namespace, name: str) -> None:
-    """Raises ConfigError unless both commands are given to the sweep of this name."""
+    """Raises ConfigError unless both commands were given for the sweep of this name."""
     for option in ("serve_cmd", "bench_cmd"):
         if not hasattr(args, option):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Measure a server under growing load: how its latency follows its throughput."""
+"""Benchmark a server under increasing load: latency as a function of throughput."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_config_option()
     add_options(parser, SweepWorkloadArgs, title="sweep")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures; 1 if no run succeeded."""
+    """Run the sweep. Returns 1 if no run succeeded."""
     check_commands(args, "serve_workload")
     wanted = read(SweepWorkloadArgs, args)
     return 0 if run_workload_sweep(wanted) or wanted.dry_run else 1

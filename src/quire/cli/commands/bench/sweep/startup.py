@@ -1,4 +1,4 @@
-"""Measure starts under many settings, one after the other."""
+"""Measure the start under many settings, one after the other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from quire.config.command_line.parser import Parser
 
 
 def configure(parser: Parser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_config_option()
     add_options(parser, SweepStartupArgs, title="sweep")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Measures."""
+    """Run the sweep."""
     run_startup_sweep(read(SweepStartupArgs, args))
     return 0
