@@ -166,6 +166,12 @@ class EngineArgs:
     1024 in a burst, and in a lasting overload as many as keep the wait short."""
     max_num_queued_tokens: int | None = None
     """Most prompt tokens that may wait in a server before further requests are turned away."""
+    speculation: bool = True
+    """Guess the next tokens where a text repeats itself, and check the guesses in one step. The
+    tokens are the same bit for bit; guesses are used only where they save time."""
+    speculative_config: dict[str, Any] | None = None
+    """How tokens are guessed, in vLLM's form: {"method": "ngram", "num_speculative_tokens": 8,
+    "prompt_lookup_min": 3}. By default `ngram` with up to 32 tokens."""
     stream_interval: int = 1
     """Tokens between two streamed outputs of a request; the first and the last come at once."""
     backend: Literal["auto", "cpu", "reference"] = "auto"

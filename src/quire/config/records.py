@@ -15,6 +15,7 @@ from quire.config.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
+from quire.config.speculation import SpeculationConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
@@ -142,6 +143,8 @@ class SchedulerConfig:
     """Whether the queue may stay at its limit, or only in a burst."""
     stream_interval: int = 1
     """Tokens between two streamed outputs, unless a request asks for more."""
+    speculation: SpeculationConfig | None = None
+    """How draft tokens are proposed; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
 from quire.config.model_files import GenerationConfig, default_sampling_params
 from quire.config.records import Dtype, SchedulerConfig
+from quire.config.speculation import speculation_config
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
 from quire.params import SamplingParams
@@ -105,6 +106,7 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
         queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
         stream_interval=args.stream_interval,
+        speculation=speculation_config(args.speculative_config, is_enabled=args.speculation),
     )
 
 

@@ -71,6 +71,21 @@ class EngineSeries:
         self.num_preemptions = make.counter(
             "vllm:num_preemptions", "Cumulative number of preemption from the engine."
         )
+        self.num_drafts = make.counter(
+            "vllm:spec_decode_num_drafts", "Number of spec decoding drafts."
+        )
+        self.num_draft_tokens = make.counter(
+            "vllm:spec_decode_num_draft_tokens", "Number of draft tokens."
+        )
+        self.num_accepted_tokens = make.counter(
+            "vllm:spec_decode_num_accepted_tokens", "Number of accepted tokens."
+        )
+        self.accepted_by_position = make.counters(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens per draft position.",
+            ("position",),
+            [],
+        )
         self.prompt_tokens = make.counter(
             "vllm:prompt_tokens", "Number of prefill tokens processed."
         )

@@ -87,7 +87,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         block_size=resolve_block_size(args.block_size, capabilities.block_size_multiple),
         max_model_len=max_model_len,
         fits_memory=wanted_len is None,
-        scheduler=resolve.resolve_scheduler(args, usage, max_model_len),
+        scheduler=_scheduler(args, facts, usage, max_model_len),
         kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
         sampling_defaults=sampling_defaults,
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
@@ -95,6 +95,19 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
     )
+
+
+def _scheduler(args: EngineArgs, facts: Facts, usage: Usage, max_model_len: int) -> SchedulerConfig:
+    """`resolve_scheduler`, with what custom logits processors forbid."""
+    scheduler = resolve.resolve_scheduler(args, usage, max_model_len)
+    if not facts.logits_processors:
+        return scheduler
+    if args.speculative_config:
+        raise ConfigError(
+            "speculative_config must be left out where custom logits processors are used: they "
+            "see one token of a request in a step"
+        )
+    return dataclasses.replace(scheduler, speculation=None)
 
 
 def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:

@@ -10,12 +10,13 @@ from quire.protocol.messages import (
     ScheduledRequest,
     SchedulePlan,
     SchedulerStats,
+    SpeculationStats,
     StepResult,
     TokenLogprobs,
 )
 
 __all__ = [
     "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "KVStoreStats",
-    "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult",
-    "TokenLogprobs",
+    "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats", "SpeculationStats",
+    "StepResult", "TokenLogprobs",
 ]  # fmt: skip

@@ -176,6 +176,27 @@ class KVStoreStats(msgspec.Struct, kw_only=True):
     """Chunks and bytes, by tier."""
 
 
+class SpeculationStats(msgspec.Struct, kw_only=True):
+    """Draft tokens since the last snapshot."""
+
+    num_drafts: int = 0
+    """Drafts of one request that a step has checked."""
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    accepted_by_position: list[int] = []
+    """Right guesses by their place in the draft."""
+
+    def add(self, num_drafts: int, num_right: int) -> None:
+        """Counts one draft of `num_drafts` tokens, of which the first `num_right` were right."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafts
+        self.num_accepted_tokens += num_right
+        by_position = self.accepted_by_position
+        by_position += [0] * (num_right - len(by_position))
+        for place in range(num_right):
+            by_position[place] += 1
+
+
 class SchedulerStats(msgspec.Struct, kw_only=True):
     """A snapshot taken after a step, for the log line and the metrics."""
 
@@ -187,6 +208,8 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0
     """These three count since the last snapshot."""
+    speculation: SpeculationStats | None = None
+    """None if no drafts were checked."""
     kv_store: KVStoreStats | None = None
     """Now and then, where there is a store."""
 

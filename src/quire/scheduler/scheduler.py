@@ -19,8 +19,10 @@ from quire.protocol import (
     SchedulePlan,
     StepResult,
 )
+from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
+from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.pacing.step_pacing import StepPacing
 from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
@@ -67,6 +69,8 @@ class Scheduler:
         self.in_flight: deque[PlanInFlight] = deque()
         """Plans whose results are not collected, the oldest first."""
         self.pacing = StepPacing(config)
+        speculation = config.speculation
+        self.drafting = None if speculation is None else Drafting(speculation)
         self._saves = saves
         self._max_model_len = max_model_len
         self._follow_grammar = follow_grammar
@@ -171,7 +175,11 @@ class Scheduler:
         """Decides the next step. A plan with requests must be executed, then given to `update` or
         `fail`. One without is nothing to execute: every request waits for a result in flight, for
         its grammar, or for K/V that is being loaded."""
-        states = self.states
+        states, drafting = self.states, self.drafting
+        if drafting is not None and drafting.waits:
+            if self.in_flight:
+                return PlanInFlight(StepBudget(0)).plan
+            drafting.give(states.running)
         step = PlanInFlight(self.pacing.budget(states.running, len(states.waiting)))
         self._planner.fill(step)
         if step.requests:
@@ -193,11 +201,13 @@ class Scheduler:
         states = self.states
         num_before = len(states.by_id)
         step = self._take_oldest(plan)
-        running = RequestStatus.RUNNING
+        running, drafting = RequestStatus.RUNNING, self.drafting
         for request, count, sampled in zip(
             step.requests, plan.num_scheduled_tokens, result.sampled_token_ids, strict=True
         ):
             request.num_plans_in_flight -= 1
+            if drafting is not None and request.num_drafts_in_flight:
+                drafting.checked(request, request.num_drafts_in_flight, max(0, len(sampled) - 1))
             count = step.settle(request, count, len(sampled))
             if request.status is not running:
                 states.collected(request)
@@ -222,19 +232,24 @@ class Scheduler:
                 output.stop_reason = request.stop_reason
                 if request.hands_off and self._saves is not None:
                     output.kv_name = self._saves.name_of_prompt(request)
-                self.pacing.forget(request)
+                self._forget(request)
                 states.finish_running(request)
         if len(states.by_id) < num_before:
             states.drop_finished()
         if result.failures:
             outputs += self._end_failed(step, result)
         self.pacing.result_came(self._num_arrived)
+        if drafting is not None:
+            drafting.review(states.running, has_prompts=step.budget.num_spent > 0)
         return self._outputs(outputs)
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
         """Learns how long the oldest plan in flight took, for the pace of prompts."""
-        budget = self.in_flight[0].budget
-        self.pacing.observe(budget, plan.total_num_scheduled_tokens, duration_s)
+        budget, num_tokens = self.in_flight[0].budget, plan.total_num_scheduled_tokens
+        if self.drafting is not None and not budget.num_spent:
+            self.drafting.observe(num_tokens, duration_s)
+        if not plan.draft_token_ids:
+            self.pacing.observe(budget, num_tokens, duration_s)
 
     def fail(self, plan: SchedulePlan, error: str) -> EngineCoreOutputs:
         """Ends every request of the oldest plan in flight, whose execution failed."""
@@ -302,8 +317,14 @@ class Scheduler:
         request.awaits_mask = not self._follow_grammar(request.request_id, token_ids, most)
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
-        self.pacing.forget(request)
+        self._forget(request)
         self.states.finish(request, status)
+
+    def _forget(self, request: Request) -> None:
+        """The request is finished."""
+        self.pacing.forget(request)
+        if self.drafting is not None:
+            self.drafting.forget(request)
 
     def _end_failed(self, step: PlanInFlight, result: StepResult) -> list[EngineCoreOutput]:
         """Ends the requests of a step that cannot go on."""
@@ -343,6 +364,7 @@ class Scheduler:
         )
 
     def _outputs(self, outputs: list[EngineCoreOutput]) -> EngineCoreOutputs:
-        return EngineCoreOutputs(
-            outputs=outputs, stats=self.states.take_stats(), timestamp=clock.now()
-        )
+        stats = self.states.take_stats()
+        if self.drafting is not None:
+            stats.speculation = self.drafting.take_stats()
+        return EngineCoreOutputs(outputs=outputs, stats=stats, timestamp=clock.now())

@@ -15,7 +15,8 @@ from quire.frontend.completion_state import CompletionState
 from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.metrics.engine_series import FINISH_REASONS, EngineSeries
-from quire.protocol import SchedulerStats
+from quire.metrics.series import Counter as Series
+from quire.protocol import SchedulerStats, SpeculationStats
 
 _WINDOW = 256
 """Number of recent requests and gaps that the live view's percentiles cover."""
@@ -127,6 +128,15 @@ class EngineMetrics(RequestObserver):
         if num_gaps:
             series.request_time_per_output_token.observe(decode_s / num_gaps)
 
+    def _count_drafts(self, stats: SpeculationStats) -> None:
+        series = self.series
+        series.num_drafts.inc(stats.num_drafts)
+        series.num_draft_tokens.inc(stats.num_draft_tokens)
+        series.num_accepted_tokens.inc(stats.num_accepted_tokens)
+        for position, count in enumerate(stats.accepted_by_position):
+            counters = series.accepted_by_position.series
+            counters.setdefault((str(position),), Series()).inc(count)
+
     def _on_stats(self, stats: SchedulerStats) -> None:
         series = self.series
         series.prefix_cache_queries.inc(stats.num_prefix_queried_tokens)
@@ -134,6 +144,8 @@ class EngineMetrics(RequestObserver):
         if stats.kv_store is not None and series.kv_store is not None:
             series.kv_store.show(stats.kv_store.sums, stats.kv_store.usage)
         series.num_preemptions.inc(stats.num_preemptions)
+        if stats.speculation is not None:
+            self._count_drafts(stats.speculation)
         # A step that was running when the last request was aborted still counts that request, and
         # no later step would correct the gauges.
         self._show(stats if self.num_in_flight else _IDLE)

@@ -49,6 +49,8 @@ class LoggingStatLogger(RequestObserver):
         self._num_preemptions = 0
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
+        self._num_draft_tokens = 0
+        self._num_accepted_tokens = 0
         self._was_idle = False
         self._stats = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
 
@@ -64,6 +66,9 @@ class LoggingStatLogger(RequestObserver):
             self._num_preemptions += stats.num_preemptions
             self._num_queried_tokens += stats.num_prefix_queried_tokens
             self._num_hit_tokens += stats.num_prefix_hit_tokens
+            if stats.speculation is not None:
+                self._num_draft_tokens += stats.speculation.num_draft_tokens
+                self._num_accepted_tokens += stats.speculation.num_accepted_tokens
         self.log_when_due()
 
     def log_when_due(self) -> None:
@@ -89,8 +94,12 @@ class LoggingStatLogger(RequestObserver):
         if self._num_queried_tokens:
             rate = self._num_hit_tokens / self._num_queried_tokens
             parts.append(f"Prefix cache hit rate: {rate * 100:.1f}%")
+        if self._num_draft_tokens:
+            rate = self._num_accepted_tokens / self._num_draft_tokens
+            parts.append(f"Draft acceptance rate: {rate * 100:.1f}%")
         level = logger.debug if is_idle and self._was_idle else logger.info
         level("Engine 000: %s", ", ".join(parts))
         self._was_idle = is_idle
         self._last_log_s = now
         self._num_prompt_tokens = self._num_generation_tokens = self._num_preemptions = 0
+        self._num_draft_tokens = self._num_accepted_tokens = 0

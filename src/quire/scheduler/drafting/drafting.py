@@ -1,0 +1,191 @@
+"""`Drafting`: which requests get how many draft tokens in the next step.
+
+Kept by the scheduler. What it decides changes the time of steps and no bit of any answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.config.speculation import SpeculationConfig
+from quire.protocol import SpeculationStats
+from quire.scheduler.drafting.acceptance import Acceptance, RequestAcceptance
+from quire.scheduler.drafting.ngram import NgramProposer
+from quire.scheduler.drafting.proposer import Proposer
+from quire.scheduler.drafting.row_costs import RowCosts
+from quire.scheduler.request import Request
+
+_PLANNING_S = 0.0002
+"""What a step loses when it is planned after the result of the step before instead of during it."""
+_MAX_DELAY = 0.02
+"""Of a step's time: what the drafts of some requests may add for the others."""
+_PROBE_STEPS = 64
+"""After this number of steps without drafts one guess is tried, whatever it is expected to cost."""
+_LEAST_GAIN = 1.02
+"""Drafts are used where they raise the tokens per second at least to this multiple."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """The guesses for one request."""
+
+    request: Request
+    token_ids: list[int]
+    grade: int
+    rate: float
+    """The chance that a guess is right, if those before it are."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """Drafts of a request that a step checks."""
+
+    num_drafts: int
+    grade: int
+
+
+class Drafting:
+    """Proposes drafts for the requests that generate. Owned by the engine's thread.
+
+    Drafts follow tokens that are known, so a step with drafts is planned when the results of all
+    earlier ones are collected: `waits` says so.
+    """
+
+    def __init__(self, config: SpeculationConfig, proposer: Proposer | None = None) -> None:
+        self.waits = False
+        """Whether the next plan must wait until no plan is in flight."""
+        self._config = config
+        self._proposer = proposer or NgramProposer(config.prompt_lookup_min)
+        self._costs = RowCosts()
+        self._acceptance = Acceptance()
+        self._of_requests: dict[Request, RequestAcceptance] = {}
+        self._in_flight: dict[Request, _InFlight] = {}
+        self._chosen: dict[Request, _Candidate] = {}
+        self._allowance = 0.0
+        """Rows that steps could have had for drafts without delaying others too long."""
+        self._num_without = 0
+        """Steps since the last drafts."""
+        self._stats = SpeculationStats()
+
+    def review(self, running: Sequence[Request], *, has_prompts: bool) -> None:
+        """A result was taken in: chooses the drafts of the next step. With prompts to compute there
+        are none, since a step with prompts is bound by computing, where a row costs its share."""
+        self._chosen = {}
+        if has_prompts or not running:
+            self.waits = False
+            return
+        candidates = [one for request in running if (one := self._candidate(request)) is not None]
+        if candidates:
+            self._chosen = self._choose(candidates, len(running))
+        self.waits = bool(self._chosen)
+        self._num_without = 0 if self._chosen else self._num_without + 1
+
+    def give(self, running: Sequence[Request]) -> None:
+        """A step is planned, and no plan is in flight: gives the requests their drafts."""
+        chosen, self._chosen = self._chosen, {}
+        for request in running if chosen else ():
+            candidate = chosen.get(request)
+            if candidate is not None:
+                request.draft_token_ids = candidate.token_ids
+                self._in_flight[request] = _InFlight(len(candidate.token_ids), candidate.grade)
+
+    def checked(self, request: Request, num_drafts: int, num_right: int) -> None:
+        """A step has checked drafts of a request, of which the first `num_right` were right."""
+        found = self._in_flight.pop(request, None)
+        if found is None or not num_drafts:
+            return
+        self._rates(request).observe(found.grade, num_drafts, num_right)
+        self._stats.add(num_drafts, num_right)
+
+    def observe(self, num_rows: int, duration_s: float) -> None:
+        """A step of so many rows and without prompts took `duration_s`."""
+        self._costs.observe(num_rows, duration_s)
+
+    def forget(self, request: Request) -> None:
+        """The request is finished."""
+        self._proposer.forget(request)
+        for of_requests in (self._of_requests, self._in_flight, self._chosen):
+            of_requests.pop(request, None)  # type: ignore[attr-defined]
+
+    def take_stats(self) -> SpeculationStats | None:
+        """What happened since the last call; None if there were no drafts."""
+        stats, self._stats = self._stats, SpeculationStats()
+        return stats if stats.num_drafts else None
+
+    def _rates(self, request: Request) -> RequestAcceptance:
+        rates = self._of_requests.get(request)
+        if rates is None:
+            rates = self._of_requests[request] = self._acceptance.begin()
+        return rates
+
+    def _candidate(self, request: Request) -> _Candidate | None:
+        # A grammar says what may follow only when its tokens are known, and forces its own.
+        if request.has_grammar or not request.is_generating:
+            return None
+        room = request.max_total_tokens - request.num_tokens - 1
+        most = min(room, self._config.num_speculative_tokens)
+        proposal = self._proposer.propose(request, most) if most > 0 else None
+        if proposal is None:
+            return None
+        rates = self._rates(request)
+        return _Candidate(request, proposal.token_ids, proposal.grade, rates.rate(proposal.grade))
+
+    def _choose(self, candidates: list[_Candidate], num_rows: int) -> dict[Request, _Candidate]:
+        """The drafts that raise the tokens per second of the whole step the most."""
+        most = self._most_drafts(len(candidates), num_rows)
+        counts = _best_counts(candidates, num_rows, most, self._costs)
+        if not any(counts) and self._num_without >= _PROBE_STEPS:
+            best = max(range(len(candidates)), key=lambda i: candidates[i].rate)
+            counts[best] = 1
+        chosen = {}
+        for candidate, count in zip(candidates, counts, strict=True):
+            if count:
+                candidate.token_ids = candidate.token_ids[:count]
+                chosen[candidate.request] = candidate
+            else:
+                self._rates(candidate.request).fade()
+        if len(candidates) < num_rows:
+            self._allowance -= sum(counts)
+        return chosen
+
+    def _most_drafts(self, num_candidates: int, num_rows: int) -> int:
+        """Limit for the drafts of the step: other requests must hardly wait for them."""
+        total = self._config.num_speculative_tokens * num_candidates
+        if num_candidates == num_rows:
+            return total
+        step_s = self._costs.seconds(num_rows)
+        row_s = max(self._costs.seconds(num_rows + 1) - step_s, step_s / num_rows / 8)
+        allowed = _MAX_DELAY * step_s / row_s
+        self._allowance = min(self._allowance + allowed, max(1.0, allowed))
+        return min(total, int(self._allowance))
+
+
+def _best_counts(
+    candidates: Sequence[_Candidate], num_rows: int, most: int, costs: RowCosts
+) -> list[int]:
+    """How many drafts of each candidate give the most expected tokens per second.
+
+    Draft tokens are added one by one, the likeliest first; the chance of the j-th of a request is
+    rate^j. The best of all these prefixes wins: the time of a step grows by jumps.
+    """
+    step_s = costs.seconds(num_rows)
+    queue = [(-one.rate, index) for index, one in enumerate(candidates)]
+    heapq.heapify(queue)
+    counts, best = [0] * len(candidates), [0] * len(candidates)
+    expected, best_gain = float(num_rows), _LEAST_GAIN
+    for total in range(1, most + 1):
+        if not queue:
+            break
+        chance, index = heapq.heappop(queue)
+        candidate = candidates[index]
+        counts[index] += 1
+        expected -= chance
+        if counts[index] < len(candidate.token_ids):
+            heapq.heappush(queue, (chance * candidate.rate, index))
+        seconds = costs.seconds(num_rows + total) + _PLANNING_S
+        gain = expected / num_rows * step_s / seconds
+        if gain > best_gain:
+            best, best_gain = counts.copy(), gain
+    return best

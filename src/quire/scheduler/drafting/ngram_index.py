@@ -1,0 +1,86 @@
+"""`NgramIndex`: finds where the last tokens of a text occurred earlier in it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_MOST_CANDIDATES = 8
+"""Earlier places that are compared; the newest are tried first."""
+_LONGEST_MATCH = 32
+"""Longer matches are not told apart."""
+
+
+class Match(NamedTuple):
+    """An earlier place at which the text was the same as at its end."""
+
+    place: int
+    """Index of the token that followed there."""
+    length: int
+    """Number of equal tokens, at most 32."""
+
+
+class NgramIndex:
+    """Indexes every n consecutive tokens of a text that only grows.
+
+    A token costs O(1) time, whatever the length of the text. The text itself stays with its owner.
+    """
+
+    __slots__ = ("_earlier", "_n", "_newest", "_num_indexed")
+
+    def __init__(self, n: int) -> None:
+        """`n`: the shortest match."""
+        self._n = n
+        self._newest: dict[int, int] = {}
+        """By the hash of n tokens, the place after their newest occurrence."""
+        self._earlier = array("i", [0]) * n
+        """By place, the place after the occurrence before; 0 if there is none."""
+        self._num_indexed = n
+        """Places below this one are indexed."""
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Indexes the text up to its last token, which does not follow itself."""
+        n, newest, earlier = self._n, self._newest, self._earlier
+        first = self._num_indexed
+        grams = zip(*(token_ids[first - n + i :] for i in range(n)), strict=False)
+        for place, gram in zip(range(first, len(token_ids)), grams, strict=False):
+            key = hash(gram)
+            earlier.append(newest.get(key, 0))
+            newest[key] = place
+        self._num_indexed = max(first, len(token_ids))
+
+    def longest_match(self, token_ids: Sequence[int]) -> Match | None:
+        """The longest match of the end of an indexed text among the newest ones; of equal ones the
+        newest. None if the last n tokens did not occur before."""
+        n, end = self._n, len(token_ids)
+        place = self._newest.get(hash(tuple(token_ids[end - n :])), 0) if end >= n else 0
+        best, best_length = 0, n - 1
+        for _ in range(_MOST_CANDIDATES):
+            if not place:
+                break
+            length = _num_equal(token_ids, place, end)
+            if length > best_length:
+                best, best_length = place, length
+                if length == _LONGEST_MATCH:
+                    break
+            place = self._earlier[place]
+        return Match(best, best_length) if best else None
+
+
+def _num_equal(token_ids: Sequence[int], place: int, end: int) -> int:
+    """How many tokens before `place` equal those before `end`."""
+    most = min(place, _LONGEST_MATCH)
+    for length in range(most):
+        if token_ids[place - 1 - length] != token_ids[end - 1 - length]:
+            return length
+    return most
+
+
+def continuation(token_ids: Sequence[int], place: int, count: int) -> list[int]:
+    """The next `count` tokens if the text goes on as it did from `place`: where it reaches its own
+    end, it repeats the part from `place` on."""
+    period = len(token_ids) - place
+    if count <= period:
+        return list(token_ids[place : place + count])
+    return [token_ids[place + i % period] for i in range(count)]

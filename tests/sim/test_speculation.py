@@ -1,0 +1,130 @@
+"""Speculation changes neither tokens nor log-probabilities, whatever the proposer says."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire import LLM, SamplingParams
+from quire.scheduler.drafting.drafting import Drafting
+from quire.scheduler.drafting.proposer import NUM_GRADES, Proposal, Proposer
+from quire.scheduler.request import Request
+
+NUM_REQUESTS = 40
+VOCABULARY = 256
+
+
+class Liar(Proposer):
+    """Guesses at random, sometimes what a reply repeats, and always with the highest grade."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+        self.num_proposals = 0
+
+    def propose(self, request: Request, most: int) -> Proposal | None:
+        count = self._random.randint(0, min(most, 9))
+        if not count:
+            return None
+        self.num_proposals += 1
+        ids = [self._random.randrange(VOCABULARY) for _ in range(count)]
+        if self._random.random() < 0.5:
+            ids = [request.token_ids[-1]] * count
+        return Proposal(ids, self._random.randrange(NUM_GRADES))
+
+    def forget(self, request: Request) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+def requests(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    chance = random.Random(seed)
+    prompts, params = [], []
+    for _ in range(NUM_REQUESTS):
+        part = [chance.randrange(VOCABULARY) for _ in range(chance.randint(1, 9))]
+        prompts.append(part * chance.randint(1, 6))
+        temperature = chance.choice([0, 0, 0.3, 1.0])
+        params.append(
+            SamplingParams(
+                temperature=temperature,
+                seed=chance.randrange(99),
+                top_p=chance.choice([1.0, 0.9]),
+                top_k=chance.choice([0, 1, 5]),
+                repetition_penalty=chance.choice([1.0, 1.0, 1.3]),
+                presence_penalty=chance.choice([0.0, 0.5]),
+                min_tokens=chance.choice([0, 6]),
+                stop_token_ids=[*range(chance.choice([0, 20]))],
+                logprobs=chance.choice([None, 0, 3]),
+                prompt_logprobs=chance.choice([None, None, 1]),
+                logit_bias=chance.choice([None, {7: 4.0}]),
+                max_tokens=chance.randint(1, 40),
+                n=chance.choice([1, 1, 2]) if temperature else 1,
+                ignore_eos=True,
+            )
+        )
+    return prompts, params
+
+
+def answers(model: Path, seed: int, *, proposer: Proposer | None = None, **options: Any) -> Any:
+    prompts, params = requests(seed)
+    with LLM(str(model), max_model_len=128, num_threads=1, **options) as llm:
+        scheduler = llm.llm_engine.engine_core.scheduler
+        if proposer is not None:
+            scheduler.drafting = Drafting(scheduler.config.speculation, proposer)
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        scheduler.check_integrity()
+        if scheduler.drafting is not None:
+            assert not scheduler.drafting._of_requests
+            assert not scheduler.drafting._in_flight
+    return [
+        (output.prompt_logprobs, [
+            (one.token_ids, one.logprobs, one.finish_reason, one.stop_reason)
+            for one in output.outputs
+        ])
+        for output in outputs
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 40},
+        {"max_num_seqs": 8, "num_gpu_blocks_override": 24},
+        {"max_num_seqs": 8, "max_num_batched_tokens": 16, "kv_cache_dtype": "int8"},
+    ],
+    ids=["alone", "company", "preempted", "chunks-int8"],
+)
+def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    wanted = answers(model, seed, speculation=False, **options)
+    liar = Liar()
+    assert answers(model, seed, **options) == wanted
+    assert answers(model, seed, proposer=liar, **options) == wanted
+    assert liar.num_proposals > 50
+
+
+def test_a_text_that_repeats_itself_takes_fewer_steps(model: Path) -> None:
+    params = SamplingParams(
+        temperature=0, max_tokens=60, ignore_eos=True, trace_decode_token_ids=[5, 6, 7, 8] * 15
+    )
+    steps = []
+    for speculation in (False, True):
+        with LLM(str(model), max_model_len=128, num_threads=1, speculation=speculation) as llm:
+            llm.llm_engine.add_request("0", [1, 2, 3], params)
+            num_steps, tokens = 0, list[int]()
+            while llm.llm_engine.has_unfinished_requests():
+                for output in llm.llm_engine.step():
+                    tokens = list(output.outputs[0].token_ids)
+                num_steps += 1
+            assert tokens == [5, 6, 7, 8] * 15
+            steps.append(num_steps)
+    assert steps[1] < 0.7 * steps[0]
