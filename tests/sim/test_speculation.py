@@ -64,7 +64,7 @@ def requests(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
                 logprobs=chance.choice([None, 0, 3]),
                 prompt_logprobs=chance.choice([None, None, 1]),
                 logit_bias=chance.choice([None, {7: 4.0}]),
-                max_tokens=chance.randint(1, 40),
+                max_tokens=chance.randint(6, 40),
                 n=chance.choice([1, 1, 2]) if temperature else 1,
                 ignore_eos=True,
             )

@@ -107,7 +107,7 @@ class Drafting:
         """The request is finished."""
         self._proposer.forget(request)
         for of_requests in (self._of_requests, self._in_flight, self._chosen):
-            of_requests.pop(request, None)  # type: ignore[attr-defined]
+            of_requests.pop(request, None)
 
     def take_stats(self) -> SpeculationStats | None:
         """What happened since the last call; None if there were no drafts."""
