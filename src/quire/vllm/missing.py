@@ -71,7 +71,6 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.v1.metrics.loggers": "AggregatedLoggingStatLogger LoggingStatLogger "
         "PerEngineStatLoggerAdapter PrometheusStatLogger StatLoggerManager",
     },
-    "speculative decoding does not work yet": {"vllm.config": "SpeculativeConfig"},
     "nothing here is compiled or captured at run time": {
         "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig",
     },
@@ -81,7 +80,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     "outputs do not report which tokens were allowed": {"vllm.outputs": "SamplingMask"},
     _RECORD: {
         "vllm.config": "AttentionConfig CacheConfig DeviceConfig LoadConfig "
-        "ObservabilityConfig SchedulerConfig VllmConfig",
+        "ObservabilityConfig SchedulerConfig SpeculativeConfig VllmConfig",
     },
     _SERVER: {
         "vllm.entrypoints.openai.api_server": "build_and_serve build_app "
