@@ -236,19 +236,6 @@ def kv_events_have_numbers() -> bool:
     return name not in os.environ or is_true(name)
 
 
-def sagemaker_session_s() -> float | None:
-    """`SAGEMAKER_SESSIONS_EXPIRATION`: lifetime of SageMaker sessions in seconds, 1200 by default;
-    None (no sessions) unless `SAGEMAKER_ENABLE_STATEFUL_SESSIONS` is true."""
-    if not is_true("SAGEMAKER_ENABLE_STATEFUL_SESSIONS"):
-        return None
-    value = os.environ.get("SAGEMAKER_SESSIONS_EXPIRATION") or "1200"
-    if value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS and int(value):
-        return float(value)
-    raise ConfigError(
-        f"SAGEMAKER_SESSIONS_EXPIRATION={quoted(value)} must be a whole number of seconds; try 1200"
-    )
-
-
 def otlp_traces_endpoint() -> str | None:
     """`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: endpoint for traces, unless an argument sets it."""
     return os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or None

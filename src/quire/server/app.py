@@ -27,7 +27,6 @@ from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.series import MetricSet
 from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
-from quire.server.apis.invocations.sessions import Sessions
 from quire.server.apis.page import routes as page
 from quire.server.apis.page.live import LiveView
 from quire.server.apis.responses.store.store import ResponseStore
@@ -66,7 +65,6 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     app.router.redirect_slashes = False  # a redirect would trust the Host header
     app.state.context = context
     app.state.live = LiveView(context)
-    app.state.sessions = Sessions.from_environment()
     app.state.response_store = ResponseStore(
         context.args.response_store_bytes,
         context.args.max_stored_responses,

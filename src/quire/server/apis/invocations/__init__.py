@@ -1,1 +1,0 @@
-"""Amazon SageMaker's route and sessions."""
