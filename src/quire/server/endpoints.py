@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from quire import env
 from quire.config.kv_cache import KVEventsConfig
+from quire.server.apis import invocations as sagemaker
 from quire.server.apis import kv_store
 from quire.server.apis.chat import routes as chat_routes
 from quire.server.apis.chat import schema as chat
@@ -16,7 +17,6 @@ from quire.server.apis.completions import schema as completion
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
 from quire.server.apis.engine import server_info
-from quire.server.apis.invocations import routes as sagemaker
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
