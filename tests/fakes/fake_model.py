@@ -70,7 +70,7 @@ class Simulation:
             saves = ChunkSaves(kv, self.store, self.executor.read_blocks)
             loads = PrefixLoads(kv, self.store, self.executor.write_blocks)
         self.scheduler = Scheduler(
-            config, kv, self.max_model_len, self._follow_grammar, saves, loads
+            config, kv, self.max_model_len, self._follow_grammar, None, saves, loads
         )
         self.transfers: KVTransfers | None = None
         if self.store is not None:

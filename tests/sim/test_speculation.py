@@ -13,6 +13,7 @@ from quire import LLM, SamplingParams
 from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.drafting.proposer import NUM_GRADES, Proposal, Proposer
 from quire.scheduler.request import Request
+from quire.structured.params import StructuredOutputsParams
 
 NUM_REQUESTS = 40
 VOCABULARY = 256
@@ -34,6 +35,29 @@ class Liar(Proposer):
         if self._random.random() < 0.5:
             ids = [request.token_ids[-1]] * count
         return Proposal(ids, self._random.randrange(NUM_GRADES))
+
+    def forget(self, request: Request) -> None:
+        pass
+
+
+class Oracle(Proposer):
+    """Knows the replies by their seeds, and lies now and then."""
+
+    def __init__(self, replies: dict[int, list[int]]) -> None:
+        self._replies = replies
+        self._random = random.Random(2)
+        self.num_right = 0
+
+    def propose(self, request: Request, most: int) -> Proposal | None:
+        seed = request.sampling_params.seed
+        assert seed is not None
+        done = request.num_output_tokens
+        ids = self._replies[seed][done : done + min(most, 5)]
+        if self._random.random() < 0.3:
+            ids[-1:] = [self._random.randrange(VOCABULARY)]
+        elif ids:
+            self.num_right += 1
+        return Proposal(ids, NUM_GRADES - 1) if ids else None
 
     def forget(self, request: Request) -> None:
         pass
@@ -77,7 +101,9 @@ def answers(model: Path, seed: int, *, proposer: Proposer | None = None, **optio
     with LLM(str(model), max_model_len=128, num_threads=1, **options) as llm:
         scheduler = llm.llm_engine.engine_core.scheduler
         if proposer is not None:
-            scheduler.drafting = Drafting(scheduler.config.speculation, proposer)
+            scheduler.drafting = Drafting(
+                scheduler.config.speculation, scheduler.drafting._look_ahead, proposer
+            )
         outputs = llm.generate(prompts, params, use_tqdm=False)
         scheduler.check_integrity()
         if scheduler.drafting is not None:
@@ -128,3 +154,51 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(model: Path) -> None:
             assert tokens == [5, 6, 7, 8] * 15
             steps.append(num_steps)
     assert steps[1] < 0.7 * steps[0]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "names": {"type": "array", "items": {"enum": ["red", "red and blue"]}, "maxItems": 6},
+        "text": {"type": "string", "maxLength": 30},
+    },
+    "required": ["names", "text"],
+}
+
+
+def test_grammars_hold_along_the_guesses() -> None:
+    """Guesses that a grammar forbids are left out; the others are checked under its masks."""
+    params = [
+        SamplingParams(
+            temperature=temperature, seed=seed, max_tokens=60, logprobs=logprobs,
+            presence_penalty=penalty,
+            structured_outputs=StructuredOutputsParams(json=SCHEMA),
+        )
+        for seed, (temperature, logprobs, penalty) in enumerate(
+            [(0, None, 0), (0, 1, 0), (1.0, None, 0.5), (1.0, 2, 0), (2.0, None, 0)] * 4
+        )
+    ]  # fmt: skip
+
+    def replies(proposer: Proposer | None) -> Any:
+        with LLM(
+            num_threads=1, max_model_len=512, speculation=proposer is not None,
+            disable_log_stats=False,
+        ) as llm:  # fmt: skip
+            scheduler = llm.llm_engine.engine_core.scheduler
+            if proposer is not None:
+                look_ahead = scheduler.drafting._look_ahead
+                scheduler.drafting = Drafting(scheduler.config.speculation, look_ahead, proposer)
+            outputs = llm.generate(["a"] * len(params), params, use_tqdm=False)
+            stats = llm.get_metrics()
+        accepted = sum(
+            one.value for one in stats if one.name == "vllm:spec_decode_num_accepted_tokens"
+        )
+        return accepted, [(one.outputs[0].token_ids, one.outputs[0].logprobs) for one in outputs]
+
+    none, wanted = replies(None)
+    oracle = Oracle({seed: list(reply[0]) for seed, reply in enumerate(wanted)})
+    accepted, found = replies(oracle)
+    assert found == wanted
+    assert none == 0
+    assert oracle.num_right > 50
+    assert accepted > 50

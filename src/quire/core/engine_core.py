@@ -97,6 +97,7 @@ class EngineCore:
             kv,
             config.model.max_model_len,
             self.structured_outputs.advance,
+            self.structured_outputs.look_ahead,
             None if store is None else ChunkSaves(kv, store, BlockReader(self.executor)),
             None
             if store is None or not store.is_read
@@ -167,7 +168,9 @@ class EngineCore:
             if not plan.request_ids:
                 break
             if plan.structured_output_request_ids:
-                masks = self.structured_outputs.masks(plan.structured_output_request_ids)
+                masks = self.structured_outputs.masks(
+                    plan.structured_output_request_ids, plan.draft_token_ids
+                )
                 plan.structured_output_request_ids = [*masks]
                 plan.grammar_bitmask = [*masks.values()]
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))

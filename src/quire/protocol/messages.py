@@ -91,8 +91,9 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     structured_output_request_ids: list[str] = []
     """Those with a grammar whose next token the step chooses."""
     grammar_bitmask: list[bytes] = []
-    """Of each of these, the tokens that its grammar allows: little-endian words of 32 bits, of
-    which bit t % 32 of word t // 32 is set for token t."""
+    """For each of these, the tokens that its grammar allows: little-endian words of 32 bits, of
+    which bit t % 32 of word t // 32 is set for token t. A request with draft tokens has further
+    masks, one after each of them."""
     forced_token_ids: dict[str, list[int]] = {}
     """Tokens that follow those that the worker knows of a request: its grammar allowed no others,
     so that no step has chosen them."""

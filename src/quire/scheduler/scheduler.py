@@ -19,7 +19,7 @@ from quire.protocol import (
     SchedulePlan,
     StepResult,
 )
-from quire.scheduler.drafting.drafting import Drafting
+from quire.scheduler.drafting.drafting import Drafting, LookAhead
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
 from quire.scheduler.pacing.step_budget import StepBudget
@@ -57,10 +57,12 @@ class Scheduler:
         kv: KVCacheManager,
         max_model_len: int,
         follow_grammar: FollowGrammar | None = None,
+        look_ahead: LookAhead | None = None,
         saves: ChunkSaves | None = None,
         loads: PrefixLoads | None = None,
     ) -> None:
-        """`follow_grammar` is needed for requests that have one. `saves`, `loads`: what a KV store
+        """`follow_grammar` is needed for requests that have one, and `look_ahead` for their draft
+        tokens. `saves`, `loads`: what a KV store
         is given, and what may be loaded from it."""
         self.config = config
         self.kv = kv
@@ -70,7 +72,7 @@ class Scheduler:
         """Plans whose results are not collected, the oldest first."""
         self.pacing = StepPacing(config)
         speculation = config.speculation
-        self.drafting = None if speculation is None else Drafting(speculation)
+        self.drafting = None if speculation is None else Drafting(speculation, look_ahead)
         self._saves = saves
         self._max_model_len = max_model_len
         self._follow_grammar = follow_grammar
@@ -176,10 +178,11 @@ class Scheduler:
         `fail`. One without is nothing to execute: every request waits for a result in flight, for
         its grammar, or for K/V that is being loaded."""
         states, drafting = self.states, self.drafting
-        if drafting is not None and drafting.waits:
-            if self.in_flight:
+        if drafting is not None:
+            if not self.in_flight:
+                drafting.give(states.running)
+            elif drafting.waits:
                 return PlanInFlight(StepBudget(0)).plan
-            drafting.give(states.running)
         step = PlanInFlight(self.pacing.budget(states.running, len(states.waiting)))
         self._planner.fill(step)
         if step.requests:
@@ -240,7 +243,9 @@ class Scheduler:
             outputs += self._end_failed(step, result)
         self.pacing.result_came(self._num_arrived)
         if drafting is not None:
-            drafting.review(states.running, has_prompts=step.budget.num_spent > 0)
+            drafting.result_came(
+                states.running, had_prompts=step.budget.num_spent > 0, is_last=not self.in_flight
+            )
         return self._outputs(outputs)
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:

@@ -47,9 +47,6 @@ class StepPlanner:
             if request.num_drafts_in_flight:
                 continue  # a plan in flight says which of its tokens count
             count = request.num_tokens - request.num_computed_tokens
-            if request.draft_token_ids and count == 1:
-                room = request.max_total_tokens - request.num_tokens - 1
-                count += max(0, min(len(request.draft_token_ids), room))
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
                     continue  # a plan in flight gives it its last token
@@ -61,6 +58,9 @@ class StepPlanner:
                 count = budget.chunk(request, count)
                 if count <= 0:
                     continue
+            elif request.draft_token_ids and request.num_tokens > request.num_computed_tokens:
+                room = request.max_total_tokens - request.num_tokens - 1
+                count += budget.take_drafts(min(len(request.draft_token_ids), room))
             num_after = request.num_computed_tokens + count
             if num_after >= request.blocks.due:
                 added = self._grow(request, num_after) if has_room else None

@@ -12,7 +12,7 @@ from time import thread_time
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.errors import IntegrityError
+from quire.errors import GrammarError, IntegrityError
 from quire.reasoning.passage import ReasoningPassage
 from quire.structured.compile import CompiledGrammar
 from quire.structured.limits import FAIR_TOKEN_S, MAX_TRIAL_S, check_work
@@ -53,6 +53,8 @@ class Follower:
         self._grammar: CompiledGrammar | None = None
         self._matcher: Matcher | MatcherAfterReasoning | None = None
         self._choice = Choice(None)
+        self._ahead: list[bytes] = []
+        """Masks after tokens that may come; see `look_ahead`."""
         self._excess_s = 0.0
         """Processor time beyond what its tokens may take for ever; calm tokens give it back."""
 
@@ -78,6 +80,35 @@ class Follower:
     def choice(self) -> Choice:
         """What it may choose next."""
         return self._choice
+
+    def look_ahead(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens the grammar allows one after the other, before any that could
+        end the text. Keeps the masks after each, for `masks`."""
+        self._ahead = []
+        here, bits, grammar = self._begun_matcher(), self._choice.bits, self._grammar
+        matcher = here.fork() if isinstance(here, MatcherAfterReasoning) else here.copy()
+        if matcher is None or grammar is None:
+            return 0
+        for token_id in token_ids:
+            is_end = token_id in grammar.eos_token_ids
+            if bits is None or is_end or not _allows(bits, token_id):
+                break
+            try:
+                matcher.advance([token_id])
+            except (GrammarError, IntegrityError):
+                break
+            bits = self._choice_of(matcher.mask).bits
+            if bits is not None:
+                self._ahead.append(bits)
+        return len(self._ahead)
+
+    def masks(self, num_ahead: int) -> bytes | None:
+        """The bits of what it may choose next, and after each of the first `num_ahead` tokens of
+        the last `look_ahead`. None: every token."""
+        bits = self._choice.bits
+        if not num_ahead or bits is None:
+            return bits
+        return b"".join([bits, *self._ahead[:num_ahead]])
 
     def is_calm(self, token_ids: list[int]) -> bool:
         """Whether taking these in costs nothing, and they change nothing."""
@@ -112,19 +143,20 @@ class Follower:
         return self._matcher
 
     def _choose(self) -> None:
-        """With end-of-sequence tokens that the request ignores only where nothing else may come.
-        Costs nothing while the mask stays the same."""
+        """Costs nothing while the mask stays the same."""
         mask = self._begun_matcher().mask
-        if mask is self._choice.mask:
-            return
+        if mask is not self._choice.mask:
+            self._choice = self._choice_of(mask)
+
+    def _choice_of(self, mask: NDArray[np.int32] | None) -> Choice:
+        """With end-of-sequence tokens that the request ignores only where nothing else may come."""
         if mask is None:
-            self._choice = Choice(None)
-            return
+            return Choice(None)
         left = mask
         if self._ignores_eos and self._grammar is not None:
             left = without(mask, self._grammar.eos_token_ids)
             left = left if left.any() else mask
-        self._choice = Choice(mask, left.tobytes(), only_token(left))
+        return Choice(mask, left.tobytes(), only_token(left))
 
     def _charge(self, seconds: float, num_tokens: int) -> None:
         """Counts the time that tokens took: others have less of the processor meanwhile."""
@@ -134,3 +166,8 @@ class Follower:
             self._grammar.is_slow = True
         self._excess_s = max(0.0, self._excess_s + seconds - FAIR_TOKEN_S * num_tokens)
         check_work(MAX_TRIAL_S + self._grammar.compile_s + self._excess_s)
+
+
+def _allows(bits: bytes, token_id: int) -> bool:
+    byte, bit = divmod(token_id, 8)
+    return byte < len(bits) and bool(bits[byte] >> bit & 1)

@@ -9,7 +9,7 @@ is given.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -124,11 +124,23 @@ class StructuredOutputManager:
         """How many requests it knows."""
         return len(self._requests)
 
-    def masks(self, request_ids: list[str]) -> dict[str, bytes]:
+    def masks(
+        self, request_ids: list[str], drafts: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[str, bytes]:
         """Which tokens each of these may choose next: little-endian words of 32 bits, bit t % 32 of
-        word t // 32 for token t. Without those that may choose every token."""
-        choices = {name: self._requests[name].follower.choice() for name in request_ids}
-        return {name: choice.bits for name, choice in choices.items() if choice.bits is not None}
+        word t // 32 for token t; for those with `drafts` also after each of these tokens, which
+        `look_ahead` has allowed. Without those that may choose every token."""
+        counts = {name: len((drafts or {}).get(name, ())) for name in request_ids}
+        masks = {name: self._requests[name].follower.masks(counts[name]) for name in request_ids}
+        return {name: bits for name, bits in masks.items() if bits is not None}
+
+    def look_ahead(self, request_id: str, token_ids: Sequence[int]) -> int:
+        """How many of these tokens the request's grammar allows next; 0 while that is not known,
+        or would take long."""
+        one = self._requests.get(request_id)
+        if one is None or one.is_awaited or one.follower.is_slow:
+            return 0
+        return one.follower.look_ahead(token_ids)
 
     def advance(self, request_id: str, token_ids: list[int], most: int) -> bool:
         """Takes in a request's next tokens, behind which at most `most` more may come. Whether its

@@ -130,6 +130,10 @@ class MatcherAfterReasoning:
                 return
             self._advance_before_answer(self._passage, token_id)
 
+    def fork(self) -> Matcher | None:
+        """The matcher of the answer; None before it has begun."""
+        return self._matcher.copy() if self._passage is None else None
+
     def is_calm(self, token_ids: list[int]) -> bool:
         """As `Matcher` says: within the reasoning, where the answer cannot begin yet."""
         if self._passage is None:

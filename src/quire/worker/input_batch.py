@@ -19,7 +19,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
-from quire.worker.sampling_rows import Drafts, Rows, SamplingRows
+from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
 
 Ints = NDArray[np.int32]
 
@@ -211,11 +211,13 @@ class InputBatch:
             self._last_plan = _PlanRows(request_ids, np.array(rows, np.intp), are_in_order)
         return self._last_plan
 
-    def _masks(self, plan: SchedulePlan) -> dict[int, NDArray[np.uint32]]:
+    def _masks(self, plan: SchedulePlan) -> dict[int, Masks]:
         """By row, the tokens that a grammar allows."""
         return {
-            self.row_of[request_id]: np.frombuffer(mask, np.uint32)
-            for request_id, mask in zip(
+            self.row_of[request_id]: np.frombuffer(masks, np.uint32).reshape(
+                1 + len(plan.draft_token_ids.get(request_id, ())), -1
+            )
+            for request_id, masks in zip(
                 plan.structured_output_request_ids, plan.grammar_bitmask, strict=True
             )
         }

@@ -21,6 +21,10 @@ from quire.sampling.masks import MASK_BITS, TokenMasks
 from quire.worker.token_state import TOKEN_STATES, ThinkingBudget, TokenState, TokenTrace
 
 Ints = NDArray[np.int32]
+Masks = NDArray[np.uint32]
+"""[1 + draft tokens of a row, words]; bits of the tokens that a grammar allows at each place."""
+Lines = list[NDArray[np.uint32] | None]
+"""[L]; None: every token is allowed."""
 Rows = NDArray[np.intp]
 """Rows of the batch, in NumPy's own type of index: any other is converted at each use."""
 
@@ -117,7 +121,7 @@ class SamplingRows:
         rows: Rows,
         num_tokens: Ints,
         chosen: Ints | None = None,
-        masks: Mapping[int, NDArray[np.uint32]] | None = None,
+        masks: Mapping[int, Masks] | None = None,
         drafts: Drafts | None = None,
     ) -> SamplingColumns | None:
         """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none.
@@ -126,22 +130,23 @@ class SamplingRows:
         for each of their draft tokens."""
         if not len(rows):
             return None
+        lines = None if not masks else _lines(masks, rows, drafts)
         if self._forcing:
-            chosen = self._with_forced(rows, chosen, masks or {}, drafts)
+            chosen = self._with_forced(rows, chosen, lines, drafts)
         columns = SamplingColumns(
             counters=num_tokens.astype(np.uint64), chosen=chosen, **self._gather(rows)
         )
         if self._logprobs_kind:
             columns.logprobs_kind = np.full(len(rows), self._logprobs_kind, np.int32)
-        if masks:
-            lines = [masks.get(row) for row in rows.tolist()]
+        if lines is not None:
+            open_lines = lines
             if chosen is not None:
-                lines = [None if chosen[i] >= 0 else line for i, line in enumerate(lines)]
-            if any(line is not None for line in lines):
-                columns.mask = TokenMasks.join(lines)
+                open_lines = [None if chosen[i] >= 0 else line for i, line in enumerate(lines)]
+            if any(line is not None for line in open_lines):
+                columns.mask = TokenMasks.join(open_lines)
         for name, states in self._states.items():
             if states:
-                lists = self._lists(states, rows, num_tokens, chosen, masks or {}, drafts)
+                lists = self._lists(states, rows, num_tokens, chosen, lines, drafts)
                 setattr(columns, name, lists)
         return columns
 
@@ -158,18 +163,18 @@ class SamplingRows:
         self,
         rows: Rows,
         chosen: Ints | None,
-        masks: Mapping[int, NDArray[np.uint32]],
+        lines: Lines | None,
         drafts: Drafts | None,
     ) -> Ints | None:
         """`chosen`, with the tokens that are settled: of a trace, or those that end the reasoning
         of rows whose budget is used up. A grammar that has the reasoning in it may put that off:
         to the end of a character."""
         forced = chosen
-        for index, row, forcing in _along(self._forcing, rows, drafts):
+        for index, _row, forcing in _along(self._forcing, rows, drafts):
             if chosen is not None and chosen[index] >= 0:
                 continue
             token_id = forcing.forced()
-            if token_id is None or not _allows(masks.get(row), token_id):
+            if token_id is None or not _allows(_line(lines, index), token_id):
                 continue
             if forced is chosen:
                 forced = np.full(len(rows), -1, np.int32) if chosen is None else chosen.copy()
@@ -182,7 +187,7 @@ class SamplingRows:
         rows: Rows,
         num_tokens: Ints,
         chosen: Ints | None,
-        masks: Mapping[int, NDArray[np.uint32]],
+        lines: Lines | None,
         drafts: Drafts | None,
     ) -> TokenLists | None:
         """None: all are empty."""
@@ -191,7 +196,7 @@ class SamplingRows:
         for index, row, state in _along(states, rows, drafts):
             if chosen is not None and chosen[index] >= 0:
                 continue
-            tokens = state.tokens(int(num_tokens[index]), masks.get(row))
+            tokens = state.tokens(int(num_tokens[index]), _line(lines, index))
             if tokens is None:
                 if states[row] is state:
                     del states[row]
@@ -219,6 +224,19 @@ def _along(
             state.append(drafts.token_ids[row][offset - 1])
         current[row] = state
         yield index, row, state
+
+
+def _lines(masks: Mapping[int, Masks], rows: Rows, drafts: Drafts | None) -> Lines:
+    """For each of the rows [L], the mask of the next token."""
+    offsets = [0] * len(rows) if drafts is None else drafts.offsets.tolist()
+    return [
+        None if (of_row := masks.get(row)) is None else of_row[offset]
+        for row, offset in zip(rows.tolist(), offsets, strict=True)
+    ]
+
+
+def _line(lines: Lines | None, index: int) -> NDArray[np.uint32] | None:
+    return None if lines is None else lines[index]
 
 
 def _allows(mask: NDArray[np.uint32] | None, token_id: int) -> bool:

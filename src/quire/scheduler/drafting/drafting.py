@@ -6,7 +6,7 @@ Kept by the scheduler. What it decides changes the time of steps and no bit of a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.config.speculation import SpeculationConfig
@@ -17,6 +17,10 @@ from quire.scheduler.drafting.proposer import Proposer
 from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
 
+LookAhead = Callable[[str, Sequence[int]], int]
+"""How many of these tokens the grammar of a request allows one after the other."""
+_MOST_WITH_GRAMMAR = 8
+"""Each draft token of a request with a grammar takes another mask."""
 _PLANNING_S = 0.0002
 """What a step loses when it is planned after the result of the step before instead of during it."""
 _MAX_DELAY = 0.02
@@ -53,42 +57,44 @@ class Drafting:
     earlier ones are collected: `waits` says so.
     """
 
-    def __init__(self, config: SpeculationConfig, proposer: Proposer | None = None) -> None:
+    def __init__(
+        self,
+        config: SpeculationConfig,
+        look_ahead: LookAhead | None = None,
+        proposer: Proposer | None = None,
+    ) -> None:
         self.waits = False
         """Whether the next plan must wait until no plan is in flight."""
         self._config = config
+        self._look_ahead = look_ahead
         self._proposer = proposer or NgramProposer(config.prompt_lookup_min)
         self._costs = RowCosts()
         self._acceptance = Acceptance()
         self._of_requests: dict[Request, RequestAcceptance] = {}
         self._in_flight: dict[Request, _InFlight] = {}
-        self._chosen: dict[Request, _Candidate] = {}
+        self._had_prompts = False
+        """Whether the last step computed prompts."""
         self._allowance = 0.0
         """Rows that steps could have had for drafts without delaying others too long."""
         self._num_without = 0
         """Steps since the last drafts."""
         self._stats = SpeculationStats()
 
-    def review(self, running: Sequence[Request], *, has_prompts: bool) -> None:
-        """A result was taken in: chooses the drafts of the next step. With prompts to compute there
-        are none, since a step with prompts is bound by computing, where a row costs its share."""
-        self._chosen = {}
-        if has_prompts or not running:
-            self.waits = False
-            return
-        candidates = [one for request in running if (one := self._candidate(request)) is not None]
-        if candidates:
-            self._chosen = self._choose(candidates, len(running))
-        self.waits = bool(self._chosen)
-        self._num_without = 0 if self._chosen else self._num_without + 1
+    def result_came(self, running: Sequence[Request], *, had_prompts: bool, is_last: bool) -> None:
+        """A result was taken in. `had_prompts`: its step computed prompts. `is_last`: no other plan
+        is in flight, so that the next step may have drafts."""
+        self._had_prompts = had_prompts
+        self.waits = not is_last and bool(self._choose(running))
 
     def give(self, running: Sequence[Request]) -> None:
         """A step is planned, and no plan is in flight: gives the requests their drafts."""
-        chosen, self._chosen = self._chosen, {}
-        for request in running if chosen else ():
+        chosen = self._choose(running)
+        self.waits = bool(chosen)
+        self._num_without = 0 if chosen else self._num_without + 1
+        for request in running:
             candidate = chosen.get(request)
+            request.draft_token_ids = [] if candidate is None else candidate.token_ids
             if candidate is not None:
-                request.draft_token_ids = candidate.token_ids
                 self._in_flight[request] = _InFlight(len(candidate.token_ids), candidate.grade)
 
     def checked(self, request: Request, num_drafts: int, num_right: int) -> None:
@@ -106,8 +112,8 @@ class Drafting:
     def forget(self, request: Request) -> None:
         """The request is finished."""
         self._proposer.forget(request)
-        for of_requests in (self._of_requests, self._in_flight, self._chosen):
-            of_requests.pop(request, None)
+        self._of_requests.pop(request, None)
+        self._in_flight.pop(request, None)
 
     def take_stats(self) -> SpeculationStats | None:
         """What happened since the last call; None if there were no drafts."""
@@ -121,8 +127,8 @@ class Drafting:
         return rates
 
     def _candidate(self, request: Request) -> _Candidate | None:
-        # A grammar says what may follow only when its tokens are known, and forces its own.
-        if request.has_grammar or not request.is_generating:
+        num_missing = request.num_tokens - request.num_computed_tokens
+        if request.awaits_mask or not request.is_generating or num_missing > 1:
             return None
         room = request.max_total_tokens - request.num_tokens - 1
         most = min(room, self._config.num_speculative_tokens)
@@ -132,8 +138,15 @@ class Drafting:
         rates = self._rates(request)
         return _Candidate(request, proposal.token_ids, proposal.grade, rates.rate(proposal.grade))
 
-    def _choose(self, candidates: list[_Candidate], num_rows: int) -> dict[Request, _Candidate]:
-        """The drafts that raise the tokens per second of the whole step the most."""
+    def _choose(self, running: Sequence[Request]) -> dict[Request, _Candidate]:
+        """The drafts that raise the tokens per second of the whole next step the most. With prompts
+        there are none: such a step is bound by arithmetic, so that each row costs its share."""
+        if self._had_prompts:
+            return {}
+        candidates = [one for request in running if (one := self._candidate(request)) is not None]
+        if not candidates:
+            return {}
+        num_rows = len(running)
         most = self._most_drafts(len(candidates), num_rows)
         counts = _best_counts(candidates, num_rows, most, self._costs)
         if not any(counts) and self._num_without >= _PROBE_STEPS:
@@ -141,14 +154,22 @@ class Drafting:
             counts[best] = 1
         chosen = {}
         for candidate, count in zip(candidates, counts, strict=True):
-            if count:
-                candidate.token_ids = candidate.token_ids[:count]
+            candidate.token_ids = self._allowed(candidate.request, candidate.token_ids[:count])
+            if candidate.token_ids:
                 chosen[candidate.request] = candidate
             else:
                 self._rates(candidate.request).fade()
         if len(candidates) < num_rows:
             self._allowance -= sum(counts)
         return chosen
+
+    def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
+        """The first of these tokens, up to one that the request's grammar forbids."""
+        if not request.has_grammar or not token_ids:
+            return token_ids
+        if self._look_ahead is None:
+            return []
+        return token_ids[: self._look_ahead(request.request_id, token_ids[:_MOST_WITH_GRAMMAR])]
 
     def _most_drafts(self, num_candidates: int, num_rows: int) -> int:
         """Limit for the drafts of the step: other requests must hardly wait for them."""

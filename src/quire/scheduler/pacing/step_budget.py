@@ -53,6 +53,12 @@ class StepBudget:
             count = min(count, limit - self.num_spent)
         return count
 
+    def take_drafts(self, count: int) -> int:
+        """How many of `count` draft tokens the step has room for. They are spent."""
+        taken = max(0, min(count, self._num_left))
+        self._num_left -= taken
+        return taken
+
     def spend(self, request: Request, count: int) -> None:
         """Takes the tokens that `chunk` gave to a request and that are planned."""
         if request.is_generating:
