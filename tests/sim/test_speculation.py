@@ -12,6 +12,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire import LLM, SamplingParams
 from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.drafting.proposer import NUM_GRADES, Proposal, Proposer
+from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
 from quire.structured.params import StructuredOutputsParams
 
@@ -138,7 +139,10 @@ def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
     assert liar.num_proposals > 50
 
 
-def test_a_text_that_repeats_itself_takes_fewer_steps(model: Path) -> None:
+def test_a_text_that_repeats_itself_takes_fewer_steps(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RowCosts, "seconds", lambda costs, num_rows: 1.0)
     params = SamplingParams(
         temperature=0, max_tokens=60, ignore_eos=True, trace_decode_token_ids=[5, 6, 7, 8] * 15
     )
