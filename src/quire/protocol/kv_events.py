@@ -70,6 +70,6 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False
     data_parallel_rank: int | None = None
 
 
-def told_hash(digest: bytes, *, as_int: bool) -> BlockHash:
+def event_hash(digest: bytes, *, as_int: bool) -> BlockHash:
     """A block's key as events have it."""
     return int.from_bytes(digest[-8:], "big") if as_int else digest
