@@ -129,7 +129,7 @@ class KVCacheManager:
             self.pool.hold(block_ids)
             table.extend(block_ids)
         self.pool.hold(prefix.tail)
-        for table, block_id in zip(blocks.tables, prefix.tail, strict=False):  # empty without a tail
+        for table, block_id in zip(blocks.tables, prefix.tail, strict=False):  # may be empty
             self.pool.unregister(block_id)
             table.append(block_id)
         blocks.first_entries = prefix.first_entries
