@@ -233,7 +233,7 @@ def test_what_does_not_fit_changes_nothing(
             rpc("reload_weights", args=([first, (name, value)],))
     with pytest.raises(ConfigError, match="is_checkpoint_format must be True"):
         rpc("reload_weights", kwargs={"is_checkpoint_format": False})
-    with pytest.raises(ConfigError, match="take_new_weights is called by the engine alone"):
+    with pytest.raises(ConfigError, match="only the engine may call take_new_weights"):
         rpc("take_new_weights")
     assert tokens(llm) == wanted[0]
 
