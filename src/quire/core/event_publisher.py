@@ -87,7 +87,7 @@ class EventPublisher:
         logger.info("KV events are sent at %s", config.endpoint)
         if not config.endpoint.startswith(_LOCAL):
             logger.warning(
-                "KV events contain the tokens of all prompts, and everyone who can reach %s can read them",
+                "KV events contain all prompts; anyone who can reach %s can read them",
                 config.endpoint,
             )
 
