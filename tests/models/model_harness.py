@@ -99,7 +99,7 @@ class Runner:
         batch = self._batch(work, all_rows=True)
         logits = self.model.step(batch).logits
         if logits is None:
-            raise RuntimeError("the logits that were asked for did not come")
+            raise RuntimeError("the backend did not return the logits")
         ends = np.cumsum([count for _, count in work])[:-1]
         return [part.copy() for part in np.split(logits, ends)]
 

@@ -120,7 +120,7 @@ def test_types_that_are_not_held(cpu_backend: Backend, tmp_path: Path) -> None:
 def test_gate_and_up_of_unlike_types_are_refused(cpu_backend: Backend, tmp_path: Path) -> None:
     case = next(case for case in MIXTURES if case.name == "qwen3moe")
     model = _model(case, tmp_path, lambda name: "Q8_0" if "gate_exps" in name else "Q4_0")
-    with pytest.raises(UnsupportedModelError, match=r"in unlike formats.*quantization='int8'"):
+    with pytest.raises(UnsupportedModelError, match=r"in different formats.*quantization='int8'"):
         load(resolve_model(str(model.file)), cpu_backend)
 
 

@@ -385,7 +385,7 @@ def test_parameters_that_a_processor_refuses(settings: dict[str, Any]) -> None:
 
 
 def test_a_processor_that_cannot_be_made(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="logits_processors:CannotBeMade cannot be made: OSError"):
+    with pytest.raises(ConfigError, match="CannotBeMade cannot be created: OSError"):
         LLM(**settings, logits_processors=["logits_processors:CannotBeMade"])
     assert CannotBeMade.validate_params(SamplingParams()) is None  # type: ignore[func-returns-value]
 

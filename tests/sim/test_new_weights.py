@@ -233,7 +233,7 @@ def test_what_does_not_fit_changes_nothing(
             rpc("reload_weights", args=([first, (name, value)],))
     with pytest.raises(ConfigError, match="is_checkpoint_format must be True"):
         rpc("reload_weights", kwargs={"is_checkpoint_format": False})
-    with pytest.raises(ConfigError, match="take_new_weights is called by the engine alone"):
+    with pytest.raises(ConfigError, match="only the engine may call take_new_weights"):
         rpc("take_new_weights")
     assert tokens(llm) == wanted[0]
 
@@ -259,9 +259,9 @@ def test_a_load_that_fails_goes_back(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cache_engine", "the worker has no cache_engine here: K/V lies"),
+        ("cache_engine", "the worker has no cache_engine here: K/V is in"),
         ("update_config", "the worker has no update_config here: weights come from files"),
-        ("model_runner.kv_caches", "model_runner has no kv_caches here: K/V lies"),
+        ("model_runner.kv_caches", "model_runner has no kv_caches here: K/V is in"),
         ("model_runner.lora_manager", "model_runner has no lora_manager here: LoRA"),
         ("model_runner.model.named_parameters", "the model has no named_parameters here: the mod"),
         ("model_runner.model.state_dict", "the model has no state_dict here: the model is not"),

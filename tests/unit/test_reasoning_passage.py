@@ -114,11 +114,11 @@ def test_marks_of_the_options(
     ("given", "message"),
     [
         ({"reasoning_start": "<"}, "did you mean reasoning_start_str"),
-        ({"reasoning_start_str": 3}, "must be a text"),
-        ({"reasoning_start_str": "<"}, "no reasoning_end_str"),
-        ({"reasoning_end_str": ">"}, "no reasoning_start_str"),
+        ({"reasoning_start_str": 3}, "must be a string"),
+        ({"reasoning_start_str": "<"}, "must have reasoning_end_str"),
+        ({"reasoning_end_str": ">"}, "must have reasoning_start_str"),
         ({"reasoning_parser": "qwen4"}, "did you mean qwen3"),
-        ({"reasoning_parser": "qwen3", "reasoning_end_str": "."}, "let it end with </think>"),
+        ({"reasoning_parser": "qwen3", "reasoning_end_str": "."}, "must end with </think>"),
     ],
 )
 def test_wrong_options(given: dict[str, object], message: str) -> None:

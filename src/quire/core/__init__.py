@@ -1,1 +1,1 @@
-"""`EngineCore`, the loop that steps it, and where that loop runs: a thread or a process."""
+"""`EngineCore`, the loop that steps it, and the hosts of that loop: a thread or a process."""

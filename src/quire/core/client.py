@@ -1,7 +1,7 @@
-"""`EngineCoreClient`: the one contract by which asyncio talks to an engine loop, wherever it is.
+"""`EngineCoreClient`: the interface between asyncio code and an engine loop in any host.
 
-`AsyncLLM` holds one. Implementations: `ThreadHost` (a thread here) and `ProcessHost` (a process
-of its own); one conformance suite holds both to this text. Knows nothing of text or tokenizers.
+`AsyncLLM` holds one. Implementations: `ThreadHost` (a thread of this process) and `ProcessHost` (a
+separate process); one conformance suite tests both. Knows no text and no tokenizers.
 """
 
 from __future__ import annotations
@@ -21,66 +21,67 @@ from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.system.loop_mailbox import LoopMailbox
 
 STALLED_S = 1.4
-"""An engine that has not advanced for so long, for whatever reason, is not ready for more."""
+"""After this time without progress, for any reason, an engine is not ready for more requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """How an engine loop is doing, as far as its client can tell."""
+    """State of an engine loop, as far as its client knows."""
 
     state: Literal["alive", "stalled", "dead"]
-    """`stalled`: it does not advance, but it may not be its fault: no core, or a slow disk.
-    `dead` is final, also if the process runs again (SIGCONT): start the server again."""
+    """`stalled`: it does not advance, perhaps for lack of a CPU core or because of a slow disk.
+    `dead` is final, even if the process runs again (SIGCONT): restart the server."""
     reason: str = ""
-    """Why it is not alive, in a line."""
+    """Why it is not alive, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineListener:
-    """Whom the client tells. Both are called on the event loop that was attached."""
+    """Callbacks for engine events. Both are called on the attached event loop."""
 
     on_outputs: Callable[[EngineCoreOutputs], None]
     on_dead: Callable[[EngineDeadError], None]
-    """Called once, when the loop ends without having been told to."""
+    """Called once, if the engine loop ends without a `shutdown`."""
 
 
 class EngineCoreClient(ABC):
-    """A handle on one running engine loop. All methods but `shutdown` belong to the event loop.
+    """A handle on one running engine loop. Call methods on the event loop, except where a method
+    says otherwise; `shutdown` may be called on any thread.
 
-    Constructing one blocks until the core is built, and raises what prevented it. Calls after the
-    loop's death raise EngineDeadError with the cause.
+    The constructor blocks until the core is built, and raises what prevented it. Calls after the
+    death of the engine loop raise EngineDeadError with the cause.
     """
 
     is_other_process: bool = False
-    """Whether the loop runs in another process, so that only plain values reach it."""
+    """Whether the loop runs in another process, so that arguments must be plain values."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: LoopMailbox | None = None
-        """Of that loop."""
+        """Mailbox of `_loop`."""
         self._listener: EngineListener | None = None
         self._dead_cause: str | None = None
         self._call_ids = itertools.count()
         self._calls: dict[int, asyncio.Future[Any]] = {}
 
     def attach(self, loop: asyncio.AbstractEventLoop, listener: EngineListener) -> None:
-        """From now on events go to `listener` on `loop`; may be repeated with another loop."""
+        """Sends events to `listener` on `loop` from now on; may be repeated with another loop."""
         if loop is not self._loop:
             self._loop, self._mailbox = loop, LoopMailbox(loop)
         self._listener = listener
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Hands a request over; its outputs reach the listener."""
+        """Submits a request; the listener gets its outputs."""
         self._send(AddRequest(request))
 
     def abort_requests(self, request_ids: list[str]) -> None:
-        """Ends requests before the next step. No output of theirs follows a step later."""
+        """Ends requests before the next step; later steps send no output for them."""
         self._send(AbortRequests(request_ids))
 
     async def call(self, command: str, *args: Any, **kwargs: Any) -> Any:
         """Runs a command of the core between two steps and returns its value. Raises ConfigError if
-        it cannot be done so, or if an argument cannot be sent; EngineGenerateError if it fails
-        otherwise, or if there is none of that name."""
+        the command rejects its arguments or one cannot be sent; EngineGenerateError if the
+        command fails otherwise or does not exist."""
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
@@ -91,26 +92,26 @@ class EngineCoreClient(ABC):
             self._calls.pop(call_id, None)
 
     def notify(self, command: str) -> None:
-        """Has a command of the core run, and waits for nothing: what fails is not told. Any
+        """Runs a command of the core without waiting for it; errors are not reported. Any
         thread."""
         with suppress(EngineDeadError):
             self._send(Call(next(self._call_ids), command))
 
     @abstractmethod
     def health(self) -> EngineHealth:
-        """What is known now; never blocks, callable from any thread."""
+        """The state that is known now. Never blocks. Any thread."""
 
     @abstractmethod
     def shutdown(self, timeout_s: float | None = None) -> None:
         """Ends the loop and its thread or process. Idempotent.
 
-        Blocks for `timeout_s` at most, by default some seconds; then a thread is left alone and a
-        process is killed.
+        Blocks for at most `timeout_s`, by default some seconds; after that, a thread is left
+        running and a process is killed.
         """
 
     @abstractmethod
     def abandon(self) -> None:
-        """Ends the loop and its thread or process, and waits for nothing: its owner is gone.
+        """Ends the loop and its thread or process without waiting, after its owner was dropped.
         Idempotent. May be called by the garbage collector, on any thread."""
 
     @abstractmethod
@@ -122,10 +123,10 @@ class EngineCoreClient(ABC):
             raise EngineDeadError(self._dead_cause)
         self._deliver(command)
 
-    # The hosts call what follows, on the thread that receives their events.
+    # Hosts call the following methods on the thread that receives their events.
 
     def _post(self, callback: Callable[..., None], *args: Any) -> None:
-        """Runs `callback` on the attached event loop; without one there is no caller."""
+        """Runs `callback` on the attached event loop; without one, does nothing."""
         if self._mailbox is not None:
             self._mailbox.post(callback, *args)
 
@@ -147,16 +148,17 @@ class EngineCoreClient(ABC):
             future.set_result(reply.value)
 
     def _declare_dead(self, cause: str) -> None:
-        """Remembers the death and tells everyone; only the first cause counts."""
+        """Records the death of the engine and notifies all callers; only the first cause is
+        kept."""
         if self._dead_cause is None:
             self._dead_cause = f"the engine has died: {cause}"
-            self._post(self._tell_of_death, self._dead_cause)
+            self._post(self._report_death, self._dead_cause)
 
     def _mark_shut_down(self) -> None:
-        """From now on every call raises. Listeners are not called."""
+        """Makes every later call raise. Listeners are not called."""
         self._dead_cause = self._dead_cause or "the engine was shut down"
 
-    def _tell_of_death(self, cause: str) -> None:
+    def _report_death(self, cause: str) -> None:
         for future in list(self._calls.values()):
             if not future.done():
                 future.set_exception(EngineDeadError(cause))
@@ -165,7 +167,7 @@ class EngineCoreClient(ABC):
 
 
 def health_of(observation: StepObservation, step_timeout_s: float) -> EngineHealth:
-    """What the last look at a loop says of it."""
+    """The health of a loop according to its last observation."""
     if observation.is_stuck:
         return EngineHealth("dead", f"a step is stuck: no progress for {observation.still_s:.1f} s")
     if observation.turn_age_s >= step_timeout_s:

@@ -1,7 +1,7 @@
-"""What passes between a front end and an engine loop: commands one way, events the other.
+"""Messages between a front end and an engine loop: commands to the loop, events from it.
 
-Both hosts of the loop use it; the process host as msgpack over a socket, the thread host as
-the objects themselves. Nothing here computes, and nothing is ever unpickled.
+The process host sends them as msgpack over a socket; the thread host passes the objects. Nothing
+is ever unpickled.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 
 
 class AddRequest(msgspec.Struct, tag="add", array_like=True):
-    """A new request joins the queue."""
+    """Adds a new request to the queue."""
 
     request: EngineCoreRequest
 
 
 class AbortRequests(msgspec.Struct, tag="abort", array_like=True):
-    """These end before the next step; unknown and finished ids mean nothing."""
+    """Ends these requests before the next step; unknown and finished ids are ignored."""
 
     request_ids: list[str]
 
@@ -36,7 +36,7 @@ class Call(msgspec.Struct, tag="call", array_like=True):
 
 
 class Stop(msgspec.Struct, tag="stop", array_like=True):
-    """The loop ends, whatever is in flight."""
+    """Ends the loop, even if plans are in flight."""
 
 
 Command = AddRequest | AbortRequests | Call | Stop
@@ -47,23 +47,23 @@ class Ready(msgspec.Struct, tag="ready", array_like=True):
 
 
 class Step(msgspec.Struct, tag="step", array_like=True):
-    """What one step, or a request that was refused, has for the front end."""
+    """Outputs of one step, or the error of a request that was refused."""
 
     outputs: EngineCoreOutputs
 
 
 class Reply(msgspec.Struct, tag="reply", array_like=True):
-    """The end of a `Call`: its value, or why it failed."""
+    """The result of a `Call`: its value or its error."""
 
     call_id: int
     value: Any = None
     error: str | None = None
     is_config_error: bool = False
-    """It failed because of what the caller asked for."""
+    """Whether the caller's arguments caused the error."""
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", array_like=True):
-    """The engine process runs; the fields are those of `StepObservation`."""
+    """Sent regularly by the engine process; the fields are those of `StepObservation`."""
 
     turn_age_s: float = 0.0
     still_s: float = 0.0
@@ -71,12 +71,13 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", array_like=True):
 
 
 class Dead(msgspec.Struct, tag="dead", array_like=True):
-    """The loop has ended by itself; `cause` is one line, `details` a traceback for the log."""
+    """The loop has failed. `cause` is one line, `details` a traceback for the log."""
 
     cause: str
     details: str = ""
     is_config_error: bool = False
-    """The core never came up because of what the user asked for, not because of a bug."""
+    """Whether the core could not start because of the user's configuration, not because of a
+    bug."""
 
 
 Event = Ready | Step | Reply | Heartbeat | Dead

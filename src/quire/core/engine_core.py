@@ -1,7 +1,7 @@
-"""`EngineCore`: the loop's body. Three verbs a step, and a handful of calls between steps.
+"""`EngineCore`: plans, executes and collects steps, and runs commands between steps.
 
-Driven by `LLMEngine`, or by an `EngineLoop` on its own thread or in its own process. Knows
-token ids alone: text is the front end's.
+Driven by `LLMEngine`, or by an `EngineLoop` on its own thread or in its own process. Knows only
+token ids: the front end handles text.
 """
 
 from __future__ import annotations
@@ -58,34 +58,34 @@ _ENGINES_OWN = frozenset(
         "write_blocks",
     }
 )
-"""Methods of a worker that keep to the engine's order: called from outside, they break the model
-under running requests."""
+"""Worker methods that only the engine may call. Called by `collective_rpc`, they would damage
+running requests."""
 _GRAMMAR_WAIT_S = 0.01
-"""How long a step waits for a grammar where nothing else can be done."""
+"""Seconds that a step waits for a grammar if there is nothing else to do."""
 _SHARE_FOR_MASKS = 0.02
-"""Of a step's time: how long the next one may wait for masks."""
+"""Share of a step's time that the next step may wait for masks."""
 
 
 @dataclass(slots=True)
 class _SubmittedPlan:
-    """A plan that the executor has, and when it was given it (`time.perf_counter`)."""
+    """A plan that was passed to the executor, and when (`time.perf_counter`)."""
 
     plan: SchedulePlan
     at: float
     error: Exception | None = None
-    """Why the executor did not take it."""
+    """Error that `Executor.submit` raised."""
 
 
 class EngineCore:
     """Scheduler and executor of one model. Owned by one thread, which makes all calls.
 
-    Constructing one loads the model; raises ConfigError, ModelError or BackendError.
+    The constructor loads the model; it raises ConfigError, ModelError or BackendError.
     """
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         self.config = config
         self.executor = executor or make_executor(config)
-        # The tokens of all plans in flight keep what they see.
+        # The blocks that the tokens of all plans in flight attend to are kept.
         max_chunk = config.scheduler.max_num_batched_tokens * self.executor.max_plans_in_flight
         kv = KVCacheManager(config.cache, max_chunk)
         compiler = GrammarCompiler(partial(vocabulary_source, config.model))
@@ -106,7 +106,7 @@ class EngineCore:
         self._transfers = (
             None if store is None else KVTransfers(self.scheduler, self.executor, store)
         )
-        # None of their threads has the core, which ends them when it is dropped.
+        # Their threads hold no reference to the core, so dropping the core ends them.
         weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
@@ -136,20 +136,20 @@ class EngineCore:
                 "kv_store_clear": of_store.clear,
                 "kv_store_pin": of_store.pin,
             }
-        """What a front end may call by name between two steps, whichever host the core is in. None
-        holds the core itself, which would then be freed late."""
+        """Commands that a front end may call by name between two steps, in any host. They hold no
+        reference to the core, so that it is freed as soon as it is dropped."""
         self._submitted: deque[_SubmittedPlan] = deque()
         self._collected_at = 0.0
         self._step_s = 0.0
-        """What the last plan took."""
+        """Duration of the last plan, in seconds."""
         self._is_idle = False
-        """The last step had nothing to compute, and no request has come since."""
+        """Whether the last step had nothing to compute and no request has arrived since."""
 
     def step(self) -> EngineCoreOutputs:
-        """Hands the executor as many plans as it takes, and takes in the oldest result. A failure
-        of the backend ends the requests of that step and no others.
+        """Submits as many plans as the executor accepts, and processes the oldest result. A failure
+        of the backend ends only the requests of that step.
 
-        Raises IntegrityError if the engine's own books are wrong; it is unusable then.
+        Raises IntegrityError if the engine's state is inconsistent; the engine is unusable then.
         """
         return self._profiler.run(self._step)
 
@@ -176,7 +176,7 @@ class EngineCore:
             submitted.append(_SubmittedPlan(plan, time.perf_counter()))
             try:
                 executor.submit(plan)
-            except Exception as error:  # raised when the plan's turn comes, after those before it
+            except Exception as error:  # handled when this plan is collected, after earlier plans
                 submitted[-1].error = error
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
@@ -186,14 +186,14 @@ class EngineCore:
             outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
         if self.structured_outputs.num_requests:
             self._follow_grammars(outputs)
-        self._tell_events()
+        self._flush_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
 
     def _take_grammar_news(self, timeout_s: float) -> list[EngineCoreOutput]:
-        """Lets requests start, or go on, whose grammars or masks are there; ends those that cannot.
-        Waits for the first. Returns what came of that."""
+        """Lets requests start or continue if their grammars or masks are ready; ends requests whose
+        grammars failed. Waits up to `timeout_s` for the first. Returns outputs."""
         scheduler, outputs = self.scheduler, list[EngineCoreOutput]()
         for news in self.structured_outputs.take_news(timeout_s):
             if news.error is None:
@@ -208,8 +208,8 @@ class EngineCore:
         return outputs
 
     def _follow_grammars(self, outputs: EngineCoreOutputs) -> None:
-        """Has the masks made that a step's tokens need. Those that take longer than others may wait
-        come with a later step."""
+        """Computes the masks that follow the tokens of a step. Masks that would delay other
+        requests too much are completed in a later step."""
         grammars = self.structured_outputs
         has_others = len(self.scheduler.states.by_id) > grammars.num_requests
         began_at = time.perf_counter()
@@ -233,10 +233,10 @@ class EngineCore:
         except BackendError as error:
             logger.exception("a step of %d requests failed", len(plan.request_ids))
             return scheduler.fail(plan, f"the step failed: {error}")
-        except BaseException:  # Ctrl+C, say: the result is lost, and the engine may go on
+        except BaseException:  # such as KeyboardInterrupt: the engine may continue
             scheduler.drop(plan)
             raise
-        # A plan begins when the one before it is done.
+        # A plan begins when the previous one is done.
         began_at = max(submitted.at, self._collected_at)
         self._collected_at = time.perf_counter()
         self._step_s = self._collected_at - began_at
@@ -247,8 +247,8 @@ class EngineCore:
         return scheduler.update(plan, result)
 
     def use_idle_time(self) -> bool:
-        """Makes memory of blocks and of loads ready for the next requests: some milliseconds of
-        work. False: there is none."""
+        """Prepares memory of blocks and loads for the next requests, for some milliseconds. Returns
+        False if there is nothing left to prepare."""
         if self._pause.is_sleeping():
             return False
         transfers = self._transfers
@@ -263,7 +263,7 @@ class EngineCore:
         return not is_prepared or self._memory_ahead.is_wanted()
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queues a request. Raises RequestError if it cannot ever run."""
+        """Queues a request. Raises RequestError if it could never run."""
         self.scheduler.add_request(request)
         self._is_idle = False
         params = request.sampling_params
@@ -278,7 +278,8 @@ class EngineCore:
             )
 
     def _passage(self, request: EngineCoreRequest) -> ReasoningPassage | None:
-        """The reasoning after which the request's grammar begins; None: it begins at once."""
+        """The reasoning passage after which the request's grammar begins; None: it begins at
+        once."""
         marks, prompt = request.reasoning, request.prompt_token_ids
         if marks is None or marks.is_in_grammar:
             return None
@@ -286,14 +287,14 @@ class EngineCore:
         return ReasoningPassage(marks, prompt[:end], end)
 
     def abort_requests(self, request_ids: list[str]) -> None:
-        """Ends requests; unknown and finished ids mean nothing. No output follows."""
+        """Ends requests without further output; unknown and finished ids are ignored."""
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
             self.structured_outputs.forget(request_id)
-        self._tell_events()
+        self._flush_events()
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a step would do anything: requests are left that may run, or plans to collect."""
+        """Whether a step is needed: requests may run, or plans are to be collected."""
         return self._pause.is_busy()
 
     def progress(self) -> int | None:
@@ -309,7 +310,7 @@ class EngineCore:
             self._publisher.close()
         self.executor.shutdown()
 
-    def _tell_events(self) -> None:
+    def _flush_events(self) -> None:
         events = self.scheduler.kv.pool.events
         if events is not None:
             events.flush()
@@ -321,8 +322,8 @@ def _reset_prefix_cache(
     reset_running_requests: bool = False,
     reset_connector: bool = False,
 ) -> bool:
-    """`Scheduler.reset_prefix_cache`; `reset_connector`: the KV store drops its chunks too. False,
-    as in vLLM, also if there is none."""
+    """`Scheduler.reset_prefix_cache`. `reset_connector`: the KV store drops its chunks too. Returns
+    False, as in vLLM, also if there is no KV store to reset."""
     is_done = scheduler.reset_prefix_cache(reset_running_requests)
     if reset_connector and store is not None:
         store.clear()
@@ -330,12 +331,12 @@ def _reset_prefix_cache(
 
 
 def _kv_store_stats(store: KVStore) -> dict[str, Any]:
-    """`KVStoreStats` of now, in plain values."""
+    """Current `KVStoreStats`, as plain values."""
     return {"sums": store.counts.as_dict(), "usage": store.usage()}
 
 
 def _abandon(store: KVStore | None, publisher: EventPublisher | None) -> None:
-    """The core was dropped without `shutdown`."""
+    """Ends the threads of a core that was dropped without `shutdown`."""
     if store is not None:
         store.abandon()
     if publisher is not None:
@@ -345,7 +346,8 @@ def _abandon(store: KVStore | None, publisher: EventPublisher | None) -> None:
 def _publisher(
     config: EngineConfig, kv: KVCacheManager
 ) -> tuple[EventPublisher | None, TierEvents | None]:
-    """What tells of blocks, and what the tiers of the KV store tell it through."""
+    """The publisher of KV events, and the object by which tiers of the KV store report events; None
+    if KV events are off."""
     if config.kv_events is None:
         return None, None
     publisher, as_int = EventPublisher(config.kv_events), env.kv_events_have_numbers()
@@ -354,7 +356,7 @@ def _publisher(
 
 
 def _join(outputs: list[EngineCoreOutput], forced: list[EngineCoreOutput]) -> None:
-    """Puts tokens that grammars forced behind those of the same step."""
+    """Appends tokens that grammars forced to the outputs of the same step."""
     by_id = {output.request_id: output for output in outputs}
     for one in forced:
         found = by_id.get(one.request_id)
@@ -366,14 +368,14 @@ def _join(outputs: list[EngineCoreOutput], forced: list[EngineCoreOutput]) -> No
 
 
 def _begun(request: EngineCoreRequest) -> list[int]:
-    """The tokens of its prompt that a grammar has to take in."""
+    """The tokens at the end of the prompt that the grammar must accept first."""
     prompt = request.prompt_token_ids
     return prompt[len(prompt) - request.num_reply_tokens :]
 
 
 def _may_force(params: SamplingParams) -> bool:
-    """Whether a token that is the only one that a grammar allows is chosen in any case, and the
-    logits are not asked for."""
+    """Whether a token can be chosen without its logits if it is the only one that a grammar allows.
+    False if log-probabilities are requested or other parameters could exclude the token."""
     others = (params.logit_bias, params.bad_words, params.allowed_token_ids, params.min_tokens)
     return params.num_logprobs is None and not any(others)
 
@@ -385,14 +387,14 @@ def _collective_rpc(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Calls a method of the workers. Raises ConfigError for one by which the engine runs them.
+    """Calls a method of the workers. Raises ConfigError for methods that only the engine may call.
 
-    `reload_weights` has loaded them when it returns; a method that sets single weights leaves the
-    loading to the next step.
+    After `reload_weights` the new weights are loaded at once; after methods that set single
+    weights, the next step loads them.
     """
     if isinstance(method, str) and method in _ENGINES_OWN:
         raise ConfigError(
-            f"{method} is called by the engine alone; sleep and wake_up release and restore memory"
+            f"only the engine may call {method}; sleep and wake_up release and restore memory"
         )
     found = executor.call(method, *args, **(kwargs or {}))
     if method == "reload_weights":

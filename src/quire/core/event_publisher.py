@@ -1,8 +1,8 @@
-"""`EventPublisher`: sends KV events to whoever subscribes, and again to those who missed some.
+"""`EventPublisher`: sends KV events to subscribers, and repeats batches that they missed.
 
-The wire is vLLM's. An XPUB socket, which is PUB to subscribers, sends three frames: topic,
-sequence number (8 bytes, big-endian) and a `KVEventBatch`. A ROUTER socket takes a number in the
-same form and answers with all batches from that one on that are kept, then with the number -1.
+The wire format is vLLM's. An XPUB socket, which acts as PUB for subscribers, sends three frames:
+topic, sequence number (8 bytes, big-endian) and a `KVEventBatch`. A ROUTER socket receives a
+sequence number and answers with all kept batches from that number on, then with the number -1.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from quire.protocol.kv_events import KVEvent, KVEventBatch
 logger = get_logger(__name__)
 
 MAX_KEPT_BYTES = 64 << 20
-"""Most bytes of batches that are kept to be sent again."""
+"""Maximum bytes of batches that are kept for replay."""
 _MAX_QUEUED_EVENTS = 100_000
 _MAX_RECEIVED_BYTES = 4096
-"""Of a frame from a subscriber, such as a topic or a number; whoever sends more is disconnected."""
+"""Maximum size of a frame from a subscriber, such as a topic or a number. A subscriber that sends
+more is disconnected."""
 MAX_SUBSCRIBED_BYTES = 1 << 20
-"""Of all different topics that are subscribed to, with `_BYTES_OF_A_TOPIC` for each. ZeroMQ keeps
-them, and takes about a hundred times as much. Nobody can tell whose they are: where there are more,
-all subscribers are disconnected, and may come again after a while."""
+"""Maximum bytes of all subscribed topics, plus `_BYTES_OF_A_TOPIC` for each. ZeroMQ needs about a
+hundred times as much memory for them. ZeroMQ does not report which subscriber sent a topic, so all
+subscribers are disconnected beyond this limit; they may reconnect later."""
 _BYTES_OF_A_TOPIC = 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 64.0
-"""Before subscribers may come again; doubled each time."""
+"""Seconds until subscribers may reconnect; doubled each time."""
 _CLOSE_S = 2.0
 _LINGER_MS = 200
 _RANK = 0
@@ -43,11 +44,11 @@ _LOCAL = ("ipc://", "tcp://127.", "tcp://localhost:")
 
 
 class EventPublisher:
-    """A thread with two sockets. `publish` never waits: where nobody takes the batches fast enough,
-    new ones are dropped, and a gap in the numbers shows it."""
+    """A thread with two sockets. `publish` never waits: if batches are not sent fast enough, new
+    ones are dropped, and subscribers see a gap in the sequence numbers."""
 
     def __init__(self, config: KVEventsConfig) -> None:
-        """Raises ConfigError if an endpoint cannot be had."""
+        """Raises ConfigError if an endpoint cannot be bound or connected."""
         self._config = config
         self._topic = config.topic.encode("utf-8", "surrogatepass")
         self._lock = threading.Lock()
@@ -56,7 +57,7 @@ class EventPublisher:
         self._next_number = 0
         self._num_dropped = 0
         self._kept: deque[tuple[bytes, bytes]] = deque()
-        """Numbers and payloads, the oldest first."""
+        """Sequence numbers and payloads, oldest first."""
         self._num_kept_bytes = 0
         self._encode = msgspec.msgpack.Encoder().encode
         self._is_closing = False
@@ -65,7 +66,7 @@ class EventPublisher:
         self._sockets: list[zmq.Socket[bytes]] = []
         self._num_subscribed_bytes = 0
         self._pub: zmq.Socket[bytes] | None = None
-        """None: nobody may subscribe until `_opens_at`."""
+        """None: subscriptions are refused until `_opens_at`."""
         self._opens_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
         self._replay: zmq.Socket[bytes] | None = None
@@ -86,12 +87,12 @@ class EventPublisher:
         logger.info("KV events are sent at %s", config.endpoint)
         if not config.endpoint.startswith(_LOCAL):
             logger.warning(
-                "KV events have the tokens of all prompts, and anyone who reaches %s can read them",
+                "KV events contain all prompts; anyone who can reach %s can read them",
                 config.endpoint,
             )
 
     def publish(self, events: list[KVEvent]) -> None:
-        """Sends a batch some time soon. Any thread; `events` are not to be changed any more."""
+        """Queues a batch to be sent. Any thread. `events` must not be changed afterwards."""
         batch = KVEventBatch(time.time(), events, _RANK)  # type: ignore[arg-type]
         with self._lock:
             number = self._next_number
@@ -106,11 +107,11 @@ class EventPublisher:
             self._queue.append((number, batch))
             self._num_queued_events += len(events)
             if len(self._queue) == 1:
-                with suppress(BlockingIOError):  # it is full: the thread wakes anyway
+                with suppress(BlockingIOError):  # the pipe is full: the thread wakes anyway
                     os.write(self._wake, b".")
 
     def close(self) -> None:
-        """Sends what is queued, for a short time, and ends the thread. Idempotent."""
+        """Sends queued batches for a short time, and ends the thread. Idempotent."""
         with self._lock:
             if self._is_closing:
                 return
@@ -119,7 +120,7 @@ class EventPublisher:
         self._thread.join(_CLOSE_S)
 
     def abandon(self) -> None:
-        """The same without waiting, for an owner that is gone. May be called by the garbage
+        """Closes without waiting, after the owner was dropped. May be called by the garbage
         collector, on a thread that holds the lock."""
         is_free = self._pid == os.getpid() and self._lock.acquire(blocking=False)
         was_closing, self._is_closing = self._is_closing, True
@@ -130,12 +131,13 @@ class EventPublisher:
             self._lock.release()
 
     def _open(self) -> None:
-        """Lets others subscribe. Raises ConfigError."""
+        """Opens the socket for subscribers. Raises ConfigError."""
         self._pub = self._socket(zmq.XPUB, self._config.endpoint, self._config.hwm)
         self._num_subscribed_bytes = 0
 
     def _socket(self, kind: int, endpoint: str, hwm: int) -> zmq.Socket[bytes]:
-        """ROUTER sockets are bound; XPUB sockets too, unless the endpoint names another machine."""
+        """A new socket. ROUTER sockets are bound; XPUB sockets too, unless the endpoint names
+        another machine."""
         socket = self._context.socket(kind)
         self._sockets.append(socket)
         socket.set_hwm(hwm)
@@ -168,7 +170,7 @@ class EventPublisher:
             while not (self._is_closing and not self._queue):
                 self._turn()
         except Exception:
-            logger.exception("KV events are not sent any more")
+            logger.exception("the thread that sends KV events failed; no more events are sent")
         finally:
             with self._lock:
                 self._is_closing = True
@@ -177,7 +179,7 @@ class EventPublisher:
             self._close_sockets(_LINGER_MS)
 
     def _turn(self) -> None:
-        """Waits until there is something to do, and does it."""
+        """Waits for socket events and handles them."""
         poller = zmq.Poller()
         poller.register(self._woken, zmq.POLLIN)
         for one in self._sockets:
@@ -197,7 +199,7 @@ class EventPublisher:
             self._open_again()
 
     def _take_subscriptions(self, pub: zmq.Socket[bytes]) -> None:
-        """Counts topics that are new, or that nobody subscribes to any more."""
+        """Counts the bytes of topics that were subscribed to or unsubscribed from."""
         while self._num_subscribed_bytes <= MAX_SUBSCRIBED_BYTES:
             try:
                 [frame, *_] = pub.recv_multipart(zmq.NOBLOCK)
@@ -218,7 +220,7 @@ class EventPublisher:
     def _open_again(self) -> None:
         try:
             self._open()
-        except ConfigError as error:  # the old socket is not closed yet, say
+        except ConfigError as error:  # for example, the old socket is not closed yet
             logger.warning("%s", error)
             self._put_off()
 
@@ -250,8 +252,8 @@ class EventPublisher:
             self._num_kept_bytes -= len(self._kept.popleft()[1])
 
     def _send_again(self, replay: zmq.Socket[bytes]) -> None:
-        """Answers one request. Who does not take the answer gets no more of it, and no end; what
-        is no request has no answer."""
+        """Answers one replay request. If the subscriber does not read the answer fast enough, the
+        rest of it is dropped. Invalid requests are ignored."""
         frames = replay.recv_multipart()
         if len(frames) != 3 or len(frames[2]) != 8:
             return

@@ -1,4 +1,4 @@
-"""The choice where the engine loop runs: in a thread or in a process. Called by `AsyncLLM`."""
+"""Chooses whether the engine loop runs in a thread or in a process. Called by `AsyncLLM`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW_CORES = 8
 
 
 def make_client(config: EngineConfig, mode: EngineMode, step_timeout_s: float) -> EngineCoreClient:
-    """The engine loop in the host that was chosen. Blocks while the model loads."""
+    """Starts the engine loop in the chosen host. Blocks while the model loads."""
     if mode == "auto":
         mode = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
     if mode == "process":

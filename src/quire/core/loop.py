@@ -1,7 +1,7 @@
-"""The engine loop: takes commands, steps the core, tells what came of it.
+"""The engine loop: takes commands, steps the core and emits events.
 
-Runs on one thread, in one of two hosts: `ThreadHost` gives it a thread of the server's process,
-`process.main` a process. Knows nothing of either, of asyncio or of sockets.
+Runs on one thread, in one of two hosts: `ThreadHost` runs it in the server's process,
+`process.main` in its own process. Does not know its host, asyncio or sockets.
 """
 
 from __future__ import annotations
@@ -33,35 +33,36 @@ from quire.system import clock
 logger = get_logger(__name__)
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may keep the interpreter while another wants it, wherever a loop shares it.
-Python's own 5 ms is many steps of a small model: the loop would wait so long after each step
-whenever the others are busy, and they as long for every look at a loop that never ends."""
+"""Python's thread switch interval in processes that run an engine loop. The default of 5 ms is as
+long as many steps of a small model: after each step the loop would wait that long while other
+threads are busy, and they would wait that long for the loop."""
 _IDLE_WAIT_S = 0.5
-"""How long an idle loop sleeps before it shows again that it lives. After the first time, the core
-may work ahead: what comes right after a request, in other programs too, is not disturbed."""
+"""Seconds that an idle loop sleeps before it updates its status. The core may use idle time only
+after the first sleep, so that work right after a request, also of other programs, is not
+disturbed."""
 
 
 class SteppedCore(Protocol):
-    """What a loop drives: `EngineCore`, or the fake one of the tests."""
+    """The core that a loop drives: `EngineCore`, or a fake in tests."""
 
     @property
     def commands(self) -> Mapping[str, Callable[..., Any]]:
-        """What a front end may call by name between two steps; values cross process borders."""
+        """Commands that a front end may call by name between two steps, with plain values."""
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queues a request; raises QuireError if it cannot ever run."""
+        """Queues a request; raises QuireError if it could never run."""
 
     def abort_requests(self, request_ids: list[str]) -> None:
-        """Ends requests; unknown ids mean nothing."""
+        """Ends requests; ignores unknown ids."""
 
     def has_unfinished_requests(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether a step is needed."""
 
     def step(self) -> EngineCoreOutputs:
-        """One step: what each request gained, and a snapshot of the statistics."""
+        """Runs one step. Returns the outputs of requests and a snapshot of the statistics."""
 
     def use_idle_time(self) -> bool:
-        """Some milliseconds of work that saves later steps time. False: there is none."""
+        """Does some milliseconds of work that saves time later. Returns False if there is none."""
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -76,24 +77,24 @@ def _not_counted() -> int | None:
 
 @dataclass(slots=True)
 class LoopStatus:
-    """Where the loop is. Written by the loop's thread, read by any other."""
+    """Progress of the loop. Written by the loop's thread, read by any thread."""
 
     last_turn: float = field(default_factory=time.monotonic)
-    """`time.monotonic()` when it last passed its top, or took a command; so does an idle loop."""
+    """`time.monotonic()` of the last iteration or command; an idle loop updates it, too."""
     thread_id: int | None = None
-    """The system's id of its thread, once it runs."""
+    """Native id of the loop's thread; None before it runs."""
     progress: Callable[[], int | None] = _not_counted
-    """The core's."""
+    """`SteppedCore.progress` of the core."""
     is_in_call: bool = False
-    """It runs a command, which may take as long as loading a model does."""
+    """Whether a command is running; it may take as long as loading a model."""
 
 
 class EngineLoop:
-    """Drives one core from an inbox of commands until told to stop, or until the core fails.
+    """Drives one core from an inbox of commands until `Stop`, or until the core fails.
 
-    Invariant: an exception out of `step` ends the loop, with one `Dead` event and no other after
-    it; an exception out of a single request's admission ends only that request. `run` belongs
-    to one thread; `inbox` and `status` may be touched from any.
+    Invariant: an exception from `step` ends the loop, and one `Dead` event is its last event; an
+    exception while a request is added ends only that request. `run` is called on one thread;
+    `inbox` and `status` may be used from any thread.
     """
 
     def __init__(
@@ -104,15 +105,15 @@ class EngineLoop:
         self.status.last_turn = time.monotonic()
         self.status.progress = core.progress
         self.failure: BaseException | None = None
-        """What ended the loop, unless it was told to stop."""
+        """Error that ended the loop; None after `Stop`."""
         self._core = core
         self._emit = emit
         self._is_stopped = False
         self._is_resting = False
-        """Nobody has asked for anything for a while."""
+        """Whether no command has arrived for a while."""
 
     def run(self) -> None:
-        """Loops until a `Stop`, or until the core raises; never raises itself."""
+        """Loops until a `Stop`, or until the core raises; never raises."""
         self.status.thread_id = threading.get_native_id()
         try:
             while not self._is_stopped:
@@ -130,13 +131,13 @@ class EngineLoop:
         return not self._is_stopped and self._core.has_unfinished_requests()
 
     def _take_commands(self) -> None:
-        """Obeys all commands there are; with nothing to step, sleeps until one comes."""
+        """Handles all queued commands; without work, sleeps until a command arrives."""
         self.status.last_turn = time.monotonic()
         try:
             if not self._has_work():
                 may_work = self._is_resting and self.inbox.empty()
                 wait_s = 0 if may_work and self._core.use_idle_time() else _IDLE_WAIT_S
-                self._is_resting = True  # unless a command comes meanwhile
+                self._is_resting = True  # reset by the next command
                 self._handle(self.inbox.get(timeout=wait_s))
             while not self._is_stopped:
                 self._handle(self.inbox.get_nowait())
@@ -183,7 +184,7 @@ class EngineLoop:
 
 
 def death_of(error: BaseException) -> Dead:
-    """The `Dead` event that tells of `error`."""
+    """The `Dead` event that reports `error`."""
     text = str(error).strip() or "no message"
     return Dead(
         cause=f"{type(error).__name__}: {text}",

@@ -1,4 +1,4 @@
-"""`MemoryAhead`: has the system give memory to KV blocks before a request needs it.
+"""`MemoryAhead`: makes the system allocate memory for KV blocks before a request needs it.
 
 Owned by `EngineCore`, which calls it when there is nothing else to do.
 """
@@ -13,15 +13,15 @@ from quire.kvcache.block_pool import BlockPool
 
 _MOST_BYTES = 256 << 20
 _PIECE_BYTES = 4 << 20
-"""Written at a time: some milliseconds, which a new request may have to wait."""
+"""Bytes written at a time. A new request may have to wait for it, some milliseconds."""
 
 
 class MemoryAhead:
-    """Writes zeros to blocks that were never used, and that the pool hands out next.
+    """Writes zeros to unused blocks that the pool will hand out next.
 
-    The first write to a page takes several times as long as later ones: the system has to find and
-    to clear it, and the host of a virtual machine too. A prompt, or K/V that is loaded, would
-    wait for that. Ahead are as many blocks as one request may need, and at most 256 MiB.
+    The first write to a page takes several times as long as later ones, because the system, and the
+    host of a virtual machine, must allocate and clear the page. A prompt, or K/V that is loaded,
+    would wait for that. Memory is prepared for one request of the maximum length, at most 256 MiB.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class MemoryAhead:
         pool: BlockPool,
         write: Callable[[Sequence[int], memoryview], bool],
     ) -> None:
-        """`write`: to these blocks; False if it fails."""
+        """`write`: writes data to blocks; returns False if it fails."""
         cache = config.cache
         self._pool = pool
         self._write = write
@@ -40,10 +40,10 @@ class MemoryAhead:
         self._num_ahead = min(of_a_request, _MOST_BYTES // cache.block_bytes)
         self._piece = max(1, _PIECE_BYTES // cache.block_bytes)
         self._end = 0
-        """The block behind the last one that was written to."""
+        """Id of the block after the last one that was written to."""
 
     def advance(self) -> bool:
-        """Writes to some blocks. False: there is nothing left to do."""
+        """Writes to some blocks. Returns False if there is nothing left to do."""
         blocks = self._next_piece()
         if not blocks:
             return False
@@ -56,7 +56,7 @@ class MemoryAhead:
         return bool(self._next_piece())
 
     def forget(self) -> None:
-        """The memory of the pool was given back to the system."""
+        """Starts again, because the memory of the pool was released to the system."""
         self._end = 0
 
     def _next_piece(self) -> range:

@@ -1,7 +1,7 @@
-"""`EnginePause`: pauses scheduling, gives memory back to the system, and undoes both.
+"""`EnginePause`: pauses scheduling, releases memory to the system, and undoes both.
 
-Owned by `EngineCore`, which has its methods among its commands; names are vLLM's. Who waits for
-requests to end, or aborts them, is the front end.
+Owned by `EngineCore`, which offers its methods as commands; names are vLLM's. The front end waits
+for requests to end, or aborts them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What becomes of requests at a pause: they end at once, run to their end, or stay as they are."""
+"""What happens to requests in a pause: abort them, let them finish, or keep them unfinished."""
 MEMORY_TAGS = ("weights", "kv_cache")
 _TAGS = (*MEMORY_TAGS, "scheduling")
 
 
 class EnginePause:
-    """Whether the engine may schedule, and which of its memory it has. One thread, the core's.
+    """Whether the engine may schedule, and which memory is released. One thread, the core's.
 
-    Invariant: while memory is given back, nothing is scheduled and no request holds KV blocks.
+    Invariant: while memory is released, nothing is scheduled and no request holds KV blocks.
     """
 
     def __init__(
         self, scheduler: Scheduler, executor: Executor, released: Callable[[], None]
     ) -> None:
-        """`released`: told when the memory of the KV cache is given back."""
+        """`released`: called when the memory of the KV cache was released."""
         self._scheduler = scheduler
         self._executor = executor
         self._released = released
         self._mode: PauseMode | None = None
         self._asleep: set[str] = set()
-        """Tags of the memory that is given back."""
+        """Tags of the released memory."""
 
     @property
     def is_frozen(self) -> bool:
@@ -47,14 +47,14 @@ class EnginePause:
         return self._mode == "keep"
 
     def is_busy(self) -> bool:
-        """Whether a step would do anything: requests that may run are left, or plans to collect."""
+        """Whether a step is needed: requests may run, or plans are to be collected."""
         scheduler = self._scheduler
         if self._mode == "keep":
             return bool(scheduler.in_flight)
         return scheduler.has_unfinished_requests()
 
     def pause(self, mode: PauseMode) -> None:
-        """New requests wait from now on; with `keep` nothing is scheduled at all. The pause is
+        """Holds new requests from now on; with `keep`, nothing is scheduled at all. The pause is
         complete when the core is not busy."""
         check_mode(mode)
         self._mode = mode
@@ -62,7 +62,7 @@ class EnginePause:
             self._scheduler.hold_new()
 
     def resume(self) -> None:
-        """Ends a pause. Raises ConfigError while memory is given back."""
+        """Ends a pause. Raises ConfigError while memory is released."""
         if self._asleep:
             raise ConfigError(f"the engine is asleep ({_named(self._asleep)}): call wake_up first")
         self._mode = None
@@ -73,25 +73,25 @@ class EnginePause:
         return self._mode is not None
 
     def sleep(self, level: int) -> None:
-        """Gives memory back, once a pause is complete: level 1 that of the KV cache, level 2 that
-        of the weights too. Requests that were kept compute their tokens again. Raises ConfigError
-        without such a pause."""
+        """Releases memory in a complete pause: level 1 the KV cache, level 2 the weights too. Kept
+        requests compute their tokens again later. Raises ConfigError without such a pause."""
         check_level(level)
         if level:
             self._release({"kv_cache"} if level == 1 else set(MEMORY_TAGS))
 
     def release_kv_cache_memory(self) -> None:
-        """`sleep(1)`. Raises ConfigError if there is no pause, or memory is given back already."""
+        """Same as `sleep(1)`. Raises ConfigError outside a pause, or if memory is released
+        already."""
         if self._asleep:
             raise ConfigError(
-                f"release_kv_cache_memory needs an engine that has all of its memory; given back: "
+                f"release_kv_cache_memory requires that no memory is released yet; released: "
                 f"{_named(self._asleep)}; call wake_up first"
             )
         self._release({"kv_cache"})
 
     def wake_up(self, tags: Sequence[str] | None = None) -> bool:
-        """Takes the memory of these tags again, or all; then resumes if none is missing. Whether
-        it does. Raises ConfigError for an unknown tag."""
+        """Restores the memory of these tags, or all; then resumes if no memory is missing. Returns
+        whether it resumed. Raises ConfigError for an unknown tag."""
         wanted = set(check_tags(tags)) & self._asleep
         if wanted:
             with phase(logger, f"waking up ({_named(wanted)})"):
@@ -103,9 +103,9 @@ class EnginePause:
         return not self._asleep
 
     def take_new_weights(self) -> None:
-        """Loads the weights that workers were given, unless these are asleep and are loaded when
-        they wake up. The KV cache is emptied; requests that are running compute their tokens again.
-        Raises ConfigError while a plan is in flight, and what loading raises."""
+        """Loads the new weights of the workers. Does nothing while the weights are asleep:
+        `wake_up` loads them then. Empties the KV cache; running requests compute their tokens
+        again. Raises ConfigError while a plan is in flight, and what loading raises."""
         if "weights" in self._asleep:
             return
         if self._scheduler.in_flight:
@@ -117,7 +117,7 @@ class EnginePause:
         self._released()
 
     def is_sleeping(self) -> bool:
-        """Whether new requests wait or memory is given back."""
+        """Whether new requests wait or memory is released."""
         return self.is_paused() or bool(self._asleep)
 
     def _release(self, tags: set[str]) -> None:
@@ -130,7 +130,7 @@ class EnginePause:
         logger.info("asleep: memory released of %s", _named(self._asleep))
 
     def _empty_pool(self) -> None:
-        """No request holds KV blocks afterwards, and nothing is cached."""
+        """Empties the prefix cache and takes all KV blocks from requests."""
         if not self._scheduler.reset_prefix_cache(reset_running_requests=True):
             raise ConfigError("requests still hold KV blocks: wait until the pause is complete")
         self._scheduler.leave_pool()

@@ -1,7 +1,7 @@
-"""`StepWatch`: tells a step that is stuck from one that is long, or that gets no processor time.
+"""`StepWatch`: distinguishes a stuck step from a long one and from one without processor time.
 
-Looked at by each host's watching thread, a few times a second. Knows the loop's status and this
-process's threads; what becomes of a stuck engine is its client's business.
+Polled by each host's watching thread a few times per second. Knows the loop's status and this
+process's threads; the client decides what happens to a stuck engine.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from quire.core.loop import LoopStatus
 from quire.core.thread_states import ThreadState, thread_states
 
 WATCH_INTERVAL_S = 0.1
-"""Between two looks."""
+"""Seconds between two calls of `look`."""
 _LATE_S = 2 * WATCH_INTERVAL_S
-"""Most time that one look accounts for."""
+"""Maximum time that one look counts."""
 _STUCK_S = 0.8
-"""A step that could have advanced for so long and did not is stuck ..."""
+"""A step is stuck if it could have advanced for this time and did not ..."""
 _STUCK_FACTOR = 3.0
-"""... unless some earlier piece of work took a third of that, as on a very slow machine."""
+"""... and for this multiple of the longest earlier time without progress, for slow machines."""
 _COMPUTE_THREAD = "quire-compute"
 
 ReadThreads = Callable[[], Mapping[int, ThreadState]]
@@ -28,29 +28,29 @@ ReadThreads = Callable[[], Mapping[int, ThreadState]]
 
 @dataclass(frozen=True, slots=True)
 class StepObservation:
-    """What one look has shown."""
+    """Result of one look."""
 
     turn_age_s: float = 0.0
-    """How long the loop has been busy with one turn, which is at most one step ..."""
+    """Seconds that the current iteration of the loop, of at most one step, has taken ..."""
     still_s: float = 0.0
-    """... and since when the turn has not advanced; both only as far as somebody was looking."""
+    """... and seconds since it last advanced; both count only the time in which looks were made."""
     is_stuck: bool = False
-    """It could have advanced for so long that it never will."""
+    """Whether it could have advanced for so long that it is considered stuck."""
 
 
 class StepWatch:
-    """Adds up the time in which the turn under way could have advanced and did not.
+    """Adds up the time in which the current iteration could have advanced and did not.
 
     A step advances whenever its compute threads finish a piece of work, each a small fraction
     of a second; a backend that does not count its pieces advances while its thread computes.
-    The time since the last advance counts as far as the engine's threads had it: a thread that
-    computes counts its processor time, one that waits to be given a core or for the disk counts
-    nothing, and what sleeps counts in full, since in a healthy step nothing sleeps for long.
-    A look that comes late (the whole process was stopped, or starved) counts as two at most.
-    So neither a long prompt, nor a crowded machine, nor Ctrl+Z is taken for death. A command may
-    take any time: loading weights again advances no step.
+    How the time since the last advance is counted depends on the engine's threads: for a running
+    thread its processor time counts; for a thread that waits for a core or for the disk nothing
+    counts; for a sleeping thread all the time counts, since no thread of a healthy step sleeps for
+    long. A look that is late, because the whole process was stopped or starved, counts as two at
+    most. So a long prompt, a busy machine or Ctrl+Z does not count as death. Commands have no
+    limit, because loading weights takes long and advances no step.
 
-    Owned by one thread. Without /proc nothing ever counts, and `step_timeout` alone decides.
+    Owned by one thread. Without /proc, nothing is counted and only `step_timeout` applies.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class StepWatch:
         self._had_s = 0.0
         """The part of `_still_s` in which the engine's threads could have advanced."""
         self._longest_s = 0.0
-        """The longest of these that ended in an advance."""
+        """The longest such time that ended with an advance."""
 
     def look(self) -> StepObservation:
-        """Looks now; to be called every `WATCH_INTERVAL_S`."""
+        """Observes the loop; to be called every `WATCH_INTERVAL_S`."""
         now, status = self._clock(), self._status
         elapsed_s = min(now - self._looked_at, _LATE_S)
         self._looked_at = now
@@ -97,20 +97,20 @@ class StepWatch:
         self._threads = {}
 
     def _weigh(self, elapsed_s: float) -> None:
-        """Counts the time since the last look, as far as the threads had it."""
+        """Counts the time since the last look in which the threads could have advanced."""
         before, self._threads = self._threads, self._read_threads()
         known = self._threads.keys() & before.keys()
-        if not known:  # the first look at a turn that stands still: the next has two to compare
+        if not known:  # first look without progress: the next one can compare two states
             return
         awake = [tid for tid in known if not self._threads[tid].is_asleep]
         if awake and self._sign[1] is None:
-            self._advance()  # it computes, and counts nothing else
+            self._advance()  # its thread computes, which is all that is known
             return
         used_s = [self._threads[tid].cpu_s - before[tid].cpu_s for tid in awake]
         self._had_s += min([elapsed_s, *used_s])
 
     def _engine_threads(self) -> Mapping[int, ThreadState]:
-        """The loop's own thread and those that compute for it; sought once a standstill."""
+        """The loop's thread and its compute threads, which are listed once per standstill."""
         own = self._status.thread_id
         return {
             tid: state

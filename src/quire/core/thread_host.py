@@ -1,7 +1,7 @@
-"""`ThreadHost`: the engine loop on a thread of this process, beside the event loop.
+"""`ThreadHost`: runs the engine loop on a thread of this process, next to the event loop.
 
-The default on few cores: the native step releases the GIL, nothing is copied, and nothing but
-the thread has to be started. Chosen by `hosts.make_client`; implements `EngineCoreClient`.
+The default on few cores: the native step releases the GIL, messages are not copied, and no process
+has to be started. Chosen by `hosts.make_client`; implements `EngineCoreClient`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ logger = get_logger(__name__)
 
 _JOIN_S = 5.0
 _DEAD_JOIN_S = 0.5
-"""A thread that failed ends at once, one that is stuck never."""
+"""Short, because a failed thread ends at once and a stuck one never."""
 
 
 class ThreadHost(EngineCoreClient):
-    """Owns two threads: one builds the core, steps it and shuts it down; the other watches."""
+    """Owns two threads: one builds the core, steps it and shuts it down; the other watches it."""
 
     def __init__(self, make_core: Callable[[], SteppedCore], step_timeout_s: float) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class ThreadHost(EngineCoreClient):
         self._engine_loop = self._booted.result()
         self._observation = StepObservation()
         self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """Ends the watching. Unlike an Event it can be told so by the garbage collector."""
+        """An item ends the watching thread. Unlike an Event, the garbage collector may set it."""
         close_at_exit(self, ThreadHost.shutdown)
         self._watching = threading.Thread(target=self._watch, name="quire-watch", daemon=True)
         self._watching.start()
 
     def _run(self) -> None:
-        """The engine thread, from the building of the core to its end."""
+        """Body of the engine thread: builds the core and runs its loop."""
         try:
             loop = EngineLoop(self._make_core(), self._on_event)
         except BaseException as error:
@@ -56,7 +56,7 @@ class ThreadHost(EngineCoreClient):
         loop.run()
 
     def _watch(self) -> None:
-        """The watching thread, until the engine is dead or told to stop."""
+        """Body of the watching thread, until the engine is dead or shut down."""
         watch = StepWatch(self._engine_loop.status)
         while self._dead_cause is None:
             with suppress(queue.Empty):

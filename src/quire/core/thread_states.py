@@ -1,4 +1,4 @@
-"""What the threads of a process are doing, from /proc. Used to watch an engine."""
+"""States of the threads of a process, from /proc. Used to watch an engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STAT_BYTES = 4096
-"""More than the 52 numbers and the name of one thread can take."""
+"""More than the 52 numbers and the name of one thread need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class ThreadState:
     state: str
     """`R` running or waiting for a core, `S` asleep, `D` waiting for a disk, `T` stopped, ..."""
     cpu_s: float
-    """Processor time that it has used, in steps of 10 ms."""
+    """Processor time used, in steps of 10 ms."""
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it neither computes, nor would if it were given a core or its pages."""
+        """Whether it waits for something other than a core or the disk."""
         return self.state not in {"R", "D"}
 
     @property
@@ -34,10 +34,11 @@ class ThreadState:
 
 
 def thread_states(pid: int | str, only: Collection[int] | None = None) -> dict[int, ThreadState]:
-    """By thread id, of all threads or `only` of these; `self` is this process.
+    """States by thread id, of all threads or `only` of these; pid `self` is this process.
 
-    Without those that are gone; empty if the process is, or without /proc. Beside a thread that
-    computes in Python every system call here may wait 5 ms for the interpreter: ask for few.
+    Threads that have ended are left out; the result is empty if the process has ended, or without
+    /proc. While another thread computes in Python, every system call here may wait 5 ms for the
+    interpreter, so callers should ask for few threads.
     """
     found: dict[int, ThreadState] = {}
     with suppress(OSError):
@@ -48,7 +49,7 @@ def thread_states(pid: int | str, only: Collection[int] | None = None) -> dict[i
 
 
 def _read(path: str) -> str:
-    """A file of /proc, with fewer system calls than `open` makes."""
+    """Reads a file of /proc, with fewer system calls than `open`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _STAT_BYTES).decode("latin-1")
@@ -57,7 +58,7 @@ def _read(path: str) -> str:
 
 
 def _parse(line: str) -> ThreadState:
-    """Source: proc_pid_stat(5). The name, in parentheses, may hold anything."""
+    """Source: proc_pid_stat(5). The name, in parentheses, may contain any characters."""
     head, _, tail = line.rpartition(")")
     fields = tail.split()
     cpu_ticks = int(fields[11]) + int(fields[12])

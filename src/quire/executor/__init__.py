@@ -1,4 +1,4 @@
-"""Where workers live. `EngineCore` sees one `Executor`, however many workers there are."""
+"""Executors, which run workers. `EngineCore` uses one `Executor` for any number of workers."""
 
 from quire.executor.base import Executor, part_of_rank
 from quire.executor.uniproc import UniProcExecutor

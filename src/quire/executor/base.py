@@ -1,4 +1,4 @@
-"""The contract between `EngineCore` and its workers."""
+"""The interface between `EngineCore` and its workers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from quire.protocol import SchedulePlan, StepResult
 
 
 class Executor(ABC):
-    """Runs plans on one worker or many, in the order in which they are submitted.
+    """Runs plans on one or more workers, in the order in which they are submitted.
 
-    Constructing one loads the model. One caller at a time.
+    The constructor loads the model. One caller at a time.
     """
 
     max_plans_in_flight: int = 1
-    """Most plans that may be submitted and not collected."""
+    """Maximum number of plans that are submitted and not collected."""
     num_ranks: int = 1
-    """Workers that compute a plan together, each its own part of the model and of the K/V."""
+    """Number of workers that compute a plan together, each with its part of the model and K/V."""
 
     @abstractmethod
     def submit(self, plan: SchedulePlan) -> None:
-        """Hands a plan with requests over; may return before it is computed. Whatever goes wrong
-        with it, `collect` says so."""
+        """Submits a plan with requests; may return before it is computed. Errors of the computation
+        are raised by `collect`."""
 
     @abstractmethod
     def collect(self) -> StepResult:
-        """The result of the oldest plan that was submitted and not collected; waits for it.
+        """Waits for the result of the oldest plan that is not collected, and returns it.
 
-        Raises BackendError if the computation failed: then the plan's changes to requests are
-        applied, its requests hold nothing of use, and further plans may be submitted.
+        Raises BackendError if the computation failed: the plan's changes to requests are applied
+        then, the state of its requests is unusable, and further plans may be submitted.
         """
 
     def read_blocks(
@@ -40,25 +40,25 @@ class Executor(ABC):
         """Copies the first tokens of KV blocks of a layer group out of the pool of every rank:
         `out` has one part for each rank, in their order, all of one size. Any thread, also while a
         step computes that does not write to these tokens. Raises ValueError for a wrong size,
-        BackendError for an unknown group, and where there are no blocks."""
+        BackendError for an unknown group and for executors without KV blocks."""
         del block_ids, group, num_tokens, out
         raise BackendError("this executor has no KV blocks")
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
-        """Copies what `read_blocks` gave into blocks that no step uses: to each rank its own part.
-        Any thread. Raises as `read_blocks` does."""
+        """Copies data from `read_blocks` into blocks that no step uses; each rank gets its part.
+        Any thread. Raises the same errors as `read_blocks`."""
         del block_ids, data
         raise BackendError("this executor has no KV blocks")
 
     @abstractmethod
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Runs a public method of `Worker`, or a function that takes the worker first, on every
-        worker, between two plans; the results in the order of the workers. Raises ConfigError for
-        a method that there is not, and what the method raises."""
+        worker, between two plans. Returns the results in the order of the workers. Raises
+        ConfigError for an unknown method, and what the method raises."""
 
     def failure(self) -> str | None:
-        """Why no plan can be computed any more, in a line; None while the workers are well. Any
-        thread may ask."""
+        """Why no further plan can be computed, in one line; None while all workers work. Any
+        thread."""
         return None
 
     def progress(self) -> int | None:
@@ -67,7 +67,7 @@ class Executor(ABC):
 
     @property
     def has_new_weights(self) -> bool:
-        """Whether workers were given weights that they load when `take_new_weights` is called."""
+        """Whether workers have new weights, which `take_new_weights` will load."""
         return False
 
     @abstractmethod
@@ -76,9 +76,9 @@ class Executor(ABC):
 
 
 def part_of_rank(buffer: memoryview, rank: int, num_ranks: int) -> memoryview:
-    """The part of a rank in a buffer of `read_blocks`. Raises ValueError if the ranks' parts cannot
-    be of one size."""
+    """The part of a rank in a buffer of `read_blocks`. Raises ValueError if the buffer cannot be
+    divided into equal parts."""
     size, rest = divmod(buffer.nbytes, num_ranks)
     if rest:
-        raise ValueError(f"{buffer.nbytes} bytes do not divide into parts of {num_ranks} ranks")
+        raise ValueError(f"{buffer.nbytes} bytes cannot be divided into {num_ranks} equal parts")
     return buffer.cast("B")[rank * size : (rank + 1) * size]

@@ -1,4 +1,4 @@
-"""Which executor runs a configuration. `EngineCore` calls this; nothing else makes executors."""
+"""Creates the executor for a configuration. Called by `EngineCore`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.executor.base import Executor
 def make_executor(config: EngineConfig) -> Executor:
     """The executor of a configuration, with its model loaded. Raises ConfigError, ModelError or
     BackendError."""
-    # Only what this configuration needs is imported.
+    # Imports only the modules that this configuration needs.
     from quire.executor.uniproc import UniProcExecutor
 
     return UniProcExecutor(config)

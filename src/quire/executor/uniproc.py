@@ -1,4 +1,4 @@
-"""`UniProcExecutor`: one worker, in this process and on the caller's thread."""
+"""`UniProcExecutor`: runs one worker in this process, on the caller's thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from quire.worker.worker import Worker
 
 
 class UniProcExecutor(Executor):
-    """A plan is one function call away from the model: nothing is copied or sent.
-
-    A plan is computed when it is collected.
-    """
+    """Computes a plan by a function call when it is collected; nothing is copied or sent."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = extended(Worker, config.worker_extension)(config)

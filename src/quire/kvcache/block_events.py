@@ -1,6 +1,6 @@
-"""`BlockEvents`: what comes into the prefix cache and goes out of it, told to others in order.
+"""`BlockEvents`: collects the KV events of the prefix cache and publishes them in order.
 
-`BlockPool` and `KVCacheManager` report to it; the core flushes it after each step.
+`BlockPool` and `KVCacheManager` report blocks to it; the core flushes it after each step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.protocol.kv_events import (
     BlockRemoved,
     BlockStored,
     KVEvent,
-    told_hash,
+    event_hash,
 )
 
 
@@ -30,7 +30,7 @@ class BlockEvents:
         *,
         as_int: bool = True,
     ) -> None:
-        """`as_int`: hashes are told as numbers of 64 bits."""
+        """`as_int`: hashes are sent as 64-bit integers."""
         self._groups = layout.groups
         self._block_size = block_size
         self._publish = publish
@@ -40,7 +40,7 @@ class BlockEvents:
     def stored(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], group: int, entries: Sequence[int]
     ) -> None:
-        """Blocks of a request were registered, those of these entries, in ascending order."""
+        """Records that blocks of a request were registered. `entries`: ascending table entries."""
         start = 0
         for at in range(1, len(entries) + 1):
             if at == len(entries) or entries[at] != entries[at - 1] + 1:
@@ -48,23 +48,24 @@ class BlockEvents:
                 start = at
 
     def removed(self, key: tuple[int, bytes]) -> None:
-        """The block of a group and a hash was dropped."""
+        """Records that a block lost its key."""
         group, digest = key
         if group < 0:
-            return  # a tail, which nobody was told of
+            return  # a tail, for which no event was sent
         last = self._events[-1] if self._events else None
         if not isinstance(last, BlockRemoved) or last.group_idx != group:
             last = BlockRemoved(block_hashes=[], medium=POOL, group_idx=group)
             self._events.append(last)
-        last.block_hashes.append(told_hash(digest, as_int=self._as_int))
+        last.block_hashes.append(event_hash(digest, as_int=self._as_int))
 
     def cleared(self) -> None:
-        """All blocks were dropped. Told at once, because an idle engine makes no step."""
+        """Records that all blocks were dropped. Sent at once, because an idle engine runs no
+        steps."""
         self._events.append(AllBlocksCleared())
         self.flush()
 
     def flush(self) -> None:
-        """Tells what has happened."""
+        """Publishes the collected events."""
         if self._events:
             self._publish(self._events)
             self._events = []
@@ -74,7 +75,7 @@ class BlockEvents:
     ) -> None:
         size, spec = self._block_size, self._groups[group]
         digests = blocks.keys[max(0, first - 1) : end]
-        hashes = [told_hash(digest, as_int=self._as_int) for digest in digests]
+        hashes = [event_hash(digest, as_int=self._as_int) for digest in digests]
         extra = None
         if first == 0 and blocks.cache_salt is not None:
             extra = [[blocks.cache_salt], *[None] * (end - 1)]

@@ -1,4 +1,4 @@
-"""The state of every KV block as a short text, for the live view of the page."""
+"""The state of every KV block as a short text, for the live view in the browser."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`BlockPool`: reference counts of the KV blocks, the keys of cached blocks, and order of reuse.
 
-Called by `KVCacheManager` only. Knows block ids and block keys; knows no requests, tokens or
+Called by `KVCacheManager` only. Knows block ids and block keys, but no requests, tokens or
 memory.
 """
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from quire.kvcache.block_events import BlockEvents
 
 BlockKey = tuple[int, bytes]
-"""A group of layers, and the hash of the tokens up to the block's end; ~group for a block that is
-not full (`Tail.key`)."""
+"""Index of the layer group, and the hash of the tokens up to the block's end. The index is `~group`
+for a block that is not full (`Tail.key`)."""
 
 
 class BlockPool:
@@ -42,9 +42,10 @@ class BlockPool:
         """Least recently freed first. An OrderedDict, to remove a hit from the middle in O(1)."""
         self._by_key: dict[BlockKey, int] = {}
         self.events: BlockEvents | None = None
-        """Told of keys that are dropped."""
+        """Notified of keys that are dropped."""
         self.before_reuse: Callable[[int], None] | None = None
-        """Told of a used block before `allocate` returns it: it gets other contents then."""
+        """Called with the id of a used block before `allocate` returns it and its contents
+        change."""
 
     @property
     def num_free(self) -> int:
@@ -72,7 +73,7 @@ class BlockPool:
         return self._by_key.get(key)
 
     def key_of(self, block_id: int) -> BlockKey | None:
-        """The key under which a block that was used is registered. No side effect."""
+        """The key under which a used block is registered, if any. No side effect."""
         return self._keys[block_id]
 
     def num_revived_by(self, block_ids: Iterable[int]) -> int:
@@ -97,8 +98,8 @@ class BlockPool:
                 self._put_back(block_id)
 
     def register(self, block_id: int, key: BlockKey) -> bool:
-        """Adds a held, full block to the prefix cache. False: the key is taken, or the block has
-        one; nothing changes."""
+        """Adds a held, full block to the prefix cache. Returns False and changes nothing if the key
+        is in use or the block has a key."""
         if self._keys[block_id] is not None or key in self._by_key:
             return False
         self._keys[block_id] = key

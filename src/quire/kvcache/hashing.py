@@ -2,9 +2,9 @@
 
     model_root -> request_root (adapter, salt) -> block 0 -> block 1 -> ...
 
-Equal keys mean equal K/V, in every process and on every machine: the hash depends on no Python
-`hash`, no seed and no environment. Every part is length-prefixed, so that different inputs never
-give the same bytes.
+Equal keys mean equal K/V, in every process and on every machine: the hash does not depend on
+Python's `hash`, a seed or the environment. Every part is length-prefixed, so that different inputs
+never give the same bytes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def request_root(
 
 
 def request_roots(root: bytes, cache_salt: str | None) -> tuple[bytes, bytes]:
-    """The root of a tenant, and that of its request. The tenant is what a salt has before its first
-    `/`; without a salt there is one tenant, and both are `root`."""
+    """The roots of the tenant and of the request. The part of the salt before its first `/` names
+    the tenant. Without a salt, both are `root`."""
     if cache_salt is None:
         return root, root
     tenant, slash, own = cache_salt.partition("/")

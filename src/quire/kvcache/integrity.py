@@ -17,7 +17,7 @@ def check_tables(pool: BlockPool, layout: KVLayout, sequences: Iterable[Sequence
         for index, group in enumerate(layout.groups):
             first, table = blocks.first_entries[index], blocks.tables[index]
             if first and group.keeps_all:
-                raise IntegrityError(f"group {index} keeps everything and begins at {first}")
+                raise IntegrityError(f"group {index} keeps all blocks but begins at entry {first}")
             if group.is_by_position and first + len(table) < blocks.num_registered:
                 raise IntegrityError(f"group {index} ends before entries that are registered")
             for entry, block_id in enumerate(table, start=first):

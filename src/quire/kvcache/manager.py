@@ -1,7 +1,7 @@
 """`KVCacheManager`: gives requests their KV blocks and finds the prefixes that are cached.
 
 Called by the scheduler, which passes each request's `SequenceBlocks` and token ids.
-Knows nothing of priorities, budgets or states.
+Does not know priorities, budgets or states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class KVCacheManager:
     request may share blocks with one that is computed in the same step. `free` removes the keys of
     blocks that were never computed.
 
-    What a group grows by, releases and finds cached is decided by its kind (`config.kv_groups`).
+    The kind of a layer group (`config.kv_groups`) decides how its tables grow, which blocks it
+    releases, and which prefixes it finds.
     Released blocks stay in the prefix cache until they are reused.
     """
 
@@ -56,20 +57,20 @@ class KVCacheManager:
         return self.pool.num_held / self.pool.num_blocks
 
     def open(self, cache_salt: str | None = None) -> SequenceBlocks:
-        """Empty block tables; requests share blocks only under an equal salt. What is before its
-        first `/` is the tenant."""
+        """Empty block tables for a request. Requests share blocks only if their salts are equal.
+        The part of a salt before its first `/` names the tenant."""
         namespace, root = request_roots(self._root, cache_salt)
         return SequenceBlocks(root, len(self.layout.groups), namespace, cache_salt)
 
     def use_fingerprint(self, fingerprint: str) -> bool:
-        """Requests that are opened from now on have K/V of a model with this fingerprint. Whether
-        it is another one: then nothing is cached any more, and those that are open have to be
-        opened again. Raises IntegrityError while requests hold blocks."""
+        """Sets the fingerprint of the model that computes K/V from now on. Returns whether it has
+        changed: then the prefix cache is empty, and every request must be opened again. Raises
+        IntegrityError while requests hold blocks."""
         root = model_root(fingerprint, self.block_size, self._kv_cache_dtype)
         if root == self._root:
             return False
         if not self.pool.forget_cached():
-            raise IntegrityError("the model changes while requests hold K/V of the one before")
+            raise IntegrityError("the model changes while requests hold K/V of the previous model")
         self._root = root
         return True
 
@@ -85,8 +86,8 @@ class KVCacheManager:
         self, blocks: SequenceBlocks, token_ids: Sequence[int], *, with_tail: bool = False
     ) -> CachedPrefix:
         """The cached blocks of the longest prefix of `token_ids`, without the last token, because
-        its logits must be computed. Adds no references. `with_tail`: and the block of the tokens
-        behind the full blocks, where it was loaded."""
+        its logits must be computed. Adds no references. `with_tail`: includes the tail after
+        the full blocks, if it was loaded."""
         if not self.enable_caching:
             return self.no_prefix()
         last = (len(token_ids) - 1) // self.block_size
@@ -101,7 +102,7 @@ class KVCacheManager:
     def tail_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int
     ) -> Tail | None:
-        """The tail of the first `num_tokens` tokens of a request; None: they have none."""
+        """The tail of the first `num_tokens` tokens of a request; None if they have none."""
         keys = self.keys_of(blocks, token_ids, (num_tokens - 1) // self.block_size)
         parent = keys[-1] if keys else blocks.root
         return tail_of(parent, token_ids, num_tokens, self.block_size)
@@ -120,15 +121,15 @@ class KVCacheManager:
         return self._num_missing(num_tokens, blocks.first_entries, blocks.tables)
 
     def take_hits(self, blocks: SequenceBlocks, prefix: CachedPrefix) -> None:
-        """Begins empty tables with cached blocks. Those of a tail are the request's alone from now
-        on: it writes to them."""
+        """Begins empty tables with cached blocks. Blocks of a tail lose their keys, because the
+        request writes to them."""
         if blocks.num_held or any(blocks.first_entries):
-            raise IntegrityError("hits can only begin a block table")
+            raise IntegrityError("take_hits needs empty block tables")
         for table, block_ids in zip(blocks.tables, prefix.tables, strict=True):
             self.pool.hold(block_ids)
             table.extend(block_ids)
         self.pool.hold(prefix.tail)
-        for table, block_id in zip(blocks.tables, prefix.tail, strict=False):  # if there is one
+        for table, block_id in zip(blocks.tables, prefix.tail, strict=False):  # may be empty
             self.pool.unregister(block_id)
             table.append(block_id)
         blocks.first_entries = prefix.first_entries
@@ -142,10 +143,10 @@ class KVCacheManager:
         num_computed_tokens: int,
         num_tokens: int,
     ) -> list[list[int]] | None:
-        """Makes room for the first `num_tokens` of a request and offers their full blocks to the
-        prefix cache, as far as `token_ids` are known. What the tokens behind `num_computed_tokens`
-        do not see is given back first. Returns the blocks appended to each table, [] where there
-        are none; None, with no further change, if too few are free."""
+        """Allocates blocks for the first `num_tokens` of a request and registers their full blocks
+        in the prefix cache, as far as `token_ids` are known. Blocks that no token after
+        `num_computed_tokens` attends to are released first. Returns the blocks appended to each
+        table, [] if none is needed; None, with no further change, if too few are free."""
         self.offer(blocks, token_ids, num_computed_tokens)
         self._give_back_unseen(blocks, num_computed_tokens)
         missing = self._num_to_add(blocks, num_tokens)
@@ -162,24 +163,24 @@ class KVCacheManager:
         return added
 
     def offer(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int) -> None:
-        """Offers the full blocks of the first `num_tokens` to the prefix cache, as far as
+        """Registers the full blocks of the first `num_tokens` in the prefix cache, as far as
         `token_ids` are known."""
         num_full = min(num_tokens, len(token_ids)) // self.block_size
         if self.enable_caching and num_full > blocks.num_registered:
             self._register(blocks, token_ids, num_full)
 
     def withdraw(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Takes back the keys of blocks that lie beyond `num_computed_tokens`: they hold nothing.
-        The request keeps its blocks."""
+        """Removes the keys of blocks beyond `num_computed_tokens`, whose K/V is not computed. The
+        request keeps its blocks."""
         num_valid = num_computed_tokens // self.block_size
         for entry in range(num_valid, blocks.num_registered):
             self._withdraw(blocks, entry)
         blocks.num_registered = min(blocks.num_registered, num_valid)
 
     def free(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Gives everything back, the tail first, so that it is reused before the beginning.
+        """Releases all blocks, the last ones first, so that they are reused before the first ones.
 
-        Blocks that lie beyond `num_computed_tokens` hold nothing and lose their keys.
+        Blocks beyond `num_computed_tokens` are not computed and lose their keys.
         """
         self.withdraw(blocks, num_computed_tokens)
         self.pool.release(blocks.tail_first())
@@ -203,8 +204,8 @@ class KVCacheManager:
         return blocks.keys[:num_entries]
 
     def reserve(self, prefix: CachedPrefix, keys: Sequence[BlockKey]) -> Reservation:
-        """Holds the blocks of a prefix, and new ones for these keys. The caller has checked that so
-        many are free."""
+        """Holds the blocks of a prefix, and allocates a block for each key. The caller has checked
+        that enough blocks are free."""
         before = [block_id for table in prefix.tables for block_id in table]
         self.pool.hold(before)
         new = self.pool.allocate(len(keys))
@@ -219,9 +220,9 @@ class KVCacheManager:
         blocks: SequenceBlocks,
         token_ids: Sequence[int],
     ) -> None:
-        """The blocks of these keys hold K/V of a request's tokens: they are in the prefix cache
-        from now on. All blocks are given back, those of later keys first, so that they are reused
-        before."""
+        """Registers the blocks of the `written` keys, which hold K/V of a request's tokens now, and
+        releases all blocks of the reservation. Blocks of later keys are released first, so that
+        they are reused first."""
         new = [key for key in written if self.pool.register(reservation.block_ids[key], key)]
         if self.pool.events is not None and new:
             entry_of = {key: entry for entry, key in enumerate(blocks.keys)}
@@ -232,7 +233,7 @@ class KVCacheManager:
         self._reservations.remove(reservation)
 
     def reset_prefix_cache(self) -> bool:
-        """Drops every cached block. False, without any change, while a request holds blocks."""
+        """Drops every cached block. Returns False and changes nothing while blocks are held."""
         return self.pool.forget_cached()
 
     def check_integrity(self) -> None:
@@ -243,7 +244,7 @@ class KVCacheManager:
         check_tables(self.pool, self.layout, sequences)
 
     def _num_to_add(self, blocks: SequenceBlocks, num_tokens: int) -> list[int]:
-        """For each group, by how many entries its table grows for `num_tokens`."""
+        """For each group, the number of entries that its table needs more for `num_tokens`."""
         return [
             max(0, group.num_entries(num_tokens, self.block_size) - first - len(table))
             for group, first, table in zip(
@@ -261,7 +262,7 @@ class KVCacheManager:
         )
 
     def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Releases the blocks that the next token does not see: no later token sees them."""
+        """Releases the blocks that neither the next token nor any later one attends to."""
         for index, group in self._releasing:
             first = group.first_entry(num_computed_tokens, self.block_size)
             count = first - blocks.first_entries[index]
@@ -272,8 +273,8 @@ class KVCacheManager:
                 blocks.first_entries[index] = first
 
     def _next_due(self, blocks: SequenceBlocks, num_tokens: int) -> int:
-        """The number of tokens with which a block begins, is filled, or is seen no longer; the next
-        one while the tokens of a full block are not all known."""
+        """The next number of tokens at which a block begins, is filled, or can be released. While
+        not all tokens of a full block are known, it is the next token."""
         size = self.block_size
         due = -(-num_tokens // size) * size
         if due == num_tokens or (

@@ -1,4 +1,5 @@
-"""Finds the longest cached prefix of a request: every group must have what the next token reads.
+"""Finds the longest cached prefix of a request. Every group must have the blocks that the token
+after the prefix attends to.
 
 Called by `KVCacheManager`. No side effect.
 """
@@ -36,5 +37,5 @@ def _blocks(pool: BlockPool, index: int, keys: Sequence[bytes]) -> list[int]:
     found = [pool.lookup((index, key)) for key in keys]
     blocks = [block_id for block_id in found if block_id is not None]
     if len(blocks) < len(found):
-        raise IntegrityError(f"group {index} misses blocks of the prefix that it was asked about")
+        raise IntegrityError(f"group {index} lacks blocks of a cached prefix")
     return blocks

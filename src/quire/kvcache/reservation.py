@@ -1,4 +1,4 @@
-"""`Reservation`: blocks that are held for K/V that comes from elsewhere than a step."""
+"""`Reservation`: blocks that are held for K/V that is loaded, not computed by a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from quire.kvcache.block_pool import BlockKey
 
 @dataclass(eq=False, slots=True)
 class Reservation:
-    """Made, completed and given back by `KVCacheManager`. No request has its blocks."""
+    """Created, completed and released by `KVCacheManager`. Its blocks are in no block table."""
 
     block_ids: dict[BlockKey, int]
-    """The blocks to be written, by the key that each will have."""
+    """The blocks to write, by the key that each will get."""
     prefix: list[int] = field(default_factory=list)
     """Cached blocks before them, which must not be reused meanwhile."""
 
     @property
     def held(self) -> list[int]:
-        """Every block that it holds."""
+        """All blocks of the reservation."""
         return [*self.prefix, *self.block_ids.values()]

@@ -13,8 +13,8 @@ class SequenceBlocks:
     """A block table for each group of layers.
 
     In group g, position p is in block `tables[g][p // block_size - first_entries[g]]`. Entries
-    before `first_entries[g]` are released: no later token sees them. Keys are added as tokens come
-    and stay valid after a preemption, because they depend on the tokens alone.
+    before `first_entries[g]` are released: no later token attends to them. Keys are added as tokens
+    arrive and stay valid after a preemption, because they depend on the tokens alone.
     """
 
     __slots__ = (
@@ -31,14 +31,15 @@ class SequenceBlocks:
     ) -> None:
         self.root = root
         self.namespace = root if namespace is None else namespace
-        """The root of all that belongs to the same model and tenant."""
+        """Root hash of the model and tenant."""
         self.cache_salt = cache_salt
-        """What is in `root`, for those who are told of blocks."""
+        """Salt mixed into `root`; reported in KV events."""
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.first_entries = [0] * num_groups
         self.keys: list[bytes] = []
         self.num_registered = 0
-        """Leading entries whose blocks were registered in the prefix cache, or came from it."""
+        """Number of leading entries whose blocks were registered in the prefix cache, or came from
+        it."""
         self.due = 0
         """A step that ends with fewer tokens than this does not change the tables."""
 
@@ -64,15 +65,14 @@ class SequenceBlocks:
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """Cached blocks with which a request's tables can begin. It holds no references."""
+    """Cached blocks with which a request's tables can begin. It does not hold references."""
 
     num_entries: int
-    """Entries of each table, including those that a window does not see."""
+    """Entries of each table, including those outside a sliding window."""
     tables: list[list[int]]
-    """For each group, the blocks that a token after the prefix sees: those of the last entries."""
+    """For each group, the blocks that a token after the prefix attends to: the last entries."""
     tail: list[int] = field(default_factory=list)
-    """For each group, the block of the tokens behind these, which is not full; empty: none is
-    cached."""
+    """For each group, the block that follows and is not full (`Tail`); empty if none is cached."""
     num_tail_tokens: int = 0
 
     def num_tokens(self, block_size: int) -> int:

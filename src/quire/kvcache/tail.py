@@ -1,8 +1,8 @@
-"""`Tail`: the tokens behind the full blocks of a prompt, up to the last token but one.
+"""`Tail`: the tokens after the full blocks of a prompt, without the last token.
 
-The last token's logits must be computed in any case. An engine that gets a tail's K/V from another
-one computes nothing else. The block of a tail is not full: whoever starts with it writes to it, so
-that it is no one else's any more.
+The last token must be computed in any case, for its logits. An engine that gets a tail's K/V from
+another engine computes nothing else. The block of a tail is not full: a request that starts with it
+writes to it, so the block is removed from the prefix cache then.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from quire.kvcache.hashing import hash_block
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A tail by its name. Every group of layers has a block of it."""
+    """Identifies a tail. Every layer group has one block for it."""
 
     digest: bytes
-    """The hash of all tokens up to its end. It has fewer tokens than a block behind the same
-    parent, so that it is no block's key."""
+    """Hash of all tokens up to its end. It never equals the key of a full block, because it hashes
+    fewer tokens after the same parent."""
     num_tokens: int
-    """At least 1, and fewer than a block has."""
+    """At least 1, and less than the block size."""
 
     def key(self, group: int) -> BlockKey:
-        """Of the block of a group in the pool. Nobody is told of blocks with such a key."""
+        """Key of the tail's block of a group in the pool. No KV events are sent for such blocks."""
         return ~group, self.digest
 
     def cached(self, pool: BlockPool, num_groups: int) -> list[int]:
-        """The block of each group; nothing unless the pool has them all."""
+        """The block of each group; empty unless the pool has all of them."""
         found = [pool.lookup(self.key(group)) for group in range(num_groups)]
         return [block_id for block_id in found if block_id is not None] if None not in found else []
 
 
 def tail_of(parent: bytes, token_ids: Sequence[int], num_tokens: int, size: int) -> Tail | None:
-    """The tail of the first `num_tokens` tokens. `parent`: the key of their last full block, or the
-    root. `size`: tokens of a block. None: nothing is behind their full blocks but the last one."""
+    """The tail of the first `num_tokens` tokens. `parent`: key of their last full block, or the
+    root; `size`: tokens per block. None: at most the last token follows their full blocks."""
     end = num_tokens - 1
     begin = end // size * size
     if begin == end:

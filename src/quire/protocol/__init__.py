@@ -1,4 +1,4 @@
-"""The messages between engine parts."""
+"""The messages between the parts of the engine."""
 
 from quire.protocol.messages import (
     EngineCoreOutput,

@@ -1,4 +1,4 @@
-"""What the engine tells of K/V that it keeps and drops: vLLM's KV events, in its wire form.
+"""KV events: which K/V blocks the engine stores and drops, in vLLM's wire format.
 
 A batch is a msgpack array, `[timestamp, [event, ...], data-parallel rank]`; an event is a map whose
 `type` is the name of its class. Fields with their defaults are left out.
@@ -14,41 +14,41 @@ BlockHash = int | bytes
 """The low 64 bits of a block's key, or all of its 32 bytes."""
 
 POOL, MEMORY, STORAGE = "GPU", "CPU", "STORAGE"
-"""vLLM's names of media: where the model computes, memory beside it, and all others."""
+"""vLLM's names of storage media: the block pool, other memory, and all other storage."""
 
 
 class KVEvent(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
-    """One of the events."""
+    """Base class of the events."""
 
 
 class BlockStored(KVEvent):
-    """Blocks, each of them behind the one before, can be used again."""
+    """Consecutive blocks of a prompt were stored and can be reused."""
 
     block_hashes: list[BlockHash]
     parent_block_hash: BlockHash | None
-    """Of the block before the first one; None: they begin a prompt, or it is not told."""
+    """Hash of the block before the first one; None at the start of a prompt, or if not reported."""
     token_ids: list[int]
-    """Of all the blocks; none where only the last block of a chunk is named."""
+    """Token ids of all blocks; empty if the event names only the last block of a chunk."""
     block_size: int
-    """Tokens of a block; 0 where there are no token ids."""
+    """Tokens per block; 0 if there are no token ids."""
     lora_id: int | None
     medium: str | None
     lora_name: str | None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash depends on besides tokens: the salt, for the first block."""
+    """For each block, what its hash depends on besides tokens: the first block has the salt."""
     group_idx: int | None = None
-    """The group of layers."""
+    """Index of the layer group."""
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
-    """`LOCAL`, or `REMOTE` for a place that several machines share."""
+    """`LOCAL`, or `REMOTE` for storage that several machines share."""
     ownership: str | None = None
-    """The tier of the KV store."""
+    """Name of the tier of the KV store."""
     session_id: str | None = None
 
 
 class BlockRemoved(KVEvent):
-    """Blocks cannot be used again."""
+    """Blocks were dropped and cannot be reused."""
 
     block_hashes: list[BlockHash]
     medium: str | None
@@ -58,11 +58,11 @@ class BlockRemoved(KVEvent):
 
 
 class AllBlocksCleared(KVEvent):
-    """The block pool has no block any more that can be used again."""
+    """The block pool has dropped all reusable blocks."""
 
 
 class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """What happened at one time."""
+    """Events that are sent together."""
 
     ts: float
     """Seconds since the epoch."""
@@ -70,6 +70,6 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False
     data_parallel_rank: int | None = None
 
 
-def told_hash(digest: bytes, *, as_int: bool) -> BlockHash:
-    """A block's key as events have it."""
+def event_hash(digest: bytes, *, as_int: bool) -> BlockHash:
+    """The hash in events of a block's key."""
     return int.from_bytes(digest[-8:], "big") if as_int else digest

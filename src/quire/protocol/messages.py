@@ -5,8 +5,8 @@
     StepResult          ModelRunner -> Executor -> Scheduler
     EngineCoreOutputs   EngineCore -> OutputProcessor
 
-msgspec structs, so that each crosses a process border unchanged (msgpack, no pickle).
-They carry plain lists and numbers; nothing here computes.
+They are msgspec structs, so that they can be sent to other processes unchanged (msgpack, no
+pickle), and contain only plain lists and numbers.
 """
 
 from __future__ import annotations
@@ -22,89 +22,89 @@ FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
 
 class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A validated request: token ids in, everything defaulted, nothing left to resolve."""
+    """A validated request: token ids, and parameters with all defaults filled in."""
 
     request_id: str
-    """Internal and unique; what the user sees is the front end's business."""
+    """Internal unique id; the front end maps it to the id that the user sees."""
     prompt_token_ids: list[int]
     num_reply_tokens: int = 0
-    """The last tokens of the prompt that a reply began with: a beam's. A grammar takes them in."""
+    """Number of tokens at the end of the prompt that belong to the reply (in beam search). A
+    grammar must accept them first."""
     sampling_params: SamplingParams
     """`max_tokens` is a number here and `seed` is set."""
     arrival_time: float
     """Seconds since the epoch."""
     stop_token_ids: list[int] = []
-    """Ends the request when sampled: EOS ids (unless ignored) and the user's own."""
+    """Token ids that end the request when sampled: EOS ids (unless ignored) and the user's."""
     eos_token_ids: list[int] = []
     """The subset of `stop_token_ids` whose `stop_reason` is reported as None."""
     banned_token_ids: list[int] = []
-    """Forbidden until `min_tokens` are generated: what ends a request, and all EOS ids even if they
-    are ignored."""
+    """Token ids that are forbidden until `min_tokens` are generated: `stop_token_ids`, and all EOS
+    ids even if they are ignored."""
     reasoning: ReasoningTokens | None = None
-    """The marks of reasoning, if a grammar or a budget depends on them."""
+    """Tokens that mark reasoning, if a grammar or a budget depends on them."""
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
     hands_off: bool = False
-    """Another engine goes on with the prompt: it is told the name of its K/V."""
+    """Whether another engine continues after the prompt; it gets `kv_name` of the output."""
     awaited_kv: str | None = None
-    """Another engine computes the prompt, and stores its K/V under this name (`kv_name` of its
-    output); "" if the name is not known. None: nobody does."""
+    """Name under which another engine, which computes the prompt, stores its K/V (`kv_name` of its
+    output); "" if the name is unknown. None: no other engine computes the prompt."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker must learn of a request it does not hold: a new or a preempted one."""
+    """State of a new or preempted request that the worker does not hold."""
 
     request_id: str
     token_ids: list[int]
-    """All tokens so far: the prompt, then what was generated before a preemption."""
+    """All tokens so far: the prompt, then tokens that were generated before a preemption."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
     block_ids: list[list[int]]
-    """A block table for each group of layers."""
+    """A block table for each layer group."""
     first_entries: list[int]
-    """Where each of them begins: no token from now on sees the entries before."""
+    """First entry of each table; no later token attends to the entries before it."""
     num_computed_tokens: int
-    """Tokens whose K/V is in these blocks already (prefix hits)."""
+    """Number of tokens whose K/V is already in these blocks (prefix hits)."""
     banned_token_ids: list[int] = []
     reasoning: ReasoningTokens | None = None
-    """Both as in `EngineCoreRequest`."""
+    """`banned_token_ids` and `reasoning` are as in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):
-    """One step's work. `request_ids` and `num_scheduled_tokens` run in parallel.
+    """One step's work. `request_ids` and `num_scheduled_tokens` are parallel.
 
-    A plan may be made before the results of earlier ones are known, so it names no tokens but
-    those of requests that it starts: the worker feeds each other one the tokens that it was
-    started with, then those that the steps before have chosen.
+    A plan may be made before the results of earlier plans are known, so it contains token ids only
+    of requests that it starts. For other requests, the worker uses the tokens that they were
+    started with, then the tokens that earlier steps sampled.
     """
 
     request_ids: list[str]
     num_scheduled_tokens: list[int]
     started: dict[str, ScheduledRequest]
-    """The members of `request_ids` that the worker does not hold."""
+    """Requests of `request_ids` that the worker does not hold yet."""
     new_block_ids: dict[str, list[list[int]]]
-    """Blocks appended to each table of requests that the worker holds already."""
+    """Blocks appended to each table of requests that the worker already holds."""
     released_request_ids: list[str]
-    """Finished, aborted or preempted since the last plan: forget their rows, before all else.
-    An id may be unknown, where an earlier plan that named it was not computed."""
+    """Requests that were finished, aborted or preempted since the last plan. The worker releases
+    their rows first. An id may be unknown if an earlier plan with it was not computed."""
     structured_output_request_ids: list[str] = []
-    """Those with a grammar whose next token the step chooses."""
+    """Requests with a grammar whose next token the step samples."""
     grammar_bitmask: list[bytes] = []
-    """For each of these, the tokens that its grammar allows: little-endian words of 32 bits, of
-    which bit t % 32 of word t // 32 is set for token t. A request with draft tokens has further
-    masks, one after each of them."""
+    """For each of these, the tokens that its grammar allows, as little-endian 32-bit words: bit
+    t % 32 of word t // 32 is set if token t is allowed. A request with draft tokens has one more
+    mask after each of them."""
     forced_token_ids: dict[str, list[int]] = {}
-    """Tokens that follow those that the worker knows of a request: its grammar allowed no others,
-    so that no step has chosen them."""
+    """Tokens to append to requests: their grammar allowed no others, so no step sampled them."""
     draft_token_ids: dict[str, list[int]] = {}
-    """Guesses of the next tokens of requests whose next token the step chooses. They count in
-    `num_scheduled_tokens`. The step chooses a token after each of them too; tokens are kept up to
-    the first that differs from its guess."""
+    """Draft tokens of requests whose next token the step samples. They are included in
+    `num_scheduled_tokens`. The step also samples a token after each of them, and keeps sampled
+    tokens up to the first that differs from its draft token."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
-        """T of the step."""
+        """T, the number of tokens of the step."""
         return sum(self.num_scheduled_tokens)
 
 
@@ -114,67 +114,66 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     token_ids: list[int]
     logprobs: list[float]
     ranks: list[int]
-    """1 is the most likely token of the vocabulary."""
+    """Rank in the vocabulary; 1 is the most likely token."""
 
 
 class PromptChunkLogprobs(msgspec.Struct, array_like=True):
-    """Log-probabilities of the prompt tokens that the tokens of one chunk predict."""
+    """Log-probabilities of prompt tokens that one chunk predicts."""
 
     first: int
-    """Place of the first of them in the prompt; at least 1."""
+    """Position of the first of them in the prompt; at least 1."""
     positions: list[TokenLogprobs]
 
 
 class StepResult(msgspec.Struct, kw_only=True):
-    """What a step produced, parallel to the plan's `request_ids`."""
+    """Result of a step, parallel to the plan's `request_ids`."""
 
     sampled_token_ids: list[list[int]]
-    """Empty for a request whose prompt is not finished yet; else one token and one more for each
-    draft token that was right, in order of position."""
+    """Empty for a request whose prompt is not finished yet; otherwise one token, and one more for
+    each accepted draft token, in order of position."""
     logprobs: dict[str, list[TokenLogprobs]] = {}
-    """For the requests that asked, one entry per sampled token."""
+    """One entry per sampled token, for requests that asked for them."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
-    """For the requests that asked, of the prompt tokens that the step's tokens predict."""
+    """Of the prompt tokens that the step predicts, for requests that asked for them."""
     failures: dict[str, str] = {}
-    """Requests that cannot go on, and why: nothing else here is theirs."""
+    """Error messages of requests that failed; the other fields contain nothing of them."""
     unmet: list[str] = []
-    """Those of them whose own fields leave nothing to choose."""
+    """Failed requests whose own parameters allow no token."""
 
 
 class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one request gained in one step."""
+    """Output of one request in one step."""
 
     request_id: str
     new_token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: PromptChunkLogprobs | None = None
-    """Come piece by piece before the first token; a preemption may repeat some, unchanged."""
+    """Sent in pieces before the first token; after a preemption some are repeated, unchanged."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    """The stop token that ended it, or `repetition_detected`; None for EOS and all other ends."""
+    """The stop token that ended it, or `repetition_detected`; None for EOS and other reasons."""
     num_cached_tokens: int = 0
-    """Prompt tokens that a prefix hit saved."""
+    """Number of prompt tokens that were not computed because of a prefix hit."""
     loaded_tokens: dict[str, int] = {}
-    """Those of them whose K/V came from the KV store, by tier."""
+    """Number of these whose K/V came from the KV store, by tier."""
     num_preemptions: int = 0
     scheduled_time: float | None = None
-    """Seconds since the epoch when it first ran."""
+    """Time when it first ran, in seconds since the epoch."""
     kv_name: str | None = None
-    """The key of the last block of the prompt that another engine needs, in hex digits, where it is
-    stored for one."""
+    """Key of the last block of the prompt, in hex digits, if it was stored for another engine."""
     error: str | None = None
-    """Why, when `finish_reason` is `error`."""
+    """Error message if `finish_reason` is `error`."""
     is_unmet: bool = False
-    """The error is one of the request's own fields: nothing failed."""
+    """Whether the request's own parameters caused the error, not a failure."""
 
 
 class KVStoreStats(msgspec.Struct, kw_only=True):
-    """What happened in the KV store since the engine's start, and what its tiers hold."""
+    """Counts of the KV store since the engine's start, and the contents of its tiers."""
 
     sums: dict[str, dict[str, float]]
-    """By name, then by tier or reason."""
+    """Totals by name, then by tier or reason."""
     usage: dict[str, tuple[int, int]]
-    """Chunks and bytes, by tier."""
+    """Number of chunks and bytes, by tier."""
 
 
 class SpeculationStats(msgspec.Struct, kw_only=True):
@@ -204,19 +203,19 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     num_running: int
     num_waiting: int
     kv_cache_usage: float
-    """Share of the blocks that hold a running request's tokens, 0 to 1."""
+    """Share of the blocks that requests hold, 0 to 1."""
     num_prefix_queried_tokens: int = 0
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0
-    """These three count since the last snapshot."""
+    """The last three fields count since the previous snapshot."""
     speculation: SpeculationStats | None = None
-    """None if no drafts were checked."""
+    """None if no draft tokens were checked."""
     kv_store: KVStoreStats | None = None
-    """Now and then, where there is a store."""
+    """Set from time to time, if there is a KV store."""
 
 
 class EngineCoreOutputs(msgspec.Struct, kw_only=True):
-    """Everything one step tells the front ends."""
+    """Everything that one step sends to the front ends."""
 
     outputs: list[EngineCoreOutput]
     stats: SchedulerStats | None = None

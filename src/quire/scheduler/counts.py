@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counts:
-    """Reset with every snapshot that `SchedulerStats` carries away."""
+    """Reset whenever `RequestStates.take_stats` copies them to a `SchedulerStats`."""
 
     num_preemptions: int = 0
     num_queried_tokens: int = 0

@@ -1,6 +1,6 @@
-"""`PlanInFlight`: a plan that was made and whose result is not collected, with its requests.
+"""`PlanInFlight`: a plan whose result is not collected yet, together with its requests.
 
-Made and kept by the scheduler; no executor sees it.
+Created and kept by the scheduler; executors never see it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from quire.scheduler.request import Request
 
 
 class PlanInFlight:
-    """Requests are added to its plan one by one; then it is complete, and changes no more.
+    """Requests are added to its plan one by one; after `complete` the plan does not change.
 
-    It names the requests themselves, as an id may be another request's by the time the result
-    comes.
+    It refers to `Request` objects, because by the time the result arrives, an id may belong to
+    another request.
     """
 
     __slots__ = ("_counts", "budget", "plan", "requests")
@@ -36,8 +36,8 @@ class PlanInFlight:
         self._counts = self.plan.num_scheduled_tokens
 
     def add(self, request: Request, count: int) -> None:
-        """Plans the next `count` tokens of a request, and counts them as computed; those that it
-        does not have yet are its draft tokens."""
+        """Plans the next `count` tokens of a request and counts them as computed. Tokens beyond
+        `num_tokens` are its draft tokens."""
         end = request.num_computed_tokens + count
         if request.draft_token_ids:
             drafts = request.draft_token_ids[: max(0, end - request.num_tokens)]
@@ -56,8 +56,8 @@ class PlanInFlight:
             self._add_grammar(request, is_generating=is_generating)
 
     def _add_grammar(self, request: Request, *, is_generating: bool) -> None:
-        """What the worker needs for a request's grammar; `is_generating`: its next token is chosen
-        in the step."""
+        """Adds what the worker needs for the request's grammar. `is_generating`: the step samples
+        its next token."""
         plan = self.plan
         if is_generating:
             plan.structured_output_request_ids.append(request.request_id)
@@ -66,7 +66,8 @@ class PlanInFlight:
             request.forced_token_ids = []
 
     def complete(self, released_request_ids: list[str]) -> None:
-        """All requests are added, and the worker is to forget others before."""
+        """Completes the plan after all requests were added. `released_request_ids`: requests that
+        the worker must forget before the step."""
         plan = self.plan
         plan.released_request_ids = released_request_ids
         plan.request_ids = [request.request_id for request in self.requests]
@@ -74,7 +75,7 @@ class PlanInFlight:
     def start(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request that the worker does not know."""
         blocks = request.blocks
-        request.forced_token_ids = []  # all of its tokens are named here
+        request.forced_token_ids = []  # token_ids below includes them
         request.draft_token_ids = []
         self.plan.started[request.request_id] = ScheduledRequest(
             request_id=request.request_id,
@@ -90,8 +91,9 @@ class PlanInFlight:
         self.add(request, count)
 
     def settle(self, request: Request, count: int, num_sampled: int) -> int:
-        """The result of the plan is known, of which a request had `count` tokens: takes those back
-        that were wrong guesses. Returns how many are computed."""
+        """Takes back the draft tokens that the step rejected. `count`: tokens of the request in
+        this plan; `num_sampled`: tokens that the step sampled for it. Returns how many of the
+        `count` tokens are computed."""
         if request.num_drafts_in_flight:
             num_wrong = request.num_drafts_in_flight - max(0, num_sampled - 1)
             request.num_drafts_in_flight = 0
@@ -100,5 +102,5 @@ class PlanInFlight:
         return count
 
     def started(self) -> list[Request]:
-        """Those of its requests that the plan starts."""
+        """The requests that this plan starts."""
         return [one for one in self.requests if one.request_id in self.plan.started]

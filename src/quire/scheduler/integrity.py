@@ -20,7 +20,7 @@ def check_states(
     num_preempted = sum(not request.is_finished for request in states.leaving)
     num_waiting = len(states.waiting) + states.num_idle
     if len(running) + num_waiting + num_preempted != len(requests):
-        raise IntegrityError("running, waiting and held do not add up to the requests there are")
+        raise IntegrityError("running, waiting and held requests do not add up to all requests")
     if any(one.status is RequestStatus.WAITING_FOR_FSM for one in (*running, *states.waiting)):
         raise IntegrityError("a request that waits for its grammar may start")
     if running != sorted(running, key=lambda request: request.sort_key):
@@ -33,7 +33,7 @@ def check_states(
     if any(
         one.status is not RequestStatus.RUNNING and one not in states.leaving for one in num_plans
     ):
-        raise IntegrityError("a plan in flight has a request that waits or is gone")
+        raise IntegrityError("a plan in flight has a request that waits or is unknown")
     for request in requests:
         _check_progress(request)
         if request in num_plans or request.status is RequestStatus.RUNNING:
@@ -44,22 +44,23 @@ def check_states(
 
 def _check_progress(request: Request) -> None:
     if request.num_tokens != len(request.token_ids):
-        raise IntegrityError(f"{request.request_id} has miscounted its tokens")
+        raise IntegrityError(f"{request.request_id} has a wrong num_tokens")
     if request.num_collected_tokens >= request.num_tokens:
         raise IntegrityError(f"{request.request_id} has nothing left to compute")
     if request.num_collected_tokens > request.num_computed_tokens:
-        raise IntegrityError(f"{request.request_id} has results of what was not planned")
+        raise IntegrityError(f"{request.request_id} has more collected than planned tokens")
     if request.has_grammar and request.num_computed_tokens > request.num_tokens:
         raise IntegrityError(f"{request.request_id} is planned before its grammar knows its tokens")
     if request.awaits_mask and (not request.has_grammar or request.num_plans_in_flight):
-        raise IntegrityError(f"{request.request_id} is planned before its mask is there")
+        raise IntegrityError(f"{request.request_id} is planned before its mask is computed")
     is_ahead = request.num_computed_tokens > request.num_collected_tokens
     if is_ahead != (request.num_plans_in_flight > 0):
-        raise IntegrityError(f"{request.request_id} is planned, and no plan has it")
+        raise IntegrityError(f"{request.request_id} has planned tokens but is in no plan in flight")
 
 
 def _check_seen(request: Request, kv: KVCacheManager) -> None:
-    """Of each group the request holds what its next token sees, and no more than was counted on."""
+    """In every layer group, the request must hold the blocks that its next token attends to, and
+    no more than `most_blocks`."""
     blocks = request.blocks
     for group, first, table in zip(
         kv.layout.groups, blocks.first_entries, blocks.tables, strict=True

@@ -1,6 +1,6 @@
-"""`RequestQueue` and the policies: who is next among the waiting. They order, and decide nothing.
+"""`RequestQueue` and the scheduling policies: the order in which waiting requests are admitted.
 
-Called by the scheduler's one admission loop.
+Used by the one admission loop in `StepPlanner`, which decides whether a request is admitted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from quire.protocol import EngineCoreRequest
 from quire.scheduler.request import Request
 
 SortKey = Callable[[EngineCoreRequest, int], tuple[float, ...]]
-"""From a message and its number in order of arrival; smaller runs earlier, no two are equal."""
+"""Sort key of a request, from its message and its arrival number. Smaller keys run earlier; no two
+keys are equal."""
 
 
 def first_come(_message: EngineCoreRequest, number: int) -> tuple[float, ...]:
@@ -30,10 +31,10 @@ POLICIES: dict[SchedulingPolicy, SortKey] = {"fcfs": first_come, "priority": by_
 
 
 class RequestQueue:
-    """Waiting requests in order of `sort_key`; a preempted one returns to its old place.
+    """Waiting requests in order of `sort_key`; a preempted request returns to its old place.
 
-    A heap, with removal by forgetting: an aborted request is dropped when it surfaces, so
-    that a thousand aborts in a long queue cost no more than they should.
+    A heap with lazy removal: an entry of an aborted request is dropped when it reaches the top,
+    so that removing a request from a long queue takes O(1) time on average.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class RequestQueue:
         return len(self._members)
 
     def __iter__(self) -> Iterator[Request]:
-        """All members, in no order."""
+        """All members, in no particular order."""
         return iter(self._members.values())
 
     def push(self, request: Request) -> None:
@@ -66,7 +67,7 @@ class RequestQueue:
         return request
 
     def remove(self, request: Request) -> None:
-        """Removes a member, wherever it is."""
+        """Removes a member from any place in the queue."""
         del self._members[request.request_id]
         if len(self._heap) > 2 * len(self._members) + 64:
             self._heap = [(member.sort_key, member) for member in self._members.values()]

@@ -1,6 +1,6 @@
-"""Whether a request's output repeats itself at its end, so that it need not go on.
+"""Detects output that ends in a repeated pattern, so that the request can stop.
 
-Called by `Request` for those that ask for it.
+Called by `Request` if its sampling parameters ask for repetition detection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def is_repeating(token_ids: list[int], num_output: int, params: RepetitionDetect
     for size in range(max(params.min_pattern_size, 1), longest + 1):
         if token_ids[-1] != token_ids[-1 - size]:
             continue
-        # Copies of a pattern: every token is the one a pattern before it.
+        # Copies of a pattern: each token equals the token `size` places before it.
         span = size * params.min_count
         if token_ids[-span + size :] == token_ids[-span:-size]:
             return True

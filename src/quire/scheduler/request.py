@@ -6,7 +6,7 @@
                         v
            WAITING_FOR_REMOTE_KVS
 
-There is no prefill and no decode state: a running request has `num_computed_tokens`, and
+There are no separate prefill and decode states: a running request has `num_computed_tokens`, and
 each step lets it catch up with `num_tokens`.
 """
 
@@ -28,11 +28,11 @@ class RequestStatus(IntEnum):
 
     WAITING = 0
     WAITING_FOR_FSM = 1
-    """Its grammar is being compiled, or its next mask made; until then it cannot start."""
+    """It cannot start until its grammar is compiled, or its next mask is computed."""
     PREEMPTED = 2
     """Waiting again: its blocks were taken back, its tokens are kept."""
     WAITING_FOR_REMOTE_KVS = 3
-    """K/V of its tokens is being looked for, or loaded."""
+    """K/V of its tokens is being looked up or loaded."""
     RUNNING = 4
     FINISHED_STOPPED = 5
     FINISHED_LENGTH = 6
@@ -54,9 +54,9 @@ class Request:
     """Tokens, progress and limits of one request. Owned by the scheduler.
 
     Invariants: `num_tokens == len(token_ids)`, and `num_collected_tokens <= num_computed_tokens`.
-    While no plan in flight has the request the two are equal and less than `num_tokens`: the last
-    token's K/V is never there yet. Plans in flight may run ahead: then each step behind
-    `num_tokens` computes the token that the step before it has chosen.
+    While no plan in flight has the request, the two are equal and less than `num_tokens`: the K/V
+    of the last token is not computed yet. Plans in flight may run ahead of `num_tokens`: each such
+    step computes the token that the step before it sampled.
     """
 
     __slots__ = (
@@ -87,34 +87,34 @@ class Request:
         self.blocks = blocks
         self.cache_salt = message.cache_salt
         self.number = number
-        """How many arrived before it."""
+        """Number of requests that arrived before it."""
         self.sort_key = sort_key
         """Smaller runs earlier."""
         self.has_grammar = params.structured_outputs is not None
-        """Whether its next token depends on a grammar, and so on knowing all tokens before."""
+        """Whether a grammar restricts its next token, so that all earlier tokens must be known."""
         self.awaits_mask = self.has_grammar
-        """Whether it is not known yet what it may choose next; a running request sits out."""
+        """Whether the mask of its next token is not computed yet; a running request skips steps."""
         self.status = RequestStatus.WAITING_FOR_FSM if self.has_grammar else RequestStatus.WAITING
         self.token_ids = list(message.prompt_token_ids)
-        """The prompt, then what was generated."""
+        """The prompt, followed by the generated tokens."""
         self.forced_token_ids: list[int] = []
-        """The last of these, where its grammar allowed no others and no plan names them yet."""
+        """The last of `token_ids`, if the grammar forced them and no plan contains them yet."""
         self.draft_token_ids: list[int] = []
-        """Guesses of the tokens that come next; a plan takes them."""
+        """Proposed next tokens; the next plan takes them."""
         self.num_drafts_in_flight = 0
-        """Of the tokens that are planned, the last ones, which may turn out to be wrong. Until that
-        is known no plan goes on from them."""
+        """Number of draft tokens at the end of the planned tokens. Until the step has accepted or
+        rejected them, no further plan continues the request."""
         self.num_tokens = num_prompt
         self.num_prompt_tokens = num_prompt
         self.is_generating = False
-        """Whether all tokens that it was started with are planned: each further step gives it new
-        ones."""
+        """Whether all tokens known at its start are planned, so that each further step
+        generates."""
         self.num_computed_tokens = 0
-        """Leading tokens whose K/V is in the cache once every plan in flight is computed."""
+        """Number of leading tokens whose K/V is in the cache once all plans in flight are done."""
         self.num_collected_tokens = 0
-        """Those whose K/V is there now: the results of their steps are collected."""
+        """Number of leading tokens whose K/V is in the cache now: their results are collected."""
         self.num_plans_in_flight = 0
-        """Plans that have the request and whose results are not collected."""
+        """Number of plans in flight that contain the request."""
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.max_total_tokens = num_prompt + min(room, params.max_tokens or room)
@@ -124,32 +124,32 @@ class Request:
         self.banned_token_ids = message.banned_token_ids
         self.reasoning = message.reasoning
         self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
-        if params.prompt_logprobs is not None:  # they come of computing
+        if params.prompt_logprobs is not None:  # only computing the prompt yields them
             self.skip_reading_cache = True
         self.may_load = not self.skip_reading_cache
-        """Whether the KV store may be asked for its prefix before it starts."""
+        """Whether its prefix may be loaded from the KV store before it starts."""
         self.hands_off = message.hands_off
         self.awaited_kv = message.awaited_kv
-        """Both as in the message."""
+        """`hands_off` and `awaited_kv` are as in `EngineCoreRequest`."""
         self.save_due = NEVER_SAVED
-        """With so many computed tokens there is more for the KV store."""
+        """Number of computed tokens at which the next chunk can be saved to the KV store."""
         self.loaded_tokens: dict[str, int] = {}
-        """Cached prompt tokens whose K/V came from the KV store, by tier. Set when the request
-        first runs."""
+        """Number of cached prompt tokens whose K/V came from the KV store, by tier. Final when the
+        request first runs."""
         self.num_saved_chunks = 0
-        """Leading whole chunks that the store was offered."""
+        """Number of leading whole chunks that were offered to the KV store."""
         self.scheduled_time: float | None = None
         self.repetition_detection = params.repetition_detection
         self.stop_reason: int | str | None = None
 
     def count_loaded(self, tier: str, num_tokens: int) -> None:
-        """The KV store has brought K/V of so many tokens of the prompt."""
+        """Counts prompt tokens whose K/V was loaded from a tier of the KV store."""
         if self.scheduled_time is None:
             self.loaded_tokens[tier] = self.loaded_tokens.get(tier, 0) + num_tokens
 
     def limit_loaded_tokens(self, num_cached_tokens: int) -> None:
-        """The request runs for the first time, with so many cached tokens: others of those that
-        were loaded are in blocks that have been reused."""
+        """Limits `loaded_tokens` to the cached tokens with which the request first runs, because
+        blocks that were loaded for it may have been reused since."""
         left = num_cached_tokens
         for tier, num_tokens in self.loaded_tokens.items():
             self.loaded_tokens[tier] = min(num_tokens, left)
@@ -157,12 +157,12 @@ class Request:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the status is final."""
         return self.status >= RequestStatus.FINISHED_STOPPED
 
     @property
     def goes_on(self) -> bool:
-        """Whether another engine computes its prompt, up to the last token but one."""
+        """Whether another engine computes its prompt, except for the last token."""
         return self.awaited_kv is not None
 
     @property
@@ -171,9 +171,9 @@ class Request:
         return self.num_tokens - self.num_prompt_tokens
 
     def append_tokens(self, token_ids: list[int]) -> list[int]:
-        """Takes generated tokens up to the first that ends the request, and sets `status`.
+        """Appends generated tokens up to the first that ends the request, and sets `status`.
 
-        Returns those taken.
+        Returns the tokens that were appended.
         """
         num_before = self.num_tokens
         for token_id in token_ids:
@@ -193,7 +193,8 @@ class Request:
         return token_ids
 
     def _may_stop(self) -> bool:
-        """Before min_tokens no stop token is chosen, except where a grammar allows nothing else."""
+        """Whether a stop token ends the request. Before `min_tokens`, the worker samples a stop
+        token only if a grammar allows nothing else."""
         return self.num_tokens >= self.min_total_tokens or self.has_grammar
 
     def _is_repeating(self) -> bool:

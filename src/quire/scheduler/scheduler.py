@@ -1,7 +1,7 @@
-"""`Scheduler`: plans steps and takes in their results. The first and the third verb of a step.
+"""`Scheduler`: plans steps and processes their results (`schedule` and `update` of each step).
 
-Called by `EngineCore`. Knows requests, blocks and budgets; no tensor, no text, no clock
-but for the time a request first ran.
+Called by `EngineCore`. Knows requests, blocks and budgets. Knows no tensors and no text, and reads
+the clock only for timestamps.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock
 
 FollowGrammar = Callable[[str, list[int], int], bool]
-"""Takes in a request's new tokens, behind which at most so many more may come. Whether it may
-choose the next one at once; if not, `grammar_is_ready` says when."""
+"""Arguments: request id, new tokens, and how many more tokens may follow at most. Advances the
+request's grammar. Returns whether the mask of the next token is ready; if not, the request waits
+for `grammar_is_ready`."""
 
 
 class Scheduler:
     """Lets every request catch up with its tokens, within the budget and the KV pool.
 
-    Requests that generate are served before longer pieces, so that no prompt delays them by more
-    than the budget. When blocks run out, the last in policy order gives all of its own back and
-    computes them again later: the first one in order always advances, so everything finishes.
+    Requests that generate are served before longer pieces of prompts, so that no prompt delays them
+    by more than the budget. When blocks run out, the last request in policy order is preempted: it
+    releases all of its blocks and computes its tokens again later. The first request in policy
+    order always advances, so every request finishes.
 
-    Plans may be made before the results of earlier ones are known. A plan counts its tokens as
-    computed at once, and may have a request whose next token an earlier plan still chooses: the
-    worker has that token when it comes to it. Plans are computed, and their results collected, in
-    the order in which they are made. What a result brings for a request that was preempted or
-    finished since is dropped. Owned by the engine's thread.
+    Plans may be made before the results of earlier plans are known. A plan counts its tokens as
+    computed at once, and may contain a request whose next token an earlier plan still has to
+    sample: the worker has that token when it executes the plan. Plans are executed, and their
+    results collected, in the order in which they were made. Results for a request that was
+    preempted or finished in the meantime are dropped. Owned by the engine's thread.
     """
 
     def __init__(
@@ -61,15 +63,14 @@ class Scheduler:
         saves: ChunkSaves | None = None,
         loads: PrefixLoads | None = None,
     ) -> None:
-        """`follow_grammar` is needed for requests that have one, and `look_ahead` for their draft
-        tokens. `saves`, `loads`: what a KV store
-        is given, and what may be loaded from it."""
+        """`follow_grammar` is needed for requests that have a grammar, and `look_ahead` for draft
+        tokens of such requests. `saves` and `loads` connect a KV store."""
         self.config = config
         self.kv = kv
         self.loads = loads
         self.states = RequestStates(kv, saves)
         self.in_flight: deque[PlanInFlight] = deque()
-        """Plans whose results are not collected, the oldest first."""
+        """Plans whose results are not collected yet, oldest first."""
         self.pacing = StepPacing(config)
         speculation = config.speculation
         self.drafting = None if speculation is None else Drafting(speculation, look_ahead)
@@ -80,7 +81,7 @@ class Scheduler:
         self._planner = StepPlanner(config, kv, self.states, loads)
 
     def add_request(self, message: EngineCoreRequest) -> None:
-        """Queues a request. Raises RequestError if its id is taken or it could never run."""
+        """Queues a request. Raises RequestError if its id is in use or if it could never run."""
         if message.request_id in self.states.by_id:
             raise RequestError(f"a request with id {message.request_id!r} is being served already")
         key = POLICIES[self.config.policy](message, self._num_arrived)
@@ -97,8 +98,8 @@ class Scheduler:
     def grammar_is_ready(
         self, request_id: str, forced_token_ids: Sequence[int] = ()
     ) -> EngineCoreOutput | None:
-        """An unfinished request with a grammar may start, or go on. Its next tokens are these,
-        because the grammar allows no others: what they make of it; None if there are none."""
+        """Lets an unfinished request with a grammar start or continue. `forced_token_ids`: its next
+        tokens, if the grammar allows only these. Returns their output; None without any."""
         request = self.states.by_id[request_id]
         self.states.grammar_is_ready(request)
         if not forced_token_ids:
@@ -108,7 +109,7 @@ class Scheduler:
         request.forced_token_ids = request.append_tokens([*forced_token_ids])
         output = self._output(request, request.forced_token_ids)
         if request.is_finished:
-            # It ends in the state that it is in.
+            # `finish` needs the state that the request is still in.
             output.finish_reason = FINISH_REASONS[request.status]
             output.stop_reason = request.stop_reason
             finished, request.status = request.status, status
@@ -118,27 +119,27 @@ class Scheduler:
     def end_with_error(
         self, request_id: str, error: str, *, is_unmet: bool = False
     ) -> EngineCoreOutput:
-        """Ends an unfinished request that no plan in flight has, and that cannot go on; `is_unmet`:
-        because of its own fields."""
+        """Ends an unfinished request that is in no plan in flight. `is_unmet`: its own parameters
+        caused the error."""
         return self._end_with_error(self.states.by_id[request_id], error, is_unmet)
 
     def abort_request(self, request_id: str) -> None:
-        """Ends a request between two steps; unknown and finished ids mean nothing."""
+        """Ends a request between two steps; ignores unknown and finished ids."""
         request = self.states.by_id.get(request_id)
         if request is not None:
             self._finish(request, RequestStatus.FINISHED_ABORTED)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether requests wait or run, or plans are in flight. Held requests do not count."""
+        """Whether requests wait or run, or plans are in flight; held requests are not counted."""
         return bool(len(self.states.by_id) > self.states.num_held or self.in_flight)
 
     def has_work(self) -> bool:
-        """Whether there is more to do than to wait for grammars and for the KV store."""
+        """Whether there is work other than waiting for grammars or for the KV store."""
         states = self.states
         return bool(self.in_flight or len(states.by_id) > states.num_idle + states.num_sitting_out)
 
     def hold_new(self) -> None:
-        """Requests that come from now on wait until `release_held`. Idempotent."""
+        """Holds requests that arrive from now on, until `release_held`. Idempotent."""
         self.states.hold_new()
 
     def release_held(self) -> None:
@@ -146,10 +147,10 @@ class Scheduler:
         self.states.release_held()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Drops all cached prefixes. False, with none dropped, while requests hold blocks.
+        """Drops all cached prefixes. Returns False and drops nothing while requests hold blocks.
 
-        `reset_running_requests`: they give their blocks back first, and compute their tokens again
-        later; blocks that plans in flight need are kept.
+        `reset_running_requests`: preempts running requests first, so that they compute their
+        tokens again later; blocks that plans in flight need are kept.
         """
         self.cancel_loads()
         if reset_running_requests:
@@ -158,25 +159,27 @@ class Scheduler:
         return self.kv.reset_prefix_cache()
 
     def leave_pool(self) -> None:
-        """The memory of the block pool is about to be given back. No request holds blocks."""
+        """Prepares for the release of the block pool's memory. No request holds blocks."""
         if self._saves is not None:
             self._saves.leave_pool()
 
     def cancel_loads(self) -> None:
-        """Requests that wait for K/V from the store go on with what there is. Idempotent."""
+        """Lets requests that wait for K/V from the store continue with what is loaded.
+        Idempotent."""
         for load in [*self.states.loading.values()]:
             self.states.end_load(load)
 
     def use_fingerprint(self, fingerprint: str) -> None:
-        """From now on K/V comes of a model with this fingerprint: no request holds blocks."""
+        """Uses the fingerprint of the model that computes K/V from now on. No request holds
+        blocks."""
         if self.kv.use_fingerprint(fingerprint):
             for request in self.states.by_id.values():
                 request.blocks = self.kv.open(request.cache_salt)
 
     def schedule(self) -> SchedulePlan:
-        """Decides the next step. A plan with requests must be executed, then given to `update` or
-        `fail`. One without is nothing to execute: every request waits for a result in flight, for
-        its grammar, or for K/V that is being loaded."""
+        """Plans the next step. A plan with requests must be executed, then passed to `update`,
+        `fail` or `drop`. An empty plan need not be executed: every request waits for a result in
+        flight, for its grammar, or for K/V that is being loaded."""
         states, drafting = self.states, self.drafting
         if drafting is not None:
             if not self.in_flight:
@@ -193,12 +196,12 @@ class Scheduler:
             and self.has_work()
             and not (states.loading or states.num_sitting_out)
         ):
-            raise IntegrityError(f"{len(states.by_id)} requests, and none of them can run")
+            raise IntegrityError(f"none of {len(states.by_id)} requests can run")
         return step.plan
 
     def update(self, plan: SchedulePlan, result: StepResult) -> EngineCoreOutputs:
-        """Takes in what the oldest plan in flight computed and chose; ends requests that are
-        done. Of each request's tokens those count that come before its end."""
+        """Processes the result of the oldest plan in flight and ends requests that are done. Tokens
+        that a step sampled after the end of a request are dropped."""
         logprobs, of_prompts = result.logprobs, result.prompt_logprobs
         outputs: list[EngineCoreOutput] = []
         states = self.states
@@ -249,7 +252,8 @@ class Scheduler:
         return self._outputs(outputs)
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:
-        """Learns how long the oldest plan in flight took, for the pace of prompts."""
+        """Records how long the oldest plan in flight took, for the limits on prompt tokens and for
+        draft tokens."""
         budget, num_tokens = self.in_flight[0].budget, plan.total_num_scheduled_tokens
         if self.drafting is not None and not budget.num_spent:
             self.drafting.observe(num_tokens, duration_s)
@@ -262,14 +266,14 @@ class Scheduler:
         return self._outputs([self._end_with_error(request, error) for request in failed])
 
     def drop(self, plan: SchedulePlan) -> None:
-        """Lets every request of the oldest plan in flight compute its tokens again, where nobody
-        knows how much of the plan was done."""
+        """Preempts every request of the oldest plan in flight, because it is unknown how much of
+        the plan was executed. They compute their tokens again."""
         for request in self._take_lost(plan):
             self.states.preempt(request)
         self.states.release_again(plan.released_request_ids)
 
     def snapshot(self) -> EngineCoreOutputs:
-        """The statistics, where no step has anything to tell."""
+        """The statistics alone, for when there is no step result."""
         return self._outputs([])
 
     def check_integrity(self) -> None:
@@ -290,14 +294,14 @@ class Scheduler:
 
     def _take_oldest(self, plan: SchedulePlan) -> PlanInFlight:
         if not self.in_flight or self.in_flight[0].plan is not plan:
-            raise IntegrityError("a result came that is not the oldest plan's")
+            raise IntegrityError("the result does not belong to the oldest plan in flight")
         return self.in_flight.popleft()
 
     def _take_lost(self, plan: SchedulePlan) -> list[Request]:
-        """Takes the oldest plan out, which was not computed. Returns its requests that still run.
+        """Removes the oldest plan, which was not computed. Returns its requests that still run.
 
-        Those that a later plan starts compute their tokens again: their cached prefixes may be
-        what the lost plan should have computed.
+        Requests that a later plan starts are preempted: their cached prefixes may be blocks that
+        the lost plan should have computed.
         """
         kv, states = self.kv, self.states
         step = self._take_oldest(plan)
@@ -315,9 +319,9 @@ class Scheduler:
         return [one for one in step.requests if one.status is RequestStatus.RUNNING]
 
     def _follow(self, request: Request, token_ids: list[int]) -> None:
-        """Has a grammar take in its request's new tokens."""
+        """Advances the grammar of a request by its new tokens."""
         if self._follow_grammar is None:
-            raise IntegrityError(f"nobody follows the grammar of {request.request_id}")
+            raise IntegrityError(f"{request.request_id} has a grammar without follow_grammar")
         most = request.max_total_tokens - request.num_tokens
         request.awaits_mask = not self._follow_grammar(request.request_id, token_ids, most)
 
@@ -332,7 +336,7 @@ class Scheduler:
             self.drafting.forget(request)
 
     def _end_failed(self, step: PlanInFlight, result: StepResult) -> list[EngineCoreOutput]:
-        """Ends the requests of a step that cannot go on."""
+        """Ends the requests for which the step failed."""
         outputs = []
         for request in step.requests:
             error = result.failures.get(request.request_id)
@@ -345,7 +349,7 @@ class Scheduler:
         return outputs
 
     def _tail(self, request: Request) -> Tail | None:
-        """What another engine may have computed behind the full blocks of a request's prompt."""
+        """The tail of the request's prompt, if another engine may have computed it."""
         if not request.goes_on:
             return None
         return self.kv.tail_of(request.blocks, request.token_ids, request.num_prompt_tokens)

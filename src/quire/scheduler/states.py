@@ -1,6 +1,6 @@
-"""`RequestStates`: which request is in which state, and the moves from one to the other.
+"""`RequestStates`: the state of each request, and the transitions between states.
 
-Called by the scheduler, which decides who moves. Knows nothing of plans but how many have a
+Called by the scheduler, which decides on transitions. Of plans it knows only how many contain a
 request.
 """
 
@@ -22,41 +22,42 @@ _by_sort_key = attrgetter("sort_key")
 
 
 class RequestStates:
-    """Every unfinished request, and those that leave.
+    """Every unfinished request, and the requests that are leaving.
 
-    A request leaves when it is preempted or finished while plans in flight have it: their steps
-    still read and write its blocks, so it keeps these until the last of them is collected. Then
-    it waits again, or is gone. No plan has a request that waits: what a plan brings for a request
-    that is not RUNNING was computed before it left, and is void.
+    A request is leaving if it was preempted or finished while plans in flight contain it: their
+    steps still read and write its blocks, so it keeps its blocks until the last of these plans is
+    collected. Then it waits again, or is removed. A waiting request is in no plan, and results for
+    a request that is not RUNNING are ignored.
 
-    Invariants between steps: `running` is in policy order; each running request holds the blocks
-    of its planned tokens, as far as its next token sees them; a waiting one holds none.
+    Invariants between steps: `running` is in policy order; each running request holds those
+    blocks of its planned tokens that its next token attends to; a waiting request holds none.
     """
 
     def __init__(self, kv: KVCacheManager, saves: ChunkSaves | None = None) -> None:
-        """`saves`: told of requests that give their blocks back."""
+        """`saves`: notified before a request releases its blocks."""
         self.by_id: dict[str, Request] = {}
-        """The unfinished ones."""
+        """Unfinished requests."""
         self.running: list[Request] = []
         self.waiting = RequestQueue()
         self.held: dict[str, Request] | None = None
-        """New requests that may not start yet, in order of arrival; None: new ones may start."""
+        """New requests that may not start yet, in order of arrival; None: new requests may
+        start."""
         self.awaiting_grammar: dict[str, Request] = {}
-        """Requests whose grammar is being compiled, but for those that are held; and preempted ones
-        whose next mask is being made."""
+        """Requests whose grammar is being compiled, except held ones; and preempted requests whose
+        next mask is being computed."""
         self.loading: dict[str, PrefixLoad] = {}
-        """Requests whose prefixes are being loaded; they come back to the queue."""
+        """Requests whose prefixes are being loaded; they return to the queue afterwards."""
         self.looking: dict[str, Request] = {}
-        """New requests for which far tiers of the KV store are asked."""
+        """New requests for which a lookup in far tiers of the KV store is running."""
         self.leaving: set[Request] = set()
         self.counts = Counts()
         self._kv = kv
         self._saves = saves
         self._released: list[str] = []
-        """What the worker has rows for and must forget before the next step."""
+        """Requests that have rows in the worker and that it must forget before the next step."""
 
     def add(self, request: Request) -> None:
-        """Queues a new request, or holds it, or keeps it until its grammar is there."""
+        """Queues a new request, holds it, or keeps it until its grammar is ready."""
         self.by_id[request.request_id] = request
         if self.held is None:
             self._queue(request)
@@ -64,7 +65,7 @@ class RequestStates:
             self.held[request.request_id] = request
 
     def grammar_is_ready(self, request: Request) -> None:
-        """The mask of a request's next token is there: it may start, or go on."""
+        """The mask of the request's next token is ready: it may start or continue."""
         request.awaits_mask = False
         if request.status is RequestStatus.WAITING_FOR_FSM:
             request.status = RequestStatus.WAITING
@@ -72,14 +73,14 @@ class RequestStates:
             self.waiting.push(request)
 
     def begin_load(self, load: PrefixLoad) -> None:
-        """The next waiting request waits for K/V instead."""
+        """Takes the next request out of the queue while K/V is loaded for it."""
         request = self.waiting.pop()
         request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         request.may_load = False
         self.loading[request.request_id] = load
 
     def end_load(self, load: PrefixLoad) -> None:
-        """A request is queued again; what was written of its prefix is in the prefix cache."""
+        """Queues the request of a load again; the loaded blocks are in the prefix cache now."""
         request = load.request
         del self.loading[request.request_id]
         load.job.close()
@@ -88,14 +89,14 @@ class RequestStates:
         self.waiting.push(request)
 
     def look_on(self, request: Request) -> None:
-        """A request whose load has ended waits for more of its prefix, and loads that too."""
+        """Lets a request whose load has ended wait for more of its prefix, to load that too."""
         self.waiting.remove(request)
         request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
         request.may_load = True
         self.looking[request.request_id] = request
 
     def end_lookup(self, request_id: str) -> None:
-        """A request for which far tiers were asked may start; unknown ids mean nothing."""
+        """Lets a request start after the lookup in far tiers; ignores unknown ids."""
         request = self.by_id.get(request_id)
         if request is None or request_id in self.loading:
             return
@@ -106,32 +107,32 @@ class RequestStates:
 
     @property
     def num_idle(self) -> int:
-        """Requests for which nothing can be planned now: held, or waiting for others."""
+        """Requests that cannot be planned now: held, or waiting for a grammar or for K/V."""
         num_waiting = len(self.awaiting_grammar) + len(self.loading) + len(self.looking)
         return self.num_held + num_waiting
 
     @property
     def num_sitting_out(self) -> int:
-        """Running requests whose next mask is being made."""
+        """Running requests whose next mask is being computed."""
         return sum(request.awaits_mask for request in self.running)
 
     @property
     def num_held(self) -> int:
-        """Requests that are held."""
+        """Number of held requests."""
         return len(self.held) if self.held else 0
 
     def hold_new(self) -> None:
-        """Holds requests that come from now on. Idempotent."""
+        """Holds requests that arrive from now on. Idempotent."""
         self.held = self.held or {}
 
     def release_held(self) -> None:
-        """Queues those that are held, and new ones from now on. Idempotent."""
+        """Queues held requests; new ones are queued at once from now on. Idempotent."""
         held, self.held = self.held, None
         for request in (held or {}).values():
             self._queue(request)
 
     def start(self, request: Request, num_cached_tokens: int) -> None:
-        """Takes the next waiting request out of the queue; its blocks begin with cached tokens."""
+        """Starts the next waiting request; its blocks begin with `num_cached_tokens` tokens."""
         self.waiting.pop()
         if request.scheduled_time is None:
             request.scheduled_time = clock.now()
@@ -144,7 +145,8 @@ class RequestStates:
         bisect.insort(self.running, request, key=_by_sort_key)
 
     def preempt(self, request: Request) -> None:
-        """Takes a running request's blocks back; it will compute its tokens again."""
+        """Preempts a running request: it releases its blocks and computes its tokens again
+        later."""
         self.running.remove(request)
         request.status = RequestStatus.PREEMPTED
         request.is_generating = False
@@ -175,31 +177,32 @@ class RequestStates:
         del self.by_id[request.request_id]
 
     def finish_running(self, request: Request) -> None:
-        """Ends a request whose status is final already and that `running` need not name."""
+        """Ends a request whose status is final. It may still be in `running`, until
+        `drop_finished`."""
         del self.by_id[request.request_id]
         self._leave(request)
 
     def drop_finished(self) -> None:
-        """Takes those out of `running` whose status is final."""
+        """Removes requests whose status is final from `running`."""
         self.running = [request for request in self.running if not request.is_finished]
 
     def collected(self, request: Request) -> None:
-        """A plan that has a request which leaves was collected."""
+        """The result of a plan that contains this leaving request was collected."""
         if not request.num_plans_in_flight:
             self.leaving.remove(request)
             self._close(request)
 
     def take_released(self) -> list[str]:
-        """What the next plan tells the worker to forget; told once."""
+        """Returns the requests that the worker must forget with the next plan, once each."""
         released, self._released = self._released, []
         return released
 
     def release_again(self, request_ids: list[str]) -> None:
-        """The worker may not have been told of these."""
+        """Repeats the release of requests, because the worker may not have received it."""
         self._released += request_ids
 
     def take_stats(self) -> SchedulerStats:
-        """How many are in which state, and what happened since the last call."""
+        """Number of requests per state, and counts of events since the last call."""
         counts, self.counts = self.counts, Counts()
         return SchedulerStats(
             num_running=len(self.running),
@@ -211,7 +214,7 @@ class RequestStates:
         )
 
     def recount(self, stats: SchedulerStats) -> None:
-        """Brings a snapshot up to date: requests have ended since."""
+        """Updates a snapshot after further requests have ended."""
         stats.num_running = len(self.running)
         stats.num_waiting = len(self.by_id) - len(self.running)
         stats.kv_cache_usage = self._kv.usage

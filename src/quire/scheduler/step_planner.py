@@ -15,7 +15,7 @@ from quire.scheduler.stored_kv.loads import PrefixLoads
 
 
 class StepPlanner:
-    """Plans what runs, then starts what waits. Moves requests, and takes blocks for them."""
+    """Plans running requests, then starts waiting ones. Changes their states and blocks."""
 
     def __init__(
         self,
@@ -24,34 +24,34 @@ class StepPlanner:
         states: RequestStates,
         loads: PrefixLoads | None = None,
     ) -> None:
-        """`loads`: where K/V may come from a store."""
+        """`loads`: needed with a KV store."""
         self._loads = loads
         self._config = config
         self._kv = kv
         self._states = states
 
     def fill(self, step: PlanInFlight) -> None:
-        """Adds to the plan what its step can compute; nothing if every request has to wait."""
+        """Adds requests to the plan; adds nothing if every request has to wait."""
         num_preemptions = self._states.counts.num_preemptions
         has_room = self._plan_running(step)
         if has_room and self._states.counts.num_preemptions == num_preemptions:
             self._admit_waiting(step)
 
     def _plan_running(self, step: PlanInFlight) -> bool:
-        """False: some running requests lack blocks."""
+        """Returns False if some running requests lack blocks."""
         budget, add = step.budget, step.add
         has_room = True
         for request in self._states.running:  # `_grow` removes from its end
             if request.awaits_mask:
                 continue
             if request.num_drafts_in_flight:
-                continue  # a plan in flight says which of its tokens count
+                continue  # a plan in flight decides which of its draft tokens are accepted
             count = request.num_tokens - request.num_computed_tokens
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
-                    continue  # a plan in flight gives it its last token
+                    continue  # a plan in flight samples its last token
                 if request.has_grammar:
-                    continue  # a plan in flight gives it the token that its grammar goes on from
+                    continue  # a plan in flight samples the token that its grammar needs
                 count = 1
             takes_budget = count > 1 or not request.is_generating
             if takes_budget:
@@ -75,10 +75,10 @@ class StepPlanner:
         return has_room
 
     def _grow(self, request: Request, num_tokens: int) -> list[list[int]] | None:
-        """Blocks for `num_tokens`, preempting from the end of `running` as needed.
+        """Allocates blocks for `num_tokens`, preempting from the end of `running` as needed.
 
-        None: the request itself was the last, and is preempted, or it has to wait until plans in
-        flight are done with the blocks of those that leave.
+        None: the request itself was the last one and is preempted, or it has to wait until plans
+        in flight are done with the blocks of leaving requests.
         """
         states = self._states
         while True:
@@ -95,7 +95,8 @@ class StepPlanner:
                 return None
 
     def _admit_waiting(self, step: PlanInFlight) -> None:
-        """The one admission loop: in policy order, while the next one fits with all its tokens."""
+        """The one admission loop: in policy order, while the next request fits with all its
+        tokens."""
         states, budget, kv = self._states, step.budget, self._kv
         if not states.waiting:
             return
@@ -127,8 +128,8 @@ class StepPlanner:
             promised += kv.num_missing(request.blocks, request.num_tokens)
 
     def _num_promised_blocks(self) -> int:
-        """Blocks that others still need for tokens that they have already: requests that run, and
-        those whose prefixes are being loaded."""
+        """Blocks that running requests, and requests whose prefixes are being loaded, still need
+        for tokens that they already have."""
         of_loads = sum([load.num_promised for load in self._states.loading.values()])
         return of_loads + sum(
             [

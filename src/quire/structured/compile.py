@@ -27,13 +27,12 @@ from quire.units import KiB, MiB
 _T = TypeVar("_T")
 
 NUM_THREADS = 2
-"""A second one, so that a slow grammar does not keep all others waiting."""
+"""More than one, so that a slow grammar does not delay all others."""
 MAX_CACHE_BYTES = 64 * MiB
-"""Of compiled grammars that nobody may need any more."""
+"""Maximum bytes of cached grammars that no request uses."""
 _BYTES_PER_GRAMMAR = 64 * KiB
 _STACK_BYTES = 32 * MiB
-"""Of a thread that compiles: more than a grammar needs that has passed its trial, whatever the
-system gives to threads."""
+"""Stack size of compiling threads: more than any grammar that has passed its trial needs."""
 _BYTES_PER_CHAR = 256
 """What a compiled grammar takes for a character of its text, measured on patterns."""
 
@@ -95,9 +94,8 @@ class GrammarCompiler:
             self._start(self._load_vocabulary)
 
     def submit(self, spec: StructuredOutputsParams) -> Future[CompiledGrammar]:
-        """A grammar that is being compiled, or was. Its errors are those of `grammar_of`,
-        GrammarError, and what reading the tokenizer raises. The caller may cancel it when nobody
-        waits for it."""
+        """The future of a compiled grammar. Its errors are those of `grammar_of`, GrammarError, and
+        those of reading the tokenizer. The caller may cancel it if no request waits for it."""
         digest = hashlib.sha256(msgspec.msgpack.encode(spec)).digest()
         found = self._entries.get(digest)
         if found is None or found.cancelled() or (found.done() and found.exception()):

@@ -27,11 +27,11 @@ class Choice:
     """What a request may choose."""
 
     mask: NDArray[np.int32] | None
-    """That it was made of; None: every token is allowed."""
+    """Mask from which this choice was built; None: all tokens are allowed."""
     bits: bytes | None = None
-    """Of the tokens; None: every one."""
+    """Bits of the allowed tokens; None: all tokens are allowed."""
     only: int | None = None
-    """The one token that is left; None: there are others, or none."""
+    """The only allowed token; None if not exactly one is allowed."""
 
 
 class Follower:
@@ -64,8 +64,8 @@ class Follower:
         return self._grammar is not None and self._grammar.is_slow
 
     def begin(self, grammar: CompiledGrammar) -> None:
-        """Goes to the begin of its text, or to behind what there is of it. Raises as `follow`
-        does."""
+        """Starts at the beginning of the text, or after the part that exists already. Raises as
+        `follow` does."""
         self._grammar = grammar
         began_at = thread_time()
         matcher = grammar.start.copy()

@@ -1,7 +1,7 @@
-"""Limits of what a request may ask its text to look like: checked before anything is compiled.
+"""Limits on structured outputs of a request, which are checked before anything is compiled.
 
-They keep the work before a grammar is tried small, whatever a caller sends, and name the field, its
-size and the limit. `trials` bounds the time and memory of what passes.
+They bound the work before a grammar is tried. Their errors name the field, its size and the limit.
+`trials` bounds the time and memory of grammars that pass.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ MAX_BYTES = {
     "whitespace_pattern": 1 * KiB,
 }
 MAX_DEPTH = 64
-"""Objects and arrays within each other, in a JSON schema."""
+"""Maximum nesting of objects and arrays in a JSON schema."""
 MAX_TAG_DEPTH = 80
-"""The same in a structural tag."""
+"""Maximum nesting in a structural tag."""
 MAX_CHOICES = 10_000
 MAX_RULES = 1000
-"""Rules of a grammar in GBNF."""
+"""Maximum number of rules of a GBNF grammar."""
 MAX_TAGS = 256
 MAX_REPEATS = 1_000_000
-"""Of a part of a structural tag."""
+"""Maximum repetitions of a part of a structural tag."""
 MAX_EXCLUDED_TEXTS = 32
-"""That a free text of a structural tag must not contain."""
+"""Maximum number of texts that a free text of a structural tag must not contain."""
 MAX_EXCLUDED_TEXT = 256
-"""Characters of one of them."""
+"""Maximum characters of one such text."""
 MAX_ENUM_VALUES = 10_000
-"""Of all `enum` of a schema together."""
+"""Maximum number of values in all `enum` of a schema together."""
 MAX_PROPERTIES = 1000
-"""Of one object."""
+"""Maximum number of properties of one object."""
 MAX_ALL_PROPERTIES = 4000
-"""Of all objects of a schema together; the time to compile grows with the square."""
+"""Maximum for all objects of a schema together; the time to compile grows with the square."""
 MAX_PATTERN_PROPERTIES = 64
-"""Of all objects together: each is compared with each other one."""
+"""Maximum for all objects together, because each is compared with every other one."""
 MAX_BRANCHES = 2000
-"""Of all `anyOf`, `oneOf` and `allOf` together."""
+"""Maximum number of branches of all `anyOf`, `oneOf` and `allOf` together."""
 MAX_PREFIX_ITEMS = 4000
-"""Of all arrays together."""
+"""Maximum number of prefix items of all arrays together."""
 MAX_PATTERN_BYTES = 16 * KiB
-"""One `pattern` of a schema."""
+"""Maximum size of one `pattern` of a schema."""
 MAX_MERGED_PATTERNS = 8
-"""Patterns and formats that one text has to match."""
+"""Maximum number of patterns and formats that one text must match."""
 MAX_MULTIPLE = 10_000
-"""`multipleOf` without its decimal point, or the least common multiple of several."""
+"""Maximum of `multipleOf` without its decimal point, or of the least common multiple of several."""
 
 MAX_WORK_S = 1.0
 """Processor time of one request's grammar: for its trial, for its compilation, and for what its
 tokens take beyond `FAIR_TOKEN_S` each."""
 MAX_TRIAL_S = 0.3
-"""Of that, for the trial; the largest schemas that these limits allow take a third of it. To
-compile for a whole vocabulary takes up to twice as long as the trial."""
+"""Maximum processor time of the trial; the largest schemas within these limits take a third of it.
+Compiling for a whole vocabulary takes up to twice as long as the trial."""
 FAIR_TOKEN_S = 5e-3
-"""Processor time that following one token may take for ever; most take a hundredth of it."""
+"""Processor time per token that is not counted; most tokens take a hundredth of it."""
 
 MAX_ITEMS_IN_ROW = 5000
-"""Ways to go on that a grammar may have at once; an object has four for each optional property."""
+"""Maximum number of parser items of a grammar; an object has four for each optional property."""
 MAX_LEXER_STATES = 50_000
-"""Of one request, 1 to 2 kB each."""
+"""Maximum number of lexer states of one request, of 1 to 2 kB each."""
 
 
 def parser_limits() -> Any:
-    """What following one grammar may take. A request that takes more ends with an error."""
+    """Limits of llguidance for following one grammar. A request beyond them ends with an error."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -84,7 +84,7 @@ def check_work(seconds: float) -> None:
     if seconds > MAX_WORK_S:
         raise GrammarError(
             f"the grammar takes too much: more than {MAX_WORK_S:g} s of processor time to compile "
-            f"and to follow, beside {FAIR_TOKEN_S * 1e3:g} ms a token; make it smaller or simpler",
+            f"and to follow, besides {FAIR_TOKEN_S * 1e3:g} ms a token; make it smaller or simpler",
             parameter=FIELD,
         )
 

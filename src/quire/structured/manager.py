@@ -88,10 +88,10 @@ class StructuredOutputManager:
         self._runner = runner or GrammarThreads()
         self._requests: dict[str, _Constrained] = {}
         self._num_awaited = 0
-        self._told: list[_Job] = []
-        """What `advance` was told since the last `run_masks`."""
+        self._pending: list[_Job] = []
+        """Jobs that `advance` has added since the last `run_masks`."""
         self._done: queue.SimpleQueue[tuple[_Constrained, GrammarNews]] = queue.SimpleQueue()
-        """Some of the requests may be forgotten since."""
+        """Finished jobs; some of their requests may have been forgotten since."""
 
     def add(
         self,
@@ -143,8 +143,9 @@ class StructuredOutputManager:
         return one.follower.look_ahead(token_ids)
 
     def advance(self, request_id: str, token_ids: list[int], most: int) -> bool:
-        """Takes in a request's next tokens, behind which at most `most` more may come. Whether its
-        next mask is there at once; if not, `run_masks` has it made, and `take_news` tells of it."""
+        """Adds the next tokens of a request, after which at most `most` more may follow. Returns
+        whether its next mask is ready; if not, `run_masks` computes it and `take_news` reports
+        it."""
         one = self._requests[request_id]
         if one.follower.is_calm(token_ids):
             one.follower.follow(token_ids, 0)
@@ -152,32 +153,32 @@ class StructuredOutputManager:
         one.is_awaited = True
         self._num_awaited += 1
         follow = partial(one.follower.follow, token_ids, most)
-        self._told.append(_Job(request_id, one, follow, self._done))
+        self._pending.append(_Job(request_id, one, follow, self._done))
         return False
 
     def run_masks(self, wait_s: float = 0.0, *, has_others: bool = False) -> None:
-        """Begins to make the masks behind the tokens told since the last call. Waits until they are
-        there, but no longer than `wait_s`, or than a usual mask takes for each of them; with
-        `has_others`, requests without a grammar, that wait meanwhile: than one mask takes."""
-        told, self._told = self._told, []
-        if told:
-            least_s = WAIT_PER_MASK_S * (1 if has_others else len(told))
-            self._runner.run(told, max(wait_s, least_s))
+        """Starts computing masks for tokens added since the last call. Waits until they are ready,
+        for at most `wait_s` or the usual time of a mask for each of them. `has_others`: requests
+        without a grammar wait meanwhile, so it waits for the usual time of only one mask."""
+        jobs, self._pending = self._pending, []
+        if jobs:
+            least_s = WAIT_PER_MASK_S * (1 if has_others else len(jobs))
+            self._runner.run(jobs, max(wait_s, least_s))
 
     def take_news(self, timeout_s: float) -> list[GrammarNews]:
-        """Requests that may go on, and those that cannot, which are forgotten: since the last call.
-        Waits for the first, if grammars or masks are being made."""
+        """News since the last call of requests that can continue or have failed; failed requests
+        are forgotten. Waits for the first while grammars or masks are being computed."""
         news: list[GrammarNews] = []
         try:
             while self._num_awaited:
-                one, told = self._done.get(timeout=0 if news else timeout_s)
-                if self._requests.get(told.request_id) is not one:
+                one, item = self._done.get(timeout=0 if news else timeout_s)
+                if self._requests.get(item.request_id) is not one:
                     continue
                 one.is_awaited = False
                 self._num_awaited -= 1
-                news.append(told)
-                if told.error is not None:
-                    del self._requests[told.request_id]
+                news.append(item)
+                if item.error is not None:
+                    del self._requests[item.request_id]
         except queue.Empty:
             pass
         return news
@@ -192,9 +193,9 @@ class StructuredOutputManager:
             ended.future.cancel()
 
     def _run_when_compiled(self, future: Future[CompiledGrammar], job: _Job) -> None:
-        """A grammar outlives its requests, and a future keeps the functions that it has called. So
-        they hold nothing of a request then. A compilation is cancelled where no request waits for
-        it any more: there is no news of that."""
+        """Runs a job after its grammar is compiled. A grammar outlives its requests, and a future
+        keeps its callbacks, so these hold no reference to a request afterwards. A compilation is
+        cancelled, without news, if no request waits for it any more."""
         waiting = [job]
 
         def run(done: Future[CompiledGrammar]) -> None:

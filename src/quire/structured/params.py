@@ -1,7 +1,7 @@
-"""`StructuredOutputsParams`: what the text of a request has to look like.
+"""`StructuredOutputsParams`: constraints on the text of a request.
 
-Names, order of the fields and messages are vLLM's. Checks what can be told from one field alone;
-`limits` and `trial` check the rest when a request comes.
+Names, order of the fields and messages are vLLM's. Checks only single fields;
+`limits` and `trial` check the rest when a request arrives.
 """
 
 from __future__ import annotations

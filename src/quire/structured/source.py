@@ -1,7 +1,7 @@
 """`grammar_of`: the grammar that `StructuredOutputsParams` ask for, in llguidance's notation.
 
 A pure function of the parameters, called where a request is validated and where its grammar is
-compiled. `trial` tells whether the grammar works.
+compiled. `trial` checks whether the grammar works.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _options(schema: dict[str, Any], spec: StructuredOutputsParams) -> dict[str,
     options: dict[str, Any] = {"whitespace_pattern": WHITE_SPACE}
     own = schema.get("x-guidance")
     if own is not None and not isinstance(own, dict):
-        raise _error("json", "has an x-guidance that is no object")
+        raise _error("json", "has an x-guidance that must be an object")
     if own and "whitespace_flexible" in own:
         del options["whitespace_pattern"]
     options |= own or {}

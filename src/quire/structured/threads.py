@@ -1,7 +1,7 @@
-"""`GrammarThreads`: follow grammars beside the engine's thread, which goes on meanwhile.
+"""`GrammarThreads`: threads that follow grammars while the engine's thread continues.
 
-Used by the `StructuredOutputManager`. Know nothing of grammars: jobs are given in rounds, and each
-job says where its outcome goes. The interpreter is free while the library computes.
+Used by the `StructuredOutputManager`. They do not know grammars: jobs are submitted in rounds, and
+each job knows where its result goes. The library releases the GIL while it computes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 _PER_LANE = 2
-"""Threads, so that one slow job does not keep all others waiting."""
+"""Threads per lane, so that one slow job does not delay all others."""
 _SLOW_NICENESS = 10
-"""Of threads for slow jobs: about a tenth of what a compute thread gets, where both want a core."""
+"""Niceness of threads for slow jobs: they get about a tenth of the time of a compute thread when
+both need the same core."""
 
 
 class Job(Protocol):

@@ -2,8 +2,8 @@
 
 Called once per engine, by the first grammar that is compiled.
 
-Of its own, llguidance takes every added token for a special one, which no text contains, and yet
-finds them in texts that it cuts into tokens. So it is told what each token is.
+By default, llguidance treats every added token as a special one, which no text contains, but finds
+added tokens in texts that it tokenizes. So each token is declared explicitly.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class VocabularySource:
     added_tokens: Mapping[str, int]
     """Ids by texts."""
     special_tokens: frozenset[str]
-    """The added tokens that are no text."""
+    """The added tokens that are not text."""
     token_bytes: Sequence[bytes] | None
-    """Of every id of the tokenizer; None if its tokens are no bytes, taken alone."""
+    """Bytes of each token id; None if the tokens do not stand for fixed bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Vocabulary:
     tokenizer: LLTokenizer
     added: AddedTokens
     texts: TokenTexts | None = None
-    """None if tokens are no bytes, taken alone."""
+    """None if the tokens do not stand for fixed bytes."""
 
 
 def load_vocabulary(source: VocabularySource) -> Vocabulary:
-    """Takes up to a second. Raises GrammarError for a tokenizer whose tokens are no bytes, or one
-    that has no end-of-sequence token."""
+    """Converts the vocabulary of a model; takes up to a second. Raises GrammarError if the tokens
+    of the tokenizer do not stand for fixed bytes, or if it has no end-of-sequence token."""
     from llguidance import LLTokenizer
 
     size, added = source.vocab_size, source.added_tokens
@@ -77,8 +77,8 @@ def load_vocabulary(source: VocabularySource) -> Vocabulary:
         special = {added[text] for text in source.special_tokens if added[text] < size} | {*eos}
         tokens = [*source.token_bytes, *[b""] * (size - len(source.token_bytes))]
         encode = source.encode if _keeps_texts(source) else _whole(source, eos).tokenize_str
-        told: Any = _Tokens(tokens, special, eos[0], _Encoder(encode, names))
-        return Vocabulary(LLTokenizer(told, eos_token=eos), names, TokenTexts(tokens, special))
+        spec: Any = _Tokens(tokens, special, eos[0], _Encoder(encode, names))
+        return Vocabulary(LLTokenizer(spec, eos_token=eos), names, TokenTexts(tokens, special))
     except GrammarError:
         raise
     except Exception as error:  # whatever the Rust library raises
@@ -123,10 +123,10 @@ def byte_vocabulary(
     ids, eos = names.ids, 256 + len(names.ids)
     tokens = [*(bytes([byte]) for byte in range(256)), *(text.encode() for text in ids), b"end"]
     tokens += [b""] * ((vocab_size or 0) - len(tokens))
-    told: Any = _Tokens(
+    spec: Any = _Tokens(
         tokens, {ids[text] for text in special} | {eos}, eos, lambda text: [*text.encode()]
     )
-    return Vocabulary(LLTokenizer(told, eos_token=eos, slices=[]), names)
+    return Vocabulary(LLTokenizer(spec, eos_token=eos, slices=[]), names)
 
 
 def byte_tokens(added: Iterable[str], special: Collection[str]) -> AddedTokens:

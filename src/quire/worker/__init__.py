@@ -1,4 +1,4 @@
-"""What runs a step on one device: the model, its KV cache, and the persistent batch."""
+"""Runs steps on one device: the model, its KV cache and the persistent batch."""
 
 from quire.worker.worker import Worker
 

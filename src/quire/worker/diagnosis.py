@@ -1,7 +1,7 @@
-"""Says where numbers come from that are not finite: the message with which a request ends.
+"""Finds the first op that gave non-finite numbers, for the error message of a request.
 
-Called by `ModelRunner` when a request has failed, never otherwise. Steps are deterministic and
-write the same K/V again, so that a step can be repeated and looked at; no other request notices.
+Called by `ModelRunner` only after a request has failed. Steps are deterministic and write the same
+K/V again, so a step can be repeated and inspected without an effect on other requests.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Ints = NDArray[np.int32]
 def explain_failures(
     model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints], *, keeps_all: bool
 ) -> dict[int, str]:
-    """Why the requests with these indices in the batch, which was the last step, failed.
+    """Error messages of failed requests of the last step, by index in the batch.
 
-    `known` holds the tokens that each was started with; `keeps_all` says that each still has the
-    KV blocks of all of them. Takes as long as the step, and some 15 decoding steps more where the
-    numbers come from an earlier step.
+    `known`: by index of a failed request, the tokens it was started with; `keeps_all`: requests
+    still have the KV blocks of all these tokens. Takes as long as the step, and about 15 decoding
+    steps more if the numbers come from an earlier step.
     """
     text = "the model gave numbers that are not finite (NaN or infinity)"
     try:
         places = _first_places(model, batch, known, keeps_all)
     except BackendError as error:
-        logger.warning("%d requests failed: %s; where is unknown: %s", len(known), text, error)
+        logger.warning("%d requests failed: %s; the place is unknown: %s", len(known), text, error)
         return dict.fromkeys(known, text)
     messages = {index: f"{text}, first in: {place}" for index, place in places.items()}
     for message in sorted(set(messages.values())):
@@ -47,7 +47,7 @@ def _first_places(
 ) -> dict[int, OpPlace]:
     """For each request, the first op that gave a NaN or an infinity.
 
-    A step of an earlier token is not repeated where its blocks may have become another's.
+    Steps of earlier tokens are not repeated if another request may have their blocks now.
     """
     found = model.find_not_finite(batch)
     places = {index: found[index] or LOGITS for index in known}
@@ -56,7 +56,7 @@ def _first_places(
         num_before = int(batch.positions[batch.seq_starts[index]])
         if place.reads_cache and num_before and keeps_all:
             searches.append(_Search(index, known[index], min(num_before, len(known[index]))))
-    # All of them at once, a token each in a step.
+    # All searches together, with one token each per step.
     while pending := [search for search in searches if search.low < search.high]:
         found = model.find_not_finite(_tokens_between(batch, pending))
         for search, first in zip(pending, found, strict=True):
@@ -66,11 +66,11 @@ def _first_places(
 
 
 class _Search:
-    """Looks for the first token of a request whose own step was not finite; a bisection, because
-    those behind it read its K/V and are not finite either."""
+    """Searches for the first token of a request whose own step was not finite. A bisection works,
+    because later tokens read its K/V and are not finite either."""
 
     def __init__(self, index: int, tokens: Ints, num_tokens: int) -> None:
-        """Among the first `num_tokens`: those that were generated since had finite logits."""
+        """Searches the first `num_tokens`; later, generated tokens had finite logits."""
         self.index = index
         self.tokens = tokens
         self.low, self.high = 0, num_tokens
@@ -78,11 +78,11 @@ class _Search:
 
     @property
     def position(self) -> int:
-        """Of the token to look at next."""
+        """Position of the token to check next."""
         return (self.low + self.high) // 2
 
     def narrow(self, place: OpPlace | None) -> None:
-        """Takes in what came of the token at `position`."""
+        """Records the result for the token at `position`."""
         if place is None:
             self.low = self.position + 1
         else:
@@ -90,7 +90,7 @@ class _Search:
 
 
 def _tokens_between(batch: StepBatch, searches: list[_Search]) -> StepBatch:
-    """A step of the token that each search asks for."""
+    """A step with the token that each search checks next."""
     positions = np.array([search.position for search in searches], np.int32)
     rows = np.arange(len(searches) + 1, dtype=np.int32)
     return StepBatch(

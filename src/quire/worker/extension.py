@@ -1,4 +1,4 @@
-"""Methods that an operator adds to the workers, for `collective_rpc`: vLLM's
+"""Adds an operator's methods to the workers, for `collective_rpc`: vLLM's
 `worker_extension_cls`."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ W = TypeVar("W")
 
 
 def extended(worker: type[W], extension: str) -> type[W]:
-    """A class of workers, with the methods of the class at this import path; empty: there is none.
+    """The worker class with the methods of the class at an import path; "": without any.
 
-    Its name comes from the engine's own arguments: loading it runs its module. Raises ConfigError
-    for what is no class, and for one that would replace a part of the worker.
+    The path comes from the engine's own arguments: importing it runs its module. Raises ConfigError
+    if it does not name a class, or if the class would replace attributes of the worker.
     """
     if not extension:
         return worker
@@ -28,11 +28,11 @@ def extended(worker: type[W], extension: str) -> type[W]:
             "package.module.Class"
         ) from error
     if not isinstance(found, type):
-        raise ConfigError(f"worker_extension_cls={quoted(extension)} is no class")
+        raise ConfigError(f"worker_extension_cls={quoted(extension)} must name a class")
     taken = [one for one in vars(found) if one[:2] != "__" and hasattr(worker, one)]
     if taken:
         raise ConfigError(
             f"worker_extension_cls={quoted(extension)} would replace the worker's own "
-            f"{', '.join(taken)}; name its methods otherwise"
+            f"{', '.join(taken)}; choose other names for its methods"
         )
     return type(worker.__name__, (worker, found), {})

@@ -1,7 +1,8 @@
-"""What code of an operator finds in a worker under vLLM's names: the runner and the model.
+"""Objects with vLLM's names for an operator's code in a worker: the model runner and the model.
 
-A worker extension, or a function for `collective_rpc`, has `self.model_runner.model.load_weights`.
-What vLLM's objects have and these have not is refused by name.
+A worker extension, or a function for `collective_rpc`, can call
+`self.model_runner.model.load_weights`. Attributes that vLLM's objects have and these do not have
+raise errors that give the reason.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import ConfigError
 
 _LORA = "LoRA adapters do not work yet"
-_START = "Quire starts its workers in another way; the model is loaded already"
+_START = "Quire starts its workers in another way; the model is already loaded"
 _SLEEP = "call sleep and wake_up of the engine"
 _TRANSFER = (
     "weights come from files (reload_weights) or from memory (model_runner.model.load_weights)"
 )
 _NO_MODULE = "the model is not a torch module; its weights are set by load_weights"
-_NO_TENSORS = "K/V lies in memory of the backend, without tensors"
+_NO_TENSORS = "K/V is in memory of the backend, not in tensors"
 
 _OF_WORKER = {
     _LORA: "add_lora remove_lora list_loras pin_lora lora_config",
@@ -32,15 +33,14 @@ _OF_WORKER = {
     "update_weights finish_weight_update update_config save_sharded_state save_tensorized_model",
     _NO_TENSORS: "cache_engine gpu_cache kv_cache",
     "call start_profile and stop_profile of the engine": "profile",
-    "its parts are those of vllm_config": "compilation_config kv_transfer_config "
-    "speculative_config",
+    "these settings are in vllm_config": "compilation_config kv_transfer_config speculative_config",
 }
 _OF_RUNNER = {
     _LORA: "lora_config lora_manager add_lora",
     _START: "load_model profile_run capture_model execute_model initialize_kv_cache",
     _NO_TENSORS: "kv_caches kv_cache attn_backends",
     "call reload_weights of the worker": "reload_weights",
-    "the requests are the worker's own": "requests input_batch",
+    "the worker's requests are internal": "requests input_batch",
 }
 _OF_MODEL = {
     _NO_MODULE: "parameters named_parameters buffers named_buffers modules named_modules children "
@@ -50,12 +50,12 @@ _OF_MODEL = {
 
 
 def absent(features: dict[str, str]) -> dict[str, str]:
-    """The reason for each name that is missing."""
+    """The reason why a name is missing, by name."""
     return {name: reason for reason, names in features.items() for name in names.split()}
 
 
 def refuse(owner: str, name: str, reasons: dict[str, str]) -> NoReturn:
-    """Raises ConfigError for a name of vLLM's, AttributeError for any other."""
+    """Raises ConfigError for names of `reasons`, AttributeError for others."""
     if name in reasons:
         raise ConfigError(f"{owner} has no {name} here: {reasons[name]}")
     raise AttributeError(f"{owner} has no attribute {name!r}")
@@ -67,7 +67,7 @@ _ABSENT_OF_MODEL = absent(_OF_MODEL)
 
 
 class ModelHandle:
-    """The loaded model: `load_weights`, and all that a `CompiledModel` has."""
+    """The loaded model: `load_weights`, and all attributes of `CompiledModel`."""
 
     def __init__(
         self, compiled: CompiledModel, update: Callable[[Iterable[tuple[str, Any]]], set[str]]
@@ -76,9 +76,9 @@ class ModelHandle:
         self._update = update
 
     def load_weights(self, weights: Iterable[tuple[str, Any]]) -> set[str]:
-        """Replaces weights, given as names of the checkpoint with arrays or tensors of torch; the
-        names that the model uses. Steps from the next one on use them; requests that are running
-        compute their tokens again. Raises ConfigError, and replaces none, if one does not fit."""
+        """Replaces weights, given as names of the checkpoint with arrays or torch tensors. Returns
+        the names that the model uses. The next step loads them; running requests compute their
+        tokens again. Raises ConfigError and replaces none if one does not fit."""
         return self._update(weights)
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +97,7 @@ class RunnerHandle:
 
     @property
     def model_config(self) -> ModelConfig:
-        """What is being served."""
+        """Configuration of the served model."""
         return self.vllm_config.model
 
     def get_model(self) -> ModelHandle:

@@ -1,9 +1,9 @@
-"""`InputBatch`: every request that the worker holds, as rows of flat arrays that persist.
+"""`InputBatch`: every request that the worker holds, as rows of persistent flat arrays.
 
-A step's input is gathered from these rows with a handful of NumPy calls, whatever the number
-of requests. Called by `ModelRunner`. Knows plans and rows; nothing of models.
+A step's input is gathered from these rows with a few NumPy calls, for any number of requests.
+Called by `ModelRunner`. Knows plans and rows, but no models.
 
-Legend: T tokens in the step, R requests of the step, G groups of layers, B entries of a block
+Legend: T tokens in the step, R requests of the step, G layer groups, B entries of a block
 table, L rows that need logits.
 """
 
@@ -24,12 +24,12 @@ from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
 Ints = NDArray[np.int32]
 
 _UNSEEN = -1
-"""No block: in entries that no token will see, so that a backend refuses to read them."""
+"""Block id of entries that no token will attend to, so that a backend refuses to read them."""
 
 
 @dataclass(slots=True)
 class PreparedStep:
-    """A step's input, and what is needed to take its output in."""
+    """A step's input, and what is needed to process its output."""
 
     batch: StepBatch
     rows: Rows
@@ -37,19 +37,19 @@ class PreparedStep:
     ends: Ints
     """[R]; computed tokens after the step."""
     samples: NDArray[np.bool_] | None
-    """[R]; whose next token is chosen; None: that of all."""
+    """[R]; which requests get a next token; None: all."""
     sampled_rows: Rows
-    """The row of each token that is chosen: of a request with draft tokens once more for each."""
+    """[L]; the row of each sampled token. A request has one more for each draft token."""
     num_tokens: Ints
-    """What the request has before each of those tokens, draft tokens included."""
+    """[L]; number of tokens of the request before each sampled token, including draft tokens."""
     prompt_rows: PromptRows | None = None
-    """What else needs logits: None, or all of them."""
+    """All rows of logits, if log-probabilities of prompt tokens are wanted; otherwise None."""
     drafts: Drafts | None = None
 
     def keeps(self, sampled: Ints, is_void: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-        """[L]; which of the chosen tokens [L] count: those before which every draft token is what
-        was chosen in its place. None: all of them. `is_void` [L]: places whose logits gave no
-        token; the first of a request counts all the same, and ends it."""
+        """[L]; which of the `sampled` tokens [L] are kept: those before which every draft token
+        equals the token sampled in its place. None: all. `is_void` [L]: places whose logits gave
+        no token; the first place of a request is kept nevertheless, and ends the request."""
         if self.drafts is None:
             return None
         kept = np.ones(len(sampled), np.bool_)
@@ -68,7 +68,7 @@ class _PlanRows:
     rows: Rows
     """[R]"""
     are_in_order: bool
-    """They are 0, 1, 2 and so on."""
+    """Whether the rows are 0, 1, 2 and so on."""
 
 
 _NO_ROWS = _PlanRows([], np.empty(0, np.intp), are_in_order=True)
@@ -76,20 +76,20 @@ _NO_ROWS = _PlanRows([], np.empty(0, np.intp), are_in_order=True)
 
 @dataclass(frozen=True, slots=True)
 class _ForcedTokens:
-    """The last token that a step chose for a row, and those that its grammar put behind it: all
-    that is left to compute when they come."""
+    """The last token that a step sampled for a row, and the tokens that its grammar forced after
+    it. These are all tokens of the row that are not computed yet."""
 
     first: int
-    """Position of the first of them."""
+    """Position of the first token."""
     token_ids: Ints
 
 
 class InputBatch:
     """One row per request, from its start to its release; free rows are reused.
 
-    Row r knows `known[r]`, the tokens it was started with, and `last_token[r]`, the newest one:
-    between those two nothing is ever needed again, but for tokens that a grammar forced. Owned by
-    the worker's thread.
+    Row r has `known[r]`, the tokens it was started with, and `last_token[r]`, the newest one. The
+    tokens between these are never needed again, except tokens that a grammar forced. Owned by the
+    worker's thread.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class InputBatch:
         self._last_token = np.zeros(max_num_seqs, np.int32)
         self._numbers = np.arange(max_num_seqs + 1, dtype=np.int32)
         self._last_plan = _NO_ROWS
-        """Good as long as nothing is started or released."""
+        """Rows of the last plan; reset when a request is started or released."""
 
     def apply(self, plan: SchedulePlan) -> None:
-        """Releases, starts and extends rows as the plan says."""
+        """Releases, starts and extends rows according to the plan."""
         if plan.released_request_ids or plan.started:
             self._last_plan = _NO_ROWS
         for request_id in plan.released_request_ids:
@@ -135,8 +135,8 @@ class InputBatch:
             self._append_blocks(self.row_of[request_id], block_ids)
 
     def prepare(self, plan: SchedulePlan) -> PreparedStep:
-        """The step's input; requests in the plan's order, so that one may read what an earlier
-        one of the same step writes."""
+        """The step's input, with requests in the plan's order, so that a request may read K/V that
+        an earlier request of the same step writes."""
         plan_rows = self._rows_of(plan.request_ids)
         rows = plan_rows.rows
         computed, known = self._num_computed[rows], self._num_tokens[rows]
@@ -204,7 +204,7 @@ class InputBatch:
         )
 
     def _rows_of(self, request_ids: list[str]) -> _PlanRows:
-        """Most steps have the requests of the step before."""
+        """The rows of these requests. Most steps have the same requests as the step before."""
         if request_ids != self._last_plan.request_ids:
             rows = [self.row_of[request_id] for request_id in request_ids]
             are_in_order = rows == list(range(len(rows)))
@@ -212,7 +212,7 @@ class InputBatch:
         return self._last_plan
 
     def _masks(self, plan: SchedulePlan) -> dict[int, Masks]:
-        """By row, the tokens that a grammar allows."""
+        """The tokens that a grammar allows, by row."""
         return {
             self.row_of[request_id]: np.frombuffer(masks, np.uint32).reshape(
                 1 + len(plan.draft_token_ids.get(request_id, ())), -1
@@ -229,8 +229,8 @@ class InputBatch:
     def advance(
         self, step: PreparedStep, sampled: Ints, kept: NDArray[np.bool_] | None = None
     ) -> None:
-        """Takes in that the step is computed; `sampled` [L] are the tokens chosen, of which those
-        count that are `kept` [L] (None: all), as `PreparedStep.keeps` says."""
+        """Records the result of a step: the `sampled` tokens [L], and which of them are `kept` [L]
+        according to `PreparedStep.keeps` (None: all)."""
         self._num_computed[step.rows] = step.ends
         rows, num_tokens = step.sampled_rows, step.num_tokens
         if kept is None:
@@ -238,7 +238,7 @@ class InputBatch:
             self._num_tokens[rows] = num_tokens + 1
             self.sampling.advance(rows, sampled)
             return
-        # One token after the other: the last that counts is the one that stays.
+        # One token at a time, so that the last kept token remains.
         for place in np.flatnonzero(kept):
             row = rows[place : place + 1]
             self._last_token[row] = sampled[place]
@@ -267,7 +267,7 @@ class InputBatch:
         self._prompt_logprobs.set(row, request)
 
     def _append_tokens(self, row: int, token_ids: list[int]) -> None:
-        """Tokens that no step has chosen; those before are computed but for the last one."""
+        """Appends forced tokens. All tokens before them are computed, except the last one."""
         tokens = np.array([self._last_token[row], *token_ids], np.int32)
         self._forced[row] = _ForcedTokens(int(self._num_tokens[row]) - 1, tokens)
         self._num_tokens[row] += len(token_ids)
@@ -286,7 +286,7 @@ class InputBatch:
     ) -> Ints:
         token_ids = np.empty(starts[-1], np.int32)
         token_ids[starts[:-1]] = self._last_token[rows]
-        # Only a request that still computes known tokens needs more than its newest one.
+        # Only requests that still compute known tokens need more than their newest token.
         needs_more = (np.diff(starts) > 1) | (ends < self._num_tokens[rows])
         for index in np.nonzero(needs_more)[0]:
             row, first = int(rows[index]), 0
@@ -301,18 +301,18 @@ class InputBatch:
         return token_ids
 
     def _tables(self, of: _PlanRows) -> Ints:
-        """[R, G, B]; a view of the whole tables where the rows lie in order."""
+        """[R, G, B]; a view of the whole tables if the rows are in order."""
         if of.are_in_order:
             return self._block_tables[: len(of.rows)]
         return self._block_tables[of.rows, :, : int(self._num_entries[of.rows].max())]
 
 
 def _counts_of(drafts: dict[int, list[int]], rows: Rows) -> Ints:
-    """[R]; how many draft tokens each row has."""
+    """[R]; number of draft tokens of each row."""
     return np.array([len(drafts.get(row, ())) for row in rows.tolist()], np.int32)
 
 
 def _counted(counts: Ints) -> Ints:
-    """0, 1, ... up to each count, one after the other."""
+    """The concatenation of 0, 1, ..., count - 1 for each count."""
     firsts = np.cumsum(counts) - counts
     return np.arange(int(counts.sum()), dtype=np.int32) - np.repeat(firsts, counts).astype(np.int32)

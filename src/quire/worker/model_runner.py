@@ -1,7 +1,7 @@
-"""`ModelRunner`: from a plan to flat arrays, through the compiled model, and back to tokens.
+"""`ModelRunner`: turns a plan into flat arrays, runs the compiled model, and returns tokens.
 
-Three borders: build the inputs (`InputBatch`), compute (one call of the backend), bring the
-results back. Called by `Worker`. Knows no device and no text.
+Three stages: build the inputs (`InputBatch`), compute (one call of the backend), collect the
+results. Called by `Worker`. Knows no device and no text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from quire.worker.processors.processing import LogitsProcessing
 
 _NO_CHOICE = (
-    "there is no token left to choose: those that structured_outputs or allowed_token_ids allow "
-    "here are forbidden by bad_words or logit_bias; leave one of them out"
+    "no token can be sampled: bad_words or logit_bias forbid all tokens that structured_outputs or "
+    "allowed_token_ids allow here; leave one of them out"
 )
 
 
@@ -38,27 +38,27 @@ class ModelRunner:
         keeps_all: bool = True,
         processing: LogitsProcessing | None = None,
     ) -> None:
-        """`keeps_all`: no layer gives KV blocks back before the request ends. `processing`: custom
-        logits processors, where there are any."""
+        """`keeps_all`: no layer releases KV blocks before the request ends. `processing`: custom
+        logits processors, if there are any."""
         self._model = model
         self._batch = batch
         self._keeps_all = keeps_all
         self._processing = processing
 
     def execute(self, plan: SchedulePlan) -> StepResult:
-        """One step. Raises BackendError; the rows of the plan's requests are then worthless."""
+        """Runs one step. Raises BackendError; the rows of the plan's requests are unusable then."""
         self._batch.apply(plan)
         step = self._batch.prepare(plan)
         samplers = _samplers(plan, step)
         processing, withheld = self._processing, None
         if processing is not None:
             if step.drafts is not None:
-                raise IntegrityError("logits processors see one token of a request in a step")
+                raise IntegrityError("logits processors cannot be combined with draft tokens")
             withheld = processing.withhold(plan, step, samplers)
         output = self._model.step(step.batch)
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
-                f"{len(output.sampled)} tokens were sampled, {len(step.batch.logits_rows)} wanted"
+                f"{len(output.sampled)} tokens were sampled, expected {len(step.batch.logits_rows)}"
             )
         kept = None if step.drafts is None else self._kept(step, output)
         failures = self._failures(plan, step, output)
@@ -88,8 +88,8 @@ class ModelRunner:
         return result
 
     def _kept(self, step: PreparedStep, output: StepOutput) -> NDArray[np.bool_] | None:
-        """Which of the chosen tokens count. Rows after draft tokens cannot fail a request: where
-        they matter, the next step has them again."""
+        """Which of the sampled tokens are kept. Rows after draft tokens cannot fail a request: if
+        they matter, the next step computes them again."""
         is_new = slice(None) if step.prompt_rows is None else step.prompt_rows.is_new
         void = np.zeros(len(output.sampled), np.bool_)
         for failed in (output.not_finite, output.no_choice):
@@ -107,8 +107,7 @@ class ModelRunner:
     def _failures(
         self, plan: SchedulePlan, step: PreparedStep, output: StepOutput
     ) -> dict[str, str]:
-        """Requests that have a row of logits which is no distribution, and where it comes from;
-        those that have no token to choose."""
+        """Error messages of requests with non-finite logits or without an allowed token."""
         batch, messages = step.batch, {}
         if output.no_choice is not None and output.no_choice.any():
             messages = dict.fromkeys(_requests_of(batch, output.no_choice), _NO_CHOICE)
@@ -123,7 +122,7 @@ class ModelRunner:
     ) -> dict[str, PromptChunkLogprobs]:
         logprobs = output.logprobs
         if logprobs is None:
-            raise BackendError("the logprobs of prompt tokens that were asked for did not come")
+            raise BackendError("the backend returned no log-probabilities of prompt tokens")
         found = {}
         for span in rows.spans:
             places = np.searchsorted(rows.logits_rows, span.token_rows).tolist()
@@ -141,7 +140,7 @@ class ModelRunner:
         chosen: list[list[int]],
         logprobs: Logprobs,
     ) -> dict[str, list[TokenLogprobs]]:
-        """`chosen`: the tokens of each of these requests that count."""
+        """Log-probabilities by request. `chosen`: the kept tokens of each of `request_ids`."""
         wanted = self._batch.sampling.num_logprobs(step.sampled_rows)
         if wanted is None:
             return {}
@@ -159,7 +158,7 @@ class ModelRunner:
 def _by_request(
     sampled: NDArray[np.int32], step: PreparedStep, kept: NDArray[np.bool_] | None
 ) -> list[list[int]]:
-    """Of each request whose next token is chosen, the tokens [L] that count."""
+    """The kept tokens of each request that got a next token."""
     tokens = sampled.tolist()
     if step.drafts is None or kept is None:
         return [[token_id] for token_id in tokens]
@@ -175,7 +174,7 @@ def _by_request(
 
 
 def _samplers(plan: SchedulePlan, step: PreparedStep) -> list[str]:
-    """Whose next token is chosen, in the plan's order."""
+    """Requests that get a next token, in the plan's order."""
     if step.samples is None:
         return plan.request_ids
     is_sampled = step.samples.tolist()
@@ -183,7 +182,7 @@ def _samplers(plan: SchedulePlan, step: PreparedStep) -> list[str]:
 
 
 def _requests_of(batch: StepBatch, logits_rows: NDArray[np.bool_]) -> list[int]:
-    """Whose these rows of logits [L] are, as places in the step."""
+    """Indices in the step of the requests that have these rows of logits [L]."""
     tokens = batch.logits_rows[logits_rows]
     places = np.searchsorted(batch.seq_starts, tokens, side="right") - 1
     found: list[int] = np.unique(places).tolist()
@@ -191,7 +190,7 @@ def _requests_of(batch: StepBatch, logits_rows: NDArray[np.bool_]) -> list[int]:
 
 
 def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) -> None:
-    """Leaves of the failed requests nothing but their failure."""
+    """Removes everything of failed requests from the result, except their error messages."""
     result.failures = failures
     result.unmet = [name for name, message in failures.items() if message == _NO_CHOICE]
     for index, request_id in enumerate(plan.request_ids):
@@ -202,7 +201,7 @@ def _withdraw(result: StepResult, plan: SchedulePlan, failures: dict[str, str]) 
 
 
 def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> TokenLogprobs:
-    """The chosen token of a row, then the `count` others that were asked for."""
+    """The sampled token of a row, followed by the `count` best tokens."""
     best = min(count, logprobs.token_ids.shape[1])
     return TokenLogprobs(
         token_ids=[token_id, *logprobs.token_ids[row, :best].tolist()],
@@ -212,7 +211,7 @@ def _token_logprobs(token_id: int, logprobs: Logprobs, row: int, count: int) -> 
 
 
 def _only(output: StepOutput, rows: NDArray[np.bool_] | NDArray[np.int32]) -> StepOutput:
-    """The output of these rows of logits."""
+    """The output restricted to these rows of logits."""
     logprobs = output.logprobs
     if logprobs is not None:
         logprobs = Logprobs(

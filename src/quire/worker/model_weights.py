@@ -1,8 +1,8 @@
-"""`ModelWeights`: the weights that a worker loads, and those that are to replace them.
+"""`ModelWeights`: the weights that a worker has loaded, and new weights that replace them.
 
 Owned by `Worker`. New weights come from another folder or from memory (a trainer's tensors). They
-are checked when they are given and used from the next step on, so that hundreds of single tensors
-cost one load. Knows no requests.
+are checked when they are given, and loaded by the next step, so that hundreds of single tensors
+need only one load. Knows no requests.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _DTYPES: dict[str, TensorDtype] = {"float32": "F32", "float16": "F16", "bfloat16
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where weights come from."""
+    """Source of weights."""
 
     config: EngineConfig
-    """Names the folder."""
+    """Configuration with the folder of the weights."""
     given: Mapping[str, HostTensor] = field(default_factory=dict)
     """Tensors in memory that replace those of the folder, by the program's names."""
 
 
 class ModelWeights:
-    """The origin of the weights that are loaded, and of those to load next."""
+    """The origins of the loaded weights and of the weights to load next."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._loaded = self._wanted = _Origin(config)
 
     @property
     def is_new(self) -> bool:
-        """Whether other weights than the loaded ones are to be used."""
+        """Whether weights other than the loaded ones are to be loaded."""
         return self._wanted is not self._loaded
 
     def open(self, program: Program) -> WeightStore | PackedFile:
-        """The weights to load. Raises CheckpointError for those that do not fit the program."""
+        """Opens the weights to load. Raises CheckpointError if they do not fit the program."""
         return _opened(self._wanted, program)
 
     @property
@@ -72,7 +72,8 @@ class ModelWeights:
         return self._wanted.config
 
     def fingerprint(self, of_files: str) -> str:
-        """Of the weights to load, given that of their folder: equal weights have equal ones."""
+        """Fingerprint of the weights to load. `of_files`: fingerprint of their folder. Equal
+        weights have equal fingerprints."""
         if not self._wanted.given:
             return of_files
         state = hashlib.sha256(of_files.encode())
@@ -82,17 +83,17 @@ class ModelWeights:
         return state.hexdigest()
 
     def note_loaded(self) -> None:
-        """The weights to load are those that steps read now."""
+        """Records that the weights to load were loaded."""
         self._loaded = self._wanted
 
     def undo(self) -> None:
-        """Goes back to the weights that were loaded last."""
+        """Drops the new weights; the loaded ones stay in use."""
         self._wanted = self._loaded
 
     def use_files(self, program: Program, weights_path: str | Path | None) -> None:
-        """Reads the files of this folder next; None: those of the folder so far. Tensors in memory
-        are dropped. Raises ConfigError if there is no such folder, CheckpointError for files that
-        do not fit the program."""
+        """Selects the files of a folder to load; None: the current folder. Drops tensors in memory.
+        Raises ConfigError if the folder does not exist, CheckpointError if its files do not fit
+        the program."""
         config = self._wanted.config
         if weights_path is not None:
             config = _with_folder(config, weights_path)
@@ -101,7 +102,7 @@ class ModelWeights:
             self._wanted = origin
 
     def update(self, program: Program, weights: Iterable[tuple[str, Any]]) -> set[str]:
-        """Replaces tensors, by their names in the checkpoint; the names that the model uses.
+        """Replaces tensors by their names in the checkpoint. Returns the names that the model uses.
 
         All are checked before any is used. Raises ConfigError.
         """
@@ -113,7 +114,7 @@ class ModelWeights:
         for name, value in weights:
             canonical = names.canonical(name)
             if canonical is None:
-                continue  # a tied head, a buffer: the model computes without it
+                continue  # a tied head or a buffer, which the model does not need
             if canonical not in shapes:
                 hint = did_you_mean(canonical, tuple(shapes))
                 raise ConfigError(f"load_weights: the model has no weight {quoted(name)}{hint}")
@@ -134,7 +135,7 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
             return dummy
         return BoundStore(dummy, {name: name for name in dummy.names()}, origin.given)
     description = ModelDescription(model.hf_config)
-    if description.is_transformers:  # it maps the names of a checkpoint itself
+    if description.is_transformers:  # transformers maps the names of a checkpoint
         return open_checkpoint(model.path)
     names = description.names
     store = as_shipped(open_checkpoint(model.path), description.shipped)
@@ -144,7 +145,7 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
 
 
 def _with_folder(config: EngineConfig, weights_path: object) -> EngineConfig:
-    """The configuration with the weights of another folder; all else stays."""
+    """The configuration with the weights of another folder."""
     if not isinstance(weights_path, str | Path) or not Path(weights_path).is_dir():
         raise ConfigError(
             f"weights_path must be a folder with the weights of a model, got {quoted(weights_path)}"
@@ -156,7 +157,7 @@ def _with_folder(config: EngineConfig, weights_path: object) -> EngineConfig:
 
 
 def _replaceable(config: EngineConfig, program: Program) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that others may replace. Raises ConfigError if there are none."""
+    """The shapes of the tensors that may be replaced. Raises ConfigError if none may be."""
     model, why = config.model, None
     description = ModelDescription(model.hf_config)
     if model.weights == "packed":
@@ -167,15 +168,15 @@ def _replaceable(config: EngineConfig, program: Program) -> dict[str, tuple[int,
         why = "the checkpoint is quantised"
     if why is not None:
         raise ConfigError(
-            f"load_weights takes tensors for a checkpoint of plain numbers; {why}. Write the new "
-            "weights to a folder and call collective_rpc('reload_weights', "
+            f"load_weights can only replace tensors of an unquantised checkpoint, but {why}. Write "
+            "the new weights to a folder and call collective_rpc('reload_weights', "
             "kwargs={'weights_path': folder})"
         )
     return {part.name: part.shape for param in program.params() for part in param.parts}
 
 
 def _host_tensor(name: str, value: Any, shape: tuple[int, ...]) -> HostTensor:
-    """A copy of an array or a tensor of torch. Raises ConfigError."""
+    """A copy of an array or a torch tensor. Raises ConfigError."""
     dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
     if dtype not in _DTYPES:
         raise ConfigError(

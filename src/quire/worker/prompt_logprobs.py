@@ -1,9 +1,8 @@
-"""`PromptLogprobRows`: whose prompt tokens' log-probabilities are wanted, and which rows of logits
-give them.
+"""`PromptLogprobRows`: the rows of logits from which log-probabilities of prompt tokens come.
 
-Called by `InputBatch`. A prompt token is a choice that was already made: its row of logits goes
-through the sampler like any other, with this token as the chosen one, and the sampler reports what
-it reports of a chosen token: the log-probability and rank that the raw logits give.
+Called by `InputBatch`. The sampler handles a prompt token like a sampled token that is already
+chosen: it gets the row of logits and the token, and reports the log-probability and rank of the
+token.
 
 Legend: T tokens in the step, R requests of the step, F prompt tokens predicted in the step, L rows
 that need logits.
@@ -25,13 +24,13 @@ Rows = NDArray[np.intp]
 
 @dataclass(slots=True)
 class PromptSpan:
-    """Prompt tokens of one request that the step predicts: those at places first, first + 1, ..."""
+    """Prompt tokens of one request that the step predicts, at positions first, first + 1, ..."""
 
     request_id: str
     first: int
     row: int
     token_rows: Ints
-    """Which of the step's T tokens predict them."""
+    """Indices of the step's T tokens that predict them."""
     targets: Ints
     """The prompt tokens themselves."""
     num_logprobs: int
@@ -45,7 +44,8 @@ class _Wanted:
 
 
 class PromptLogprobRows:
-    """Requests that want them, by row of the batch. Owned by the worker's thread."""
+    """Requests that want log-probabilities of prompt tokens, by row of the batch. Owned by the
+    worker's thread."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -65,8 +65,8 @@ class PromptLogprobRows:
         self._wanted.pop(row, None)
 
     def spans(self, rows: Rows, starts: Ints, computed: Ints, ends: Ints) -> list[PromptSpan]:
-        """What the step predicts; `starts` [R + 1], the others [R]. Empty if none are
-        wanted."""
+        """The prompt tokens that the step predicts for requests that want them. `starts`: [R + 1];
+        the others: [R]."""
         if not self._wanted:
             return []
         found = []
@@ -89,23 +89,23 @@ class PromptLogprobRows:
 
 @dataclass(slots=True)
 class PromptRows:
-    """The rows of logits of a step in which prompt tokens are predicted beside new ones."""
+    """The rows of logits of a step that predicts prompt tokens as well as new tokens."""
 
     spans: list[PromptSpan]
     logits_rows: Ints
     """[L]; ascending."""
     rows: Rows
-    """[L]; the row of the batch that each belongs to."""
+    """[L]; the row of the batch to which each belongs."""
     is_new: NDArray[np.bool_]
-    """[L]; where a new token is chosen."""
+    """[L]; whether a new token is sampled."""
     targets: Ints
     """[L]; the prompt token to predict; -1 where `is_new`."""
     num_logprobs: Ints
-    """[L]; of no meaning where `is_new`."""
+    """[L]; unused where `is_new`."""
 
     @classmethod
     def merge(cls, spans: list[PromptSpan], new_logits_rows: Ints, new_rows: Rows) -> PromptRows:
-        """`new_logits_rows` are those whose next token is to be chosen, `new_rows` their rows."""
+        """`new_logits_rows`: rows of logits for new tokens; `new_rows`: their rows of the batch."""
         num_new = len(new_logits_rows)
         logits_rows = np.concatenate([new_logits_rows, *(span.token_rows for span in spans)])
         order = np.argsort(logits_rows, kind="stable").astype(np.int32)
@@ -129,7 +129,7 @@ class PromptRows:
         )
 
     def report(self, columns: SamplingColumns) -> None:
-        """Has the log-probabilities of the prompt tokens reported."""
+        """Makes the sampler report the log-probabilities of the prompt tokens."""
         if columns.num_logprobs is None:
             columns.num_logprobs = np.full(len(self.rows), -1, np.int32)
         is_old = ~self.is_new

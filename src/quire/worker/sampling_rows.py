@@ -1,7 +1,7 @@
-"""`SamplingRows`: the sampling settings of the requests in the batch, as columns that persist.
+"""`SamplingRows`: the sampling settings of the requests in the batch, as persistent columns.
 
-Called by `InputBatch`; the columns of a step are gathered from here. Which there are and how they
-follow from a request, `quire.sampling.columns` declares.
+Called by `InputBatch`, which gathers the columns of a step from it. `quire.sampling.columns`
+declares the columns and how a request fills them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Masks = NDArray[np.uint32]
 Lines = list[NDArray[np.uint32] | None]
 """[L]; None: every token is allowed."""
 Rows = NDArray[np.intp]
-"""Rows of the batch, in NumPy's own type of index: any other is converted at each use."""
+"""Rows of the batch, in NumPy's index type: other types would be converted at each use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,13 @@ class Drafts:
     """The draft tokens of a step."""
 
     token_ids: Mapping[int, list[int]]
-    """By row."""
+    """Draft tokens by row."""
     offsets: Ints
-    """[L]; how many of them come before each row of logits, which are in order of position."""
+    """[L]; how many draft tokens of the request precede each row of logits. Rows are in order of
+    position."""
 
     def num_places(self, first: int) -> int:
-        """Rows of logits of the request whose first is at this place."""
+        """Number of rows of logits of the request whose first row is at index `first`."""
         later = np.flatnonzero(self.offsets[first + 1 :] == 0)
         return int(later[0]) + 1 if len(later) else len(self.offsets) - first
 
@@ -49,7 +50,7 @@ _OF_REQUESTS = {name: column for name, column in COLUMNS.items() if column.value
 
 
 class SamplingRows:
-    """Columns over rows, and which of them anybody uses: an unused one is left out of the step."""
+    """Columns over rows. A column that no request uses is left out of the step."""
 
     def __init__(
         self, max_num_seqs: int, vocab_size: int, logprobs_mode: LogprobsMode = "raw_logprobs"
@@ -65,14 +66,14 @@ class SamplingRows:
         }
         """The rows where a column is not neutral."""
         self._states: dict[str, dict[int, TokenState]] = {name: {} for name in TOKEN_STATES}
-        """Of each list of tokens, by row."""
+        """For each list of tokens, the states by row."""
         self._forcing: dict[int, ThinkingBudget | TokenTrace] = {}
-        """Of the rows whose next token may be settled."""
+        """States of the rows whose next token may be forced, by row."""
         self._followed: list[Mapping[int, TokenState | ThinkingBudget | TokenTrace]]
         self._followed = [*self._states.values(), self._forcing]
-        """What takes in tokens."""
+        """All states that are updated with each token."""
         self._gathered: tuple[Rows, dict[str, Any]] | None = None
-        """The rows of the last step with their columns, as long as no row is set or cleared."""
+        """The rows of the last step and their columns; None after a row was set or cleared."""
 
     def set(self, row: int, request: ScheduledRequest) -> None:
         """Fills a row that is being started."""
@@ -113,7 +114,7 @@ class SamplingRows:
                     state.append(token_id)
 
     def num_logprobs(self, rows: Rows) -> Ints | None:
-        """[L]; how many are wanted of each, -1 for none; None if no request wants any."""
+        """[L]; number of log-probabilities per row, -1 for none; None if no request wants any."""
         return self._columns["num_logprobs"][rows] if self._users["num_logprobs"] else None
 
     def columns(
@@ -124,10 +125,9 @@ class SamplingRows:
         masks: Mapping[int, Masks] | None = None,
         drafts: Drafts | None = None,
     ) -> SamplingColumns | None:
-        """The columns for these rows [L], which hold `num_tokens` [L]; None if there are none.
-        `chosen` [L]: tokens that are not to be chosen any more; -1: it is to be chosen. `masks`, by
-        row: what is allowed where only some tokens are. `drafts`: rows that stand there once more
-        for each of their draft tokens."""
+        """The columns for these rows [L], which have `num_tokens` [L] tokens; None without rows.
+        `chosen` [L]: tokens that are already chosen; -1: the token is to be sampled. `masks`:
+        allowed tokens, by row. `drafts`: draft tokens; a row occurs once more for each of them."""
         if not len(rows):
             return None
         lines = None if not masks else _lines(masks, rows, drafts)
@@ -151,8 +151,8 @@ class SamplingRows:
         return columns
 
     def _gather(self, rows: Rows) -> dict[str, Any]:
-        """The columns that a request fills once, for these rows: of the last step, where it had the
-        same array of rows."""
+        """The columns that a request fills once, for these rows. Reuses those of the last step if
+        it had the same array of rows."""
         if self._gathered is None or self._gathered[0] is not rows:
             unused = {name for name, users in self._users.items() if not users}
             used = {name: of[rows] for name, of in self._columns.items() if name not in unused}
@@ -166,9 +166,9 @@ class SamplingRows:
         lines: Lines | None,
         drafts: Drafts | None,
     ) -> Ints | None:
-        """`chosen`, with the tokens that are settled: of a trace, or those that end the reasoning
-        of rows whose budget is used up. A grammar that has the reasoning in it may put that off:
-        to the end of a character."""
+        """`chosen` with the forced tokens added: tokens of a trace, or tokens that end reasoning
+        whose budget is used up. A grammar that includes the reasoning may delay the latter until a
+        character is complete."""
         forced = chosen
         for index, _row, forcing in _along(self._forcing, rows, drafts):
             if chosen is not None and chosen[index] >= 0:
@@ -190,7 +190,7 @@ class SamplingRows:
         lines: Lines | None,
         drafts: Drafts | None,
     ) -> TokenLists | None:
-        """None: all are empty."""
+        """Lists of tokens for these rows; None: all are empty."""
         lists: list[tuple[Ints, NDArray[np.float32] | None] | None] = [None] * len(rows)
         is_used = False
         for index, row, state in _along(states, rows, drafts):
@@ -212,8 +212,8 @@ _State = TypeVar("_State", TokenState, ThinkingBudget | TokenTrace)
 def _along(
     states: dict[int, _State], rows: Rows, drafts: Drafts | None
 ) -> Iterator[tuple[int, int, _State]]:
-    """For each of the rows [L] that has a state: its place, the row, and the state, after as many
-    draft tokens as come before the place. The states themselves stay as they are."""
+    """For each of the rows [L] that has a state: its index, the row, and the state after the draft
+    tokens that precede it. The states in `states` are not changed."""
     current: dict[int, _State] = {}
     for index, row in enumerate(rows.tolist()):
         state = states.get(row)

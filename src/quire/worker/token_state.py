@@ -1,9 +1,9 @@
-"""What a request says of single tokens, as it is at each step: which are allowed, what is added to
-their logits, how often each was seen.
+"""Per-token sampling settings of a request at each step: which tokens are allowed, what is added to
+their logits, how often each was generated.
 
-Kept by `SamplingRows` for the rows whose requests say anything, and rebuilt from a request's tokens
-when it starts again. Nothing here has the length of the vocabulary, unless the request names as
-many tokens.
+Kept by `SamplingRows` for rows whose requests have such settings, and rebuilt from a request's
+tokens when it starts again. No state has the length of the vocabulary, unless the request lists
+that many tokens.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class TokenState(ABC):
     def tokens(
         self, num_tokens: int, mask: Words | None = None
     ) -> tuple[Ints, Floats | None] | None:
-        """The ids and their numbers, when the request has so many tokens. None: there are none now
-        and will be none later. `mask`: bits of the tokens that a grammar allows, if there is one.
-        """
+        """The token ids and their values when the request has `num_tokens` tokens. None: the list
+        is empty now and stays empty. `mask`: bits of the tokens that a grammar allows, if there is
+        a grammar."""
 
-    def append(self, token_id: int) -> None:  # noqa: B027 (most need not know)
+    def append(self, token_id: int) -> None:  # noqa: B027 (most do not need it)
         """Takes in the request's next token."""
 
     def fork(self) -> TokenState:
-        """A state with the same tokens, which goes on by itself."""
+        """An independent copy of the state."""
         return copy.copy(self)
 
 
@@ -66,8 +66,8 @@ class FixedTokens(TokenState):
 
 
 class TokenBias(TokenState):
-    """`logit_bias`; bans until `min_tokens`, but where a grammar allows nothing else; bans of what
-    would complete a bad word."""
+    """`logit_bias`; tokens that are banned until `min_tokens`, unless a grammar allows nothing
+    else; and tokens that would complete a bad word."""
 
     __slots__ = ("_always", "_bad_words", "_ban", "_ban_until")
 
@@ -105,13 +105,15 @@ class TokenBias(TokenState):
 
     def fork(self) -> TokenBias:
         twin = copy.copy(self)
-        twin._bad_words = copy.copy(self._bad_words)  # which replaces what it holds
+        twin._bad_words = copy.copy(
+            self._bad_words
+        )  # a shallow copy suffices: `append` replaces the list
         return twin
 
 
 class SeenTokens(TokenState):
-    """How often each distinct token of the request was generated; the tokens that are only in the
-    prompt count 0, and are there only if the repetition penalty asks for them."""
+    """How often each distinct token of the request was generated. Tokens that are only in the
+    prompt have count 0, and are included only if there is a repetition penalty."""
 
     __slots__ = ("_counts", "_ids", "_place_of")
 
@@ -152,7 +154,8 @@ class SeenTokens(TokenState):
 
 
 class ThinkingBudget:
-    """`thinking_token_budget`: the token that ends the reasoning, where it is long enough."""
+    """`thinking_token_budget`: forces the tokens that end the reasoning when the budget is used
+    up."""
 
     __slots__ = ("_budget", "_passage")
 
@@ -165,7 +168,7 @@ class ThinkingBudget:
         self._passage.extend((token_id,))
 
     def fork(self) -> ThinkingBudget:
-        """A budget with the same tokens, which goes on by itself."""
+        """An independent copy of the budget."""
         twin = copy.copy(self)
         twin._passage = self._passage.fork()
         return twin
@@ -176,7 +179,7 @@ class ThinkingBudget:
 
 
 class TokenTrace:
-    """`trace_decode_token_ids`: each token in turn."""
+    """`trace_decode_token_ids`: forces these tokens, one after the other."""
 
     __slots__ = ("_next", "_token_ids")
 
@@ -189,7 +192,7 @@ class TokenTrace:
         self._next += 1
 
     def fork(self) -> TokenTrace:
-        """A trace at the same token, which goes on by itself."""
+        """An independent copy of the trace."""
         return copy.copy(self)
 
     def forced(self) -> int | None:
@@ -201,7 +204,7 @@ _LEAST_ROOM = 64
 
 
 def _allows_others(mask: Words, ids: Ints) -> bool:
-    """Whether a mask has a token beside these."""
+    """Whether a mask allows a token other than these."""
     words = mask.copy()
     for token_id in ids.tolist():
         if token_id // MASK_BITS < len(words):
@@ -210,8 +213,8 @@ def _allows_others(mask: Words, ids: Ints) -> bool:
 
 
 class _BadWords:
-    """Words of two or more tokens. The last token of one is banned where the generated tokens end
-    with those before it."""
+    """Words of two or more tokens. The last token of a word is banned if the generated tokens end
+    with its other tokens."""
 
     __slots__ = ("_longest", "_output", "_words")
 
@@ -221,7 +224,7 @@ class _BadWords:
             output[len(output) - self._longest :] if self._longest < len(output) else output
         )
         self._words: dict[int, list[list[int]]] = {}
-        """By the last token but one."""
+        """Words by their second to last token."""
         for word in words:
             self._words.setdefault(word[-2], []).append(word)
 
@@ -230,7 +233,7 @@ class _BadWords:
         return bool(self._words)
 
     def append(self, token_id: int) -> None:
-        """The next generated token."""
+        """Adds the next generated token."""
         if self._words:
             self._output = [*self._output, token_id][-self._longest :]
 
@@ -271,5 +274,5 @@ TOKEN_STATES: dict[str, Callable[[ScheduledRequest], TokenState | None]] = {
     "seen": _seen,
     "reported": _reported,
 }
-"""What makes the state of a request that is being started, for each of `TOKEN_LISTS`; None: its
-list is empty at every step."""
+"""For each of `TOKEN_LISTS`, the function that creates the state of a request. It returns None if
+the list is empty at every step."""

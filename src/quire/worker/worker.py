@@ -1,7 +1,7 @@
-"""`Worker`: one device's share of the engine. It loads the model and runs plans on it.
+"""`Worker`: the engine's part on one device. It loads the model and runs plans on it.
 
-Made and called by an executor, in whichever process that chose. Builds everything from the
-`EngineConfig`, so that nothing but messages has to reach it.
+Created and called by an executor, in any process. Builds everything from the `EngineConfig`, so
+that only messages have to be sent to it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ logger = get_logger(__name__)
 
 
 class Worker:
-    """Owns the compiled model and its KV cache. One thread at a time, but for `read_blocks` and
+    """Owns the compiled model and its KV cache. One thread at a time, except for `read_blocks` and
     `write_blocks`."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Binds the calling thread, which computes too, where cores are named: helpers inherit
-        it."""
+        """Binds the calling thread to `device.cores`, if set; compute threads inherit that."""
         if config.device.cores is not None:
             os.sched_setaffinity(0, config.device.cores)
         self._config = config
@@ -61,7 +60,7 @@ class Worker:
         )
         self._processing = _processing(config)
         self._kv_fingerprint = config.cache.fingerprint
-        """Of the weights that are loaded."""
+        """Fingerprint of the loaded weights."""
         self._weights = ModelWeights(config)
         self._load()
 
@@ -78,8 +77,8 @@ class Worker:
         )
 
     def execute(self, plan: SchedulePlan) -> StepResult:
-        """Runs one step. Raises BackendError if the backend fails, and CheckpointError, whatever
-        came of the step, if the weights that it read are not what was loaded."""
+        """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
+        if the file of the weights has changed since it was loaded."""
         try:
             return self._runner.execute(plan)
         finally:
@@ -87,9 +86,9 @@ class Worker:
                 self._packed.check()
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What this public method returns, or this function, which is given the worker first.
+        """Calls a public method by name, or a function with the worker as its first argument.
 
-        Raises ConfigError for a name that is none, and for arguments that it does not take.
+        Raises ConfigError for an unknown method, and for arguments that it does not accept.
         """
         if callable(method):
             return method(self, *args, **kwargs)
@@ -104,24 +103,24 @@ class Worker:
             inspect.signature(found).bind(*args, **kwargs)
         except TypeError as error:
             raise ConfigError(
-                f"{method}{inspect.signature(found)} does not take these arguments: {error}"
+                f"{method}{inspect.signature(found)} does not accept these arguments: {error}"
             ) from None
         return found(*args, **kwargs)
 
     def read_blocks(
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
     ) -> None:
-        """Copies KV blocks of a layer group to memory of their size: of each its first tokens, and
-        zeros in place of what others left beside them. Any thread, also while a step computes what
-        is behind these tokens. Raises ValueError for another size, BackendError for another
-        group."""
+        """Copies the first `num_tokens` tokens of KV blocks of a layer group to `out`, which has
+        the size of the blocks; the rest of each block is set to zero. Any thread, also while a step
+        computes later tokens of the blocks. Raises ValueError for a wrong size, BackendError for an
+        unknown group."""
         data = np.frombuffer(out, np.uint8).reshape(len(block_ids), -1)
         self.model.read_blocks(np.array(block_ids, np.int32), data)
         for block in data:
             self.model.clear_behind(block, group, num_tokens)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
-        """Copies what `read_blocks` gave into these blocks. Any thread, also while a step uses
+        """Copies data from `read_blocks` into these blocks. Any thread, also while a step uses
         other blocks. Raises ValueError for a wrong size."""
         blocks = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
         self.model.write_blocks(np.array(block_ids, np.int32), blocks)
@@ -133,12 +132,12 @@ class Worker:
 
     @property
     def model_config(self) -> ModelConfig:
-        """What is being served."""
+        """Configuration of the served model."""
         return self._config.model
 
     @property
     def device(self) -> Any:
-        """The CPU: a device of torch in a process that has imported it, otherwise "cpu"."""
+        """The CPU: a torch device if this process has imported torch, otherwise "cpu"."""
         return sys.modules["torch"].device("cpu") if "torch" in sys.modules else "cpu"
 
     @property
@@ -155,7 +154,7 @@ class Worker:
         return self.model_runner.model
 
     def apply_model(self, function: Callable[[ModelHandle], Any]) -> Any:
-        """What a function returns of the loaded model."""
+        """Calls a function with the loaded model."""
         return function(self.get_model())
 
     def get_model_inspection(self) -> str:
@@ -163,13 +162,13 @@ class Worker:
         return format_program(compile_plan(self._config).program)
 
     def check_health(self) -> None:
-        """Raises CheckpointError if the weights that steps read are not what was loaded."""
+        """Raises CheckpointError if the file of the weights has changed since it was loaded."""
         if self._packed is not None:
             self._packed.check()
 
     def release_memory(self, tags: Sequence[str]) -> None:
-        """Gives memory back to the system: `kv_cache`, or with `weights` all of the model. No
-        request holds KV blocks, and no step runs before `restore_memory`."""
+        """Releases memory to the system: `kv_cache`, or with `weights` all memory of the model. No
+        request may hold KV blocks, and no step may run before `restore_memory`."""
         if "weights" in tags:
             self.model.close()
             self._packed = None
@@ -178,8 +177,8 @@ class Worker:
             self.model.discard_kv()
 
     def restore_memory(self, tags: Sequence[str]) -> str:
-        """Loads the weights again if they were released. The KV cache takes memory as it is
-        written. Returns the fingerprint of what it will hold: the weights may be new."""
+        """Loads the weights again if they were released. The KV cache takes memory when it is
+        written to. Returns the fingerprint of its future contents: the weights may be new."""
         if "weights" in tags:
             self._load_again()
         return self._kv_fingerprint
@@ -190,14 +189,14 @@ class Worker:
         weights_path: str | Path | None = None,
         is_checkpoint_format: bool = True,
     ) -> None:
-        """Steps from the next one on use other weights: those of the folder `weights_path`, or
-        those in its files now; then, in place of some of them, those of `weights_iterator`.
+        """Replaces the weights from the next step on, by those in the folder `weights_path`, or in
+        the current folder; then replaces some of them by those of `weights_iterator`.
 
-        Requests that are running compute their tokens again. Raises ConfigError, or CheckpointError
-        for weights that do not fit the model; the old ones stay then.
+        Running requests compute their tokens again. Raises ConfigError, or CheckpointError for
+        weights that do not fit the model; the old weights stay in use then.
         """
         if is_checkpoint_format is not True:
-            raise ConfigError("is_checkpoint_format must be True: give weights as a checkpoint has")
+            raise ConfigError("is_checkpoint_format must be True: give weights as in a checkpoint")
         self._weights.use_files(self._program, weights_path)
         if weights_iterator is not None:
             try:
@@ -208,12 +207,12 @@ class Worker:
 
     @property
     def has_new_weights(self) -> bool:
-        """Whether weights were given that `take_new_weights` is to load."""
+        """Whether there are new weights, which `take_new_weights` will load."""
         return self._weights.is_new
 
     def take_new_weights(self) -> str:
-        """Loads the weights that were given, with an empty KV cache; their fingerprint. No request
-        holds KV blocks. If that fails, the old ones are loaded again, and the error is raised."""
+        """Loads the new weights, with an empty KV cache. Returns their fingerprint. No request may
+        hold KV blocks. If loading fails, loads the old weights again and raises the error."""
         self.model.close()
         try:
             self._load_again()
@@ -239,8 +238,8 @@ class Worker:
 
 
 def _processing(config: EngineConfig) -> LogitsProcessing | None:
-    """None: tokens are chosen within the step. Raises ConfigError if a custom logits processor
-    cannot be loaded or made."""
+    """The custom logits processors; None without any. Raises ConfigError if one cannot be loaded or
+    created."""
     if not config.model.logits_processors:
         return None
     from quire.worker.processors.processing import LogitsProcessing
@@ -250,7 +249,7 @@ def _processing(config: EngineConfig) -> LogitsProcessing | None:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A compiled model, and the file that it goes on reading its weights from, if it does."""
+    """A compiled model, and the file from which it keeps reading its weights, if any."""
 
     model: CompiledModel
     packed: PackedFile | None
@@ -258,7 +257,8 @@ class _Loaded:
 
 
 def _load(config: EngineConfig, source: ModelWeights) -> _Loaded:
-    """Raises CheckpointError for weights that do not fit the model, BackendError otherwise."""
+    """Compiles the model. Raises CheckpointError for weights that do not fit it, or
+    BackendError."""
     plan = compile_plan(config)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)

@@ -49,7 +49,7 @@ def wide_model(backend: Backend) -> Iterator[CompiledModel]:
 def logits(model: CompiledModel, **step: Any) -> NDArray[np.float32]:
     found = model.step(one_request(**step)).logits
     if found is None:
-        raise RuntimeError("the logits that were asked for did not come")
+        raise RuntimeError("the backend did not return the logits")
     return found
 
 
@@ -245,7 +245,7 @@ def grouped_step(
         )
     ).logits
     if found is None:
-        raise RuntimeError("the logits that were asked for did not come")
+        raise RuntimeError("the backend did not return the logits")
     return found
 
 

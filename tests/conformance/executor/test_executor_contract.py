@@ -146,5 +146,5 @@ def test_an_engine_runs_on_any_executor(config: EngineConfig) -> None:
 def test_parts_are_of_one_size() -> None:
     buffer = memoryview(bytearray(range(6)))
     assert bytes(part_of_rank(buffer, 2, 3)) == bytes([4, 5])
-    with pytest.raises(ValueError, match="6 bytes do not divide into parts of 4 ranks"):
+    with pytest.raises(ValueError, match="6 bytes cannot be divided into 4 equal parts"):
         part_of_rank(buffer, 0, 4)

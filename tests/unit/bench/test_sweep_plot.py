@@ -71,7 +71,7 @@ def test_a_dry_run_draws_nothing(experiment: Path, capsys: pytest.CaptureFixture
     ("options", "message"),
     [
         ({"var_y": "mean_ttft"}, "has 'mean_ttft'; they have max_num_seqs"),
-        ({"curve_by": "rate,none"}, "has 'none'"), ({"filter_by": "rate=1"}, "is no condition"),
+        ({"curve_by": "rate,none"}, "has 'none'"), ({"filter_by": "rate=1"}, "must be a condition"),
         ({"filter_by": "rate<x"}, "does not compare"),
         ({"filter_by": "rate>9"}, "no point is left"),
     ],

@@ -100,7 +100,7 @@ def test_sleeping_takes_memory_and_waking_up_gives_it_back(
     assert executor.calls == [("release_memory", ["kv_cache"]), ("release_memory", ["weights"])]
     with pytest.raises(ConfigError, match=r"asleep \(kv_cache, weights\): call wake_up"):
         commands["resume"]()
-    with pytest.raises(ConfigError, match="needs an engine that has all of its memory"):
+    with pytest.raises(ConfigError, match="requires that no memory is released yet"):
         commands["release_kv_cache_memory"]()
     executor.calls.clear()
     assert commands["wake_up"](["weights"]) is False
@@ -187,6 +187,6 @@ def test_a_call_of_the_workers(core: EngineCore, executor: SleepyExecutor) -> No
 
 @pytest.mark.parametrize("name", ["call", "close", "execute", "release_memory", "restore_memory"])
 def test_what_the_engine_calls_alone(core: EngineCore, executor: SleepyExecutor, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} is called by the engine alone"):
+    with pytest.raises(ConfigError, match=f"only the engine may call {name}"):
         core.commands["collective_rpc"](name)
     assert executor.calls == []

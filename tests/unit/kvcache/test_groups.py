@@ -214,7 +214,7 @@ def test_integrity_check_notices_tables_that_are_wrong() -> None:
     kv, blocks = broken()
     kv.pool.release([blocks.tables[1].pop(0)])
     blocks.first_entries[1] = 1
-    with pytest.raises(IntegrityError, match="keeps everything and begins at 1"):
+    with pytest.raises(IntegrityError, match="keeps all blocks but begins at entry 1"):
         kv.check_integrity()
     kv, blocks = broken()
     kv.pool.release([blocks.tables[1].pop(), blocks.tables[1].pop()])

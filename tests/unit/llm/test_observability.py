@@ -138,7 +138,7 @@ def test_calls_of_the_worker(model_dir: Path) -> None:
             llm.collective_rpc("fly")
         with pytest.raises(ConfigError, match="a worker has no method '_load'"):
             llm.collective_rpc("_load")
-        with pytest.raises(ConfigError, match=r"check_health.* does not take these arguments"):
+        with pytest.raises(ConfigError, match=r"check_health.* does not accept these arguments"):
             llm.collective_rpc("check_health", args=(1,))
         with pytest.raises(ConfigError, match="timeout is not supported"):
             llm.collective_rpc("check_health", timeout=1.0)

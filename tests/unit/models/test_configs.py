@@ -48,7 +48,7 @@ def test_the_smallest_config_works(name: str) -> None:
 def test_a_missing_or_null_key_is_named_with_a_value_that_works(name: str, key: str) -> None:
     for config in ({k: v for k, v in ALL[name].items() if k != key}, {**ALL[name], key: None}):
         with pytest.raises(
-            CheckpointError, match=rf'config.json lacks {key}; add it, .*"{key}": \d'
+            CheckpointError, match=rf'config.json must have {key}; add it, .*"{key}": \d'
         ):
             build_program(config)
         with pytest.raises(CheckpointError, match=key):
@@ -76,14 +76,14 @@ def test_an_impossible_size_is_named(name: str, key: str, value: object) -> None
         ("llama", {"tie_word_embeddings": 1}, "true or false"),
         ("llama", {"hidden_act": 3}, "hidden_act"),
         ("llama", {"rope_theta": 0}, "rope_theta"),
-        ("llama", {"rope_scaling": "linear"}, "rope_scaling holds"),
-        ("llama", {"rope_scaling": {"type": "linear"}}, "lacks factor"),
+        ("llama", {"rope_scaling": "linear"}, "rope_scaling must be an object"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "must have factor"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "lacks low_freq_factor"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "must have low_freq_factor"),
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                                     "high_freq_factor": 4}}, "above low_freq_factor"),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
-        ("qwen2", {"layer_types": ["full_attention"]}, "a list of 2 texts"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "a list of 2 strings"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "use_sliding_window"),
         ("qwen2", {"use_sliding_window": True, "max_window_layers": -1}, "max_window_layers"),
         ("llama", {"eos_token_id": "</s>"}, "eos_token_id"),

@@ -88,10 +88,10 @@ def test_a_column_of_another_length_or_type_is_refused(name: str) -> None:
     columns.given(2)
     good = getattr(columns, name)
     setattr(columns, name, good[:1])
-    with pytest.raises(BackendError, match=f"sampling column {name} has 1 rows, not 2"):
+    with pytest.raises(BackendError, match=f"sampling column {name} must have 2 rows, not 1"):
         columns.check(2)
     setattr(columns, name, good.astype(np.int64))
-    with pytest.raises(BackendError, match=f"sampling column {name} is int64, not "):
+    with pytest.raises(BackendError, match=f"sampling column {name} must be .*, not int64"):
         columns.check(2)
 
 
@@ -99,14 +99,14 @@ def test_a_column_of_another_length_or_type_is_refused(name: str) -> None:
 def test_a_number_that_means_nothing_is_refused(name: str) -> None:
     columns = gathered(USED, USED)
     getattr(columns, name)[1] = COLUMNS[name].lowest - 1  # type: ignore[operator]
-    with pytest.raises(BackendError, match=f"sampling column {name} holds -"):
+    with pytest.raises(BackendError, match=f"sampling column {name} has -"):
         columns.check(2)
 
 
 def test_nan_is_refused() -> None:
     columns = gathered(USED)
     columns.temperature[0] = np.nan
-    with pytest.raises(BackendError, match="temperature holds nan"):
+    with pytest.raises(BackendError, match="temperature has nan"):
         columns.check(1)
 
 
@@ -124,12 +124,12 @@ def test_token_lists_are_joined_row_by_row() -> None:
 @pytest.mark.parametrize(
     ("name", "lists", "message"),
     [
-        ("bias", TokenLists.join([(IDS, ONES)]), "bias.starts has 2 rows, not 3"),
-        ("bias", TokenLists.join([(IDS, ONES[:1]), None]), "bias is not as long"),
-        ("bias", TokenLists.join([(IDS, None), None]), "bias is not as long"),
-        ("allowed", TokenLists.join([(IDS, ONES), None]), "allowed is not as long"),
-        ("bias", TokenLists.join([(IDS.astype(np.int64), ONES), None]), "bias is int64"),
-        ("bias", TokenLists.join([(IDS, ONES.astype(float)), None]), "bias is int32 with float64"),
+        ("bias", TokenLists.join([(IDS, ONES)]), "bias.starts must have 3 rows, not 2"),
+        ("bias", TokenLists.join([(IDS, ONES[:1]), None]), "bias must be as long"),
+        ("bias", TokenLists.join([(IDS, None), None]), "bias must be as long"),
+        ("allowed", TokenLists.join([(IDS, ONES), None]), "allowed must be as long"),
+        ("bias", TokenLists.join([(IDS.astype(np.int64), ONES), None]), "bias must be int32"),
+        ("bias", TokenLists.join([(IDS, ONES.astype(float)), None]), "float32, not int32, float64"),
     ],
 )
 def test_token_lists_that_do_not_fit_are_refused(

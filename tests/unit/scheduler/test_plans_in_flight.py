@@ -176,7 +176,7 @@ def test_results_come_in_the_order_of_plans() -> None:
     sim.add("a", [1], max_tokens=4)
     submit(sim)
     second = submit(sim)
-    with pytest.raises(IntegrityError, match="not the oldest plan's"):
+    with pytest.raises(IntegrityError, match="does not belong to the oldest plan"):
         sim.scheduler.update(second, StepResult(sampled_token_ids=[[1]]))
 
 

@@ -106,7 +106,7 @@ def test_an_id_beside_a_reference_is_refused() -> None:
         "$defs": {"a": {"type": "integer"}},
         "properties": {"b": {"$id": "http://x/y", "$ref": "#/$defs/a"}},
     }
-    with pytest.raises(RequestError, match=r"\$id beside a \$ref .*at #/properties/b"):
+    with pytest.raises(RequestError, match=r"\$id next to a \$ref .*at #/properties/b"):
         checked_grammar(json=schema)
     named = {"properties": {"$id": {"type": "integer"}, "$ref": {"type": "integer"}}}
     assert follows(checked_grammar(json=named), '{"$id": 1, "$ref": 2}')

@@ -101,7 +101,7 @@ def test_a_missing_shard_is_noticed_without_an_index(tmp_path: Path) -> None:
 def test_the_same_name_in_two_files(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"one": ONE})
     write_safetensors(tmp_path / "b.safetensors", {"one": ONE})
-    with pytest.raises(CheckpointError, match=r"'one' lies in both a\.safetensors and b\."):
+    with pytest.raises(CheckpointError, match=r"'one' is in both a\.safetensors and b\."):
         open_checkpoint(tmp_path)
 
 

@@ -26,7 +26,7 @@ def test_the_worker_has_the_methods_too() -> None:
         assert issubclass(made, Worker)
         worker = made.__new__(made)
         assert worker.call("twice", 4) == 8
-        with pytest.raises(ConfigError, match="does not take these arguments"):
+        with pytest.raises(ConfigError, match="does not accept these arguments"):
             worker.call("twice")
 
 
@@ -36,7 +36,7 @@ def test_the_worker_has_the_methods_too() -> None:
         ("no_such_module.X", "cannot be imported"),
         (f"{__name__}.Absent", "cannot be imported"),
         ("Added", "cannot be imported"),
-        ("os.path.join", "is no class"),
+        ("os.path.join", "must name a class"),
         (f"{__name__}.Replacing", "would replace the worker's own execute"),
     ],
 )

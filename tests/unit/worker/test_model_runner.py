@@ -115,5 +115,5 @@ def test_a_backend_that_loses_rows_is_caught() -> None:
     model = EchoModel()
     runner = ModelRunner(model, InputBatch(4, 1, 8, 100))
     model.lost_rows = 1
-    with pytest.raises(BackendError, match="0 tokens were sampled, 1 wanted"):
+    with pytest.raises(BackendError, match="0 tokens were sampled, expected 1"):
         runner.execute(plan({"a": 1}, started("a", [1])))

@@ -1,1 +1,1 @@
-"""The engine core in a process of its own."""
+"""The engine core in its own process."""

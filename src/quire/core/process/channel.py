@@ -1,8 +1,8 @@
-"""The socket between a front end and an engine process, and what starts one.
+"""The sockets between a front end and an engine process, and the message that configures it.
 
-`ProcessHost` (the front end's side) and `process.main` (the engine's) import it. Messages are
-`wire` structs as msgpack; the sockets are unix sockets in a private directory that is removed
-as soon as both sides are connected, so that no way of dying leaves a file behind.
+Imported by `ProcessHost` (the front end's side) and `process.main` (the engine's side). Messages
+are `core.commands` structs as msgpack. The sockets are Unix sockets in a private directory, which
+is removed as soon as both sides are connected, so that no files remain however a process ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVENTS_SOCKET = "events"
 
 
 class EngineBoot(msgspec.Struct, kw_only=True):
-    """The first message to an engine process: what to build."""
+    """The first message to an engine process: the core to build."""
 
     core_factory: str
     """`module:name` of a callable that takes the EngineConfig."""
@@ -49,7 +49,7 @@ def _encode_unknown(value: Any) -> Any:
 def _decode_unknown(kind: type, value: Any) -> Any:
     if kind is Path:
         return Path(value)
-    raise NotImplementedError(f"{kind.__name__} does not cross a process border")
+    raise NotImplementedError(f"{kind.__name__} cannot be sent between processes")
 
 
 encoder = msgspec.msgpack.Encoder(enc_hook=_encode_unknown)

@@ -1,7 +1,7 @@
-"""`ProcessHost`: the engine loop in a process of its own, reached over ZeroMQ and msgpack.
+"""`ProcessHost`: runs the engine loop in its own process, reached over ZeroMQ and msgpack.
 
-The choice on many cores: tokenising and HTTP never compete with the step for the GIL. Speaks
-`EngineCoreClient`; the other side is `process.main`.
+The default on many cores, because tokenising and HTTP do not compete with the step for the GIL.
+Implements `EngineCoreClient`; the other side is `process.main`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DEFAULT_CORE = "quire.core.engine_core:EngineCore"
 
 _POLL_MS = 200
 _SILENCE_S = 1.0
-"""Without a heartbeat for so long, a process that is stopped or asleep counts as dead. One that
-gets no processor time has until `step_timeout`."""
+"""Seconds without a heartbeat after which a stopped or sleeping process counts as dead. A process
+that gets no processor time has until `step_timeout`."""
 _EXIT_S = 5.0
 _MAX_SOCKET_PATH = 100
 
@@ -49,8 +49,8 @@ _MAX_SOCKET_PATH = 100
 class ProcessHost(EngineCoreClient):
     """Owns the process, both sockets and the thread that starts the process and listens to it.
 
-    The process dies with that thread (the kernel sees to it), and so with this process. The
-    commands socket belongs to whoever holds its lock; the events socket to the listening thread.
+    The kernel kills the process when that thread ends, and so when this process ends. The lock
+    protects the commands socket; only the listening thread uses the events socket.
     """
 
     is_other_process = True
@@ -62,8 +62,8 @@ class ProcessHost(EngineCoreClient):
         self._step_timeout_s = step_timeout_s
         self._is_closing = self._is_abandoned = False
         self._silent_s = 0.0
+        """Seconds of listening since the last event."""
         self._exit_s = _EXIT_S
-        """Since the last event, as far as somebody was listening."""
         self._observation = StepObservation()
         self._directory = _private_directory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -87,14 +87,14 @@ class ProcessHost(EngineCoreClient):
 
     @property
     def pid(self) -> int:
-        """The engine process."""
+        """Process id of the engine process."""
         return self._process.pid
 
     def health(self) -> EngineHealth:
         if self._dead_cause is not None:
             return EngineHealth("dead", self._dead_cause)
         if self._silent_s > _SILENCE_S:
-            silent = f"no sign of the engine process for {self._silent_s:.1f} s"
+            silent = f"the engine process has sent nothing for {self._silent_s:.1f} s"
             return EngineHealth("stalled", silent)
         return health_of(self._observation, self._step_timeout_s)
 
@@ -135,7 +135,7 @@ class ProcessHost(EngineCoreClient):
         return socket
 
     def _listen(self) -> None:
-        """The listening thread, from the start of the process to its end."""
+        """Body of the listening thread, from the start of the process to its end."""
         process: subprocess.Popen[bytes] | None = None
         try:
             process = _spawn(self._directory)
@@ -157,10 +157,10 @@ class ProcessHost(EngineCoreClient):
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _await_boot(self, process: subprocess.Popen[bytes]) -> None:
-        """Waits for as long as the core takes to build; raises what prevented it.
+        """Waits until the core is built; raises what prevented it.
 
-        The first event says that the process has connected: it is told what to build, and the
-        sockets' directory has done its duty.
+        The first event shows that the process has connected. It gets the boot message then, and
+        the directory of the sockets is removed.
         """
         is_connected = False
         while not self._is_closing:
@@ -179,7 +179,7 @@ class ProcessHost(EngineCoreClient):
         raise EngineDeadError("shut down while the engine was starting")
 
     def _next_event(self) -> Event | None:
-        """The next event, or None if none came for a while."""
+        """The next event, or None after a timeout."""
         if not self._events.poll(_POLL_MS):
             self._silent_s += _POLL_MS / 1000
             return None
@@ -187,7 +187,7 @@ class ProcessHost(EngineCoreClient):
         return event_decoder.decode(self._events.recv())
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
-        """Hands on events and watches over the process, until it is dead or told to stop."""
+        """Passes on events and watches the process, until it is dead or shut down."""
         while self._dead_cause is None and not (self._is_closing or self._is_abandoned):
             event = self._next_event()
             if event is not None:
@@ -212,7 +212,7 @@ class ProcessHost(EngineCoreClient):
             self._declare_dead(event.cause)
 
     def _cause_of_death(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Why a silent process is given up, or None while it may yet speak."""
+        """Why a silent process counts as dead, or None while it may still send events."""
         if process.poll() is not None:
             return _exit_text(process.returncode)
         if self._silent_s < _SILENCE_S:
@@ -220,15 +220,15 @@ class ProcessHost(EngineCoreClient):
         states = thread_states(process.pid).values()
         if any(state.is_stopped for state in states):
             return "the engine process was stopped by a signal (SIGSTOP)"
-        silence = f"the engine process has not been heard of for {self._silent_s:.1f} s"
+        silence = f"the engine process has sent nothing for {self._silent_s:.1f} s"
         if states and all(state.is_asleep for state in states):
-            return f"{silence}, and all of it is asleep"
+            return f"{silence}, and all of its threads are asleep"
         if self._silent_s > self._step_timeout_s:
             return f"{silence}, longer than step_timeout {self._step_timeout_s:g} s"
         return None
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Lets the process go if it was told to; kills it if it was not, or stays."""
+        """Waits for a process that was asked to stop; kills it otherwise or on timeout."""
         if self._dead_cause is None and self._booted.done() and not self._booted.exception():
             try:
                 process.wait(self._exit_s)
@@ -249,8 +249,8 @@ def _private_directory() -> str:
             directory = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
     except OSError as error:
         raise ConfigError(
-            f"no directory for the engine process's sockets can be made: {error}; let TMPDIR name "
-            "one that can be written, or use --engine-mode thread"
+            f"cannot create a directory for the engine process's sockets: {error}; set TMPDIR to a "
+            "writable directory, or use --engine-mode thread"
         ) from None
     return directory
 
@@ -258,7 +258,7 @@ def _private_directory() -> str:
 def _spawn(directory: str) -> subprocess.Popen[bytes]:
     """Starts the engine process with this interpreter and its module path.
 
-    In a session of its own: Ctrl+C is for the front end, which decides what becomes of the engine.
+    It gets its own session, so that Ctrl+C only reaches the front end, which stops the engine.
     """
     try:
         return subprocess.Popen(

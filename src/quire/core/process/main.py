@@ -1,7 +1,7 @@
 """The engine process: builds a core and runs its loop for one front end over two sockets.
 
-Started by `ProcessHost` only. Never outlives its front end: the kernel kills it when the thread
-that started it ends, and a watcher ends it when the pipe on its standard input closes.
+Started by `ProcessHost` only. It never outlives its front end: the kernel kills it when the thread
+that started it ends, and a watching thread ends it when the pipe on its standard input closes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _POLL_MS = 200
 
 
 def main(directory: str, parent: str) -> int:
-    """Serves until told to stop; returns the exit code: 0, or 1 if the engine failed.
+    """Serves until a `Stop` command; returns the exit code: 0, or 1 if the engine failed.
 
     `parent` is the process id of the front end.
     """
@@ -82,7 +82,7 @@ def _run_loop(
     has_ended = threading.Event()
 
     def receive() -> None:
-        """Owns the socket while it runs. If it failed unseen, the loop would wait for ever."""
+        """Owns the socket while it runs. Reports errors, because the loop would wait for ever."""
         try:
             while not has_ended.is_set():
                 if inbox.poll(_POLL_MS):
@@ -106,7 +106,7 @@ def _factory(path: str) -> Any:
 
 
 def _send_heartbeats(outbox: _Outbox, status: LoopStatus) -> None:
-    """Shows that the process lives, and how its loop is doing."""
+    """Sends regular heartbeats with the state of the loop."""
     watch = StepWatch(status)
     while True:
         observation = StepObservation() if status.thread_id is None else watch.look()
@@ -115,7 +115,7 @@ def _send_heartbeats(outbox: _Outbox, status: LoopStatus) -> None:
 
 
 def _die_with_parent(parent_pid: int) -> None:
-    """Arranges for death with the front end, whatever kills that one."""
+    """Makes this process end when the front end ends, for any reason."""
     threading.Thread(target=_watch_stdin, daemon=True).start()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -124,7 +124,7 @@ def _die_with_parent(parent_pid: int) -> None:
 
 
 def _watch_stdin() -> None:
-    """Nothing is written to the pipe on standard input: it ends when the front end ends."""
+    """Ends the process when standard input closes. The front end never writes to this pipe."""
     while os.read(0, 1):
         pass
     os._exit(1)
@@ -148,7 +148,7 @@ class _Outbox:
                 self._socket.send(data)
 
     def close(self) -> None:
-        """Gives what is queued a moment to leave."""
+        """Closes the socket, after waiting a moment for queued events to be sent."""
         with self._lock:
             self._is_closed = True
             self._socket.close(linger=_FLUSH_MS)

@@ -1,1 +1,1 @@
-"""What an engine's steps spend their time on: `EngineProfiler` and the trace that it records."""
+"""Profiling of an engine's steps: `EngineProfiler` and the trace that it records."""

@@ -1,6 +1,6 @@
 """`EngineProfiler`: records an engine's steps between `start_profile` and `stop_profile`.
 
-Owned by `EngineCore`, which runs each step through it and has its methods among its commands; names
+Owned by `EngineCore`, which runs each step through it and offers its methods as commands; names
 are vLLM's.
 """
 
@@ -32,10 +32,10 @@ class EngineProfiler:
     """At most one session at a time. One thread, the core's."""
 
     def __init__(self, config: ProfilerConfig | None) -> None:
-        """None: the user has named no directory, and every call is refused."""
+        """`config`: None if the user has named no directory; then every call is refused."""
         self._config = config
         self._trace: StepTrace | None = None
-        """What is recorded now; None: nothing, or the session's steps have not begun."""
+        """The trace of the current step; None if the step is not recorded."""
         self._session: _Session | None = None
 
     def start(
@@ -44,10 +44,10 @@ class EngineProfiler:
         delay_iterations: int | None = None,
         max_iterations: int | None = None,
     ) -> None:
-        """Begins a session: steps are recorded after `delay_iterations` of them, `max_iterations`
-        at most (0: all); None: as configured. `profile_prefix` begins the file's name.
+        """Begins a session that skips `delay_iterations` steps and records at most `max_iterations`
+        (0: all); None: as configured. `profile_prefix` begins the file's name.
 
-        Raises ConfigError in a session, without a directory, and for values out of range.
+        Raises ConfigError during a session, without a directory, and for values out of range.
         """
         config = self._enabled()
         if self._session is not None:
@@ -61,10 +61,10 @@ class EngineProfiler:
 
         trace = StepTrace(with_stack=config.torch_profiler_with_stack)
         self._session = _Session(config, trace, profile_prefix, delay, most)
-        logger.info("the engine's steps are recorded, until stop_profile")
+        logger.info("profiling began: steps are recorded until stop_profile")
 
     def stop(self) -> None:
-        """Ends the session and writes its trace; without a session, a warning tells so. Raises
+        """Ends the session and writes its trace; without a session, logs a warning. Raises
         ConfigError if the file cannot be written."""
         self._enabled()
         session, self._session, self._trace = self._session, None, None
@@ -74,7 +74,7 @@ class EngineProfiler:
             session.write()
 
     def run(self, step: Callable[[], T]) -> T:
-        """Runs a step, and records it if a session wants it."""
+        """Runs a step, and records it if the session covers it."""
         session = self._session
         if session is None or not session.wants_next_step():
             return step()
@@ -86,7 +86,7 @@ class EngineProfiler:
             self._trace = None
 
     def computed(self, plan: SchedulePlan, begin_s: float, end_s: float) -> None:
-        """The executor had a plan from one `time.perf_counter` to another."""
+        """Records how long the executor took for a plan, in `time.perf_counter` seconds."""
         if self._trace is not None:
             self._trace.span(
                 "compute",
@@ -108,7 +108,7 @@ class EngineProfiler:
 
 
 class _Session:
-    """One recording, and where it is written."""
+    """One recording and its settings."""
 
     def __init__(
         self, config: ProfilerConfig, trace: StepTrace, prefix: str | None, delay: int, most: int
@@ -121,13 +121,13 @@ class _Session:
         self._num_seen = 0
 
     def wants_next_step(self) -> bool:
-        """Whether to record the step that comes now."""
+        """Whether to record the next step."""
         self._num_seen += 1
         recorded = self.trace.num_steps
         return self._num_seen > self._delay and (not self._most or recorded < self._most)
 
     def write(self) -> None:
-        """Writes a file of a new name into the directory. Raises ConfigError."""
+        """Writes the trace to a new file in the directory. Raises ConfigError."""
         directory = Path(self._config.torch_profiler_dir)
         name = self._prefix or f"{os.uname().nodename}_{os.getpid()}"
         ending = ".gz" if self._config.torch_profiler_use_gzip else ""
@@ -138,7 +138,7 @@ class _Session:
         except OSError as error:
             raise ConfigError(f"the trace {path} cannot be written: {reason(error)}") from None
         if self.trace.is_full:
-            logger.warning("the trace became full: calls of later steps are not in it")
+            logger.warning("the trace is full: function calls of later steps were not recorded")
         logger.info("%d steps are recorded in %s", self.trace.num_steps, path)
 
 
@@ -155,7 +155,5 @@ def _count(name: str, value: object, default: int) -> int:
     if value is None:
         return default
     if type(value) is not int or value < 0:
-        raise ConfigError(
-            f"{name} must be greater than or equal to 0, and whole, got {quoted(value)}"
-        )
+        raise ConfigError(f"{name} must be a whole number of at least 0, got {quoted(value)}")
     return value

@@ -1,7 +1,7 @@
-"""`StepTrace`: what a thread does in its steps, as events that Perfetto and chrome://tracing show.
+"""`StepTrace`: records steps as trace events, which Perfetto and chrome://tracing display.
 
-The format is Chrome's trace events: complete events, times in microseconds. Knows nothing of when
-anything is recorded.
+The format is Chrome's trace events: complete events, times in microseconds. `EngineProfiler`
+decides which steps are recorded.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from types import CodeType, FrameType
 from typing import Any
 
 _MOST_CALLS = 1_000_000
-"""Calls of functions that a trace has room for: about 200 MB in memory."""
+"""Maximum number of function calls in a trace: about 200 MB of memory."""
 
 
 class StepTrace:
     """Events of one recording. One thread at a time."""
 
     def __init__(self, *, with_stack: bool) -> None:
-        """`with_stack`: every call of a Python function in a step is an event too."""
+        """`with_stack`: every call of a Python function in a step is recorded, too."""
         self._with_stack = with_stack
         self._zero_ns = time.perf_counter_ns()
         self._spans: list[dict[str, Any]] = []
         self._calls: list[tuple[CodeType, int, int, int]] = []
-        """Code, thread, begin and length in nanoseconds."""
+        """Code, thread, begin and duration in nanoseconds."""
         self.num_steps = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no more calls are recorded; steps are."""
+        """Whether no further function calls are recorded; steps still are."""
         return len(self._calls) >= _MOST_CALLS
 
     @contextmanager
@@ -54,7 +54,7 @@ class StepTrace:
             self.span("step", begin, time.perf_counter(), number=self.num_steps)
 
     def span(self, name: str, begin_s: float, end_s: float, **facts: object) -> None:
-        """Something that lasted from one `time.perf_counter` to another."""
+        """Adds an event from `begin_s` to `end_s`, in `time.perf_counter` seconds."""
         event = {
             "name": name,
             "ph": "X",
@@ -74,8 +74,8 @@ class StepTrace:
             file.write("\n]}\n")
 
     def _recorder(self) -> Callable[[FrameType, str, Any], None]:
-        """What `sys.setprofile` takes, for one step. It sees the ends of functions that began
-        before it was set, and leaves them out."""
+        """A function for `sys.setprofile`, for one step. It ignores the ends of functions that
+        began before it was set."""
         begun: list[int] = []
         calls, clock, thread = self._calls, time.perf_counter_ns, threading.get_native_id()
 
@@ -105,5 +105,5 @@ class StepTrace:
 
 
 def _name(code: CodeType) -> str:
-    """With its class; Python 3.10 knows the function's own name alone."""
+    """The function's name with its class; on Python 3.10 without."""
     return str(getattr(code, "co_qualname", code.co_name))

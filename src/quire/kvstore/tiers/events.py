@@ -17,7 +17,7 @@ from quire.protocol.kv_events import (
     BlockRemoved,
     BlockStored,
     KVEvent,
-    told_hash,
+    event_hash,
 )
 
 _PIECE = 1024
@@ -83,4 +83,4 @@ class TierEvents:
         ]
 
     def _hash(self, digest: bytes) -> BlockHash:
-        return told_hash(digest, as_int=self._as_int)
+        return event_hash(digest, as_int=self._as_int)

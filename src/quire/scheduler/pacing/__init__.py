@@ -1,1 +1,1 @@
-"""How much of a step those have who do not generate one token each."""
+"""How many prompt tokens and forced tokens a step computes next to generating requests."""

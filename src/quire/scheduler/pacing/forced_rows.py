@@ -1,4 +1,4 @@
-"""`ForcedRows`: how many of the tokens that grammars force are computed in a step beside others.
+"""`ForcedRows`: how many forced tokens of grammars a step computes next to other requests.
 
 Kept by `StepPacing`. A forced token is known before it is computed, so a request may compute
 several in one step: it needs fewer steps then, but all requests of such a step wait longer.
@@ -17,18 +17,20 @@ _by_number = attrgetter("number")
 
 
 class ForcedRows:
-    """Where all requests of a step have a grammar, there is no limit: all may gain. Where others
-    generate too, these are to wait hardly longer than without: each request has the one token of a
-    step that it would have anyway, and a few further ones go to those with forced tokens, in turn.
+    """Distributes rows for forced tokens among requests.
+
+    If all requests of a step have a grammar, there is no limit, because all of them may benefit.
+    If others generate too, forced tokens may delay these only a little: each request gets its one
+    token of a step, and a few further rows go round-robin to the requests with forced tokens.
     """
 
     def __init__(self) -> None:
         self._having: set[Request] = set()
-        """Unfinished requests whose grammars have forced tokens."""
+        """Unfinished requests whose grammars have forced tokens at least once."""
         self._allowance = 0.0
-        """Rows that steps were allowed and did not have."""
+        """Further rows that were allowed in earlier steps and not used."""
         self._last_served = -1
-        """The number of the request that had the last of them."""
+        """Number of the request that got the last further row."""
 
     @property
     def is_used(self) -> bool:
@@ -46,8 +48,8 @@ class ForcedRows:
     def shares(
         self, generating: Sequence[Request], costs: StepCosts
     ) -> Mapping[Request, int] | None:
-        """How many tokens more than one each of these may compute in the next step, 0 for those
-        that are not named; None: no limit, as no other request waits for them."""
+        """How many tokens more than one each request may compute in the next step; 0 if it is not
+        in the mapping. None: no limit."""
         if all(request.has_grammar for request in generating):
             return None
         left = {
@@ -62,7 +64,7 @@ class ForcedRows:
         return self._hand_out(left)
 
     def _hand_out(self, left: dict[Request, int]) -> Mapping[Request, int]:
-        """One token after the other, in turn from behind the request that had the last one."""
+        """Hands out tokens round-robin, starting after the request that was served last."""
         shares: dict[Request, int] = {}
         order = sorted(left, key=_by_number)
         place = bisect_right(order, self._last_served, key=_by_number)

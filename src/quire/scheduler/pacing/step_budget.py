@@ -16,12 +16,13 @@ class StepBudget:
     """
 
     def __init__(self, num_tokens: int, max_chunk: int = 0) -> None:
-        """`num_tokens` beside those set aside, at most `max_chunk` (0: no bound) to one prompt."""
+        """`num_tokens`: tokens in addition to those set aside; `max_chunk`: most tokens of one
+        prompt (0: no bound)."""
         self.num_spent = 0
-        """On prompts."""
+        """Tokens spent on prompts."""
         self.further_rows: Mapping[Request, int] | None = None
-        """Tokens that requests which generate may have beside those set aside, 0 for the others;
-        None: as many as are left."""
+        """Further tokens of generating requests, in addition to those set aside; 0 for requests
+        that are not in the mapping. None: all that are left."""
         self._num_left = num_tokens
         self._max_chunk = max_chunk or num_tokens
         self._costs: StepCosts | None = None
@@ -32,9 +33,9 @@ class StepBudget:
         return self._num_left > 0
 
     def delay_for(self, began: list[int], num_others: int, costs: StepCosts) -> None:
-        """Limits prompts for the sake of the requests that generate: `began` tells of each how
-        many had arrived before its reply ran, in any order; `num_others` wait for a first token
-        and could have it."""
+        """Limits prompt tokens, so that generating requests are not delayed too much. `began`: for
+        each of them, how many requests had arrived before its reply began, in any order;
+        `num_others`: requests that wait for their first token and could run."""
         self._costs = costs
         self._began = sorted(began)
         self._num_requests = len(began) + num_others

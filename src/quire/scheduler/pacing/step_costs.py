@@ -1,6 +1,6 @@
-"""`StepCosts`: what a step without prompt tokens takes, and what a prompt token adds.
+"""`StepCosts`: how long a step without prompt tokens takes, and how much a prompt token adds.
 
-Kept by `StepPacing`. Numbers only: it knows no request.
+Kept by `StepPacing`. Knows durations and counts, but no requests.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from collections import deque
 from statistics import median
 
 _WINDOW = 15
-"""Steps remembered of each kind; their median is not moved by a step that was interrupted."""
+"""Number of durations kept of each kind. Their median ignores a step that was interrupted."""
 _UNKNOWN_LIMIT = 128
-"""Until both costs are known."""
+"""Limit on prompt tokens until both costs are known."""
 _PIECE = 8
 """Limits are multiples of this."""
 _MIN_LIMIT = 16
-"""Prompts always advance."""
+"""Lower bound of limits, so that prompts always advance."""
 _WEIGHT_OF_OTHERS = 0.5
-"""A gap within a reply is worse than a later begin."""
+"""Below 1, because a gap within a reply is worse than a later first token."""
 _MAX_DELAY = 0.02
-"""Of a step's time: what masks and further rows of some requests may add for the others."""
+"""Share of a step's time that masks and further rows of some requests may add for the others."""
 _ROW_PER_TOKEN = 2.0
-"""What a row more takes in a step that generates, at most, for what a prompt token takes: long
-pieces of prompts are computed faster."""
+"""Upper bound of the time of a further row in a generating step, relative to a prompt token. Above
+1, because long pieces of prompts take less time per token."""
 
 
 class StepCosts:
-    """Keeps a step that generates within `max_slowdown` times what generating alone takes.
+    """Keeps the time of a generating step within `max_slowdown` times that of generating alone.
 
-    On a CPU a step's time grows with its tokens, so a whole budget of prompt tokens would let
-    everyone who generates wait for seconds. Both costs are learnt from the steps themselves.
+    On a CPU the time of a step grows with its tokens, so a whole budget of prompt tokens would let
+    all generating requests wait for seconds. Both costs are measured on the steps themselves.
     """
 
     def __init__(self, max_slowdown: float | None) -> None:
-        """None: prompts have no limit."""
+        """`max_slowdown`: None: prompt tokens are not limited."""
         self._max_slowdown = max_slowdown
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
         self._masks_s: deque[float] = deque(maxlen=_WINDOW)
 
     def limit(self, num_delayed: int, num_others: int) -> int:
-        """Most prompt tokens for a step in which `num_delayed` would wait for newcomers.
+        """Most prompt tokens for a step that delays `num_delayed` generating requests.
 
-        `num_others` run or could run: where they are many more than those who would wait, they
-        count for more.
+        `num_others`: further requests that run or could run. If they are many more than the
+        delayed ones, the limit is higher.
         """
         if self._max_slowdown is None:
             return sys.maxsize
@@ -56,11 +56,11 @@ class StepCosts:
         return max(_MIN_LIMIT, count // _PIECE * _PIECE)
 
     def further_rows(self, num_rows: int) -> float:
-        """How many rows more, on average, make a step of `num_rows` that generates longer by no
-        more than others may be delayed, together with the wait for masks.
+        """How many further rows, on average, a generating step of `num_rows` rows may compute, so
+        that these and the wait for masks add at most the share `_MAX_DELAY` to its time.
 
-        A row takes at most its share of such a step: what a step takes without any row is shared
-        too. Where rows are few that is far more than one takes, and what prompt tokens take tells.
+        The time of a row is estimated as its share of a step, which includes the fixed cost of a
+        step and is too high for few rows; the time of a prompt token gives a second bound.
         """
         if not self._generating_s:
             return 0.0
@@ -72,11 +72,11 @@ class StepCosts:
         return max(0.0, _MAX_DELAY * step_s - masks_s) / max(row_s, 1e-9)
 
     def observe_masks(self, wait_s: float) -> None:
-        """Learns how long a step has waited for masks."""
+        """Records how long a step has waited for masks."""
         self._masks_s.append(wait_s)
 
     def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
-        """Learns from a step that took `duration_s`."""
+        """Records the duration of a step."""
         if not num_prompt_tokens:
             self._generating_s.append(duration_s)
         elif num_prompt_tokens >= _MIN_LIMIT and (self._generating_s or not num_generating):

@@ -1,8 +1,7 @@
-"""`StepPacing`: how many prompt tokens, and tokens that grammars force, may ride along in a step
-that others generate in.
+"""`StepPacing`: limits the prompt tokens and forced tokens of a step in which others generate.
 
-Called by the scheduler once for each plan and each result. What it decides is only how tokens that
-are known are cut into pieces, which changes no bit of any answer.
+Called by the scheduler once for each plan and each result. It decides only how known tokens are cut
+into pieces, which does not change the tokens of any answer.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
 
 _NOT_BEGUN = 1 << 62
-"""In place of a number of arrivals, for a reply that does not run yet: later than any."""
+"""Number of arrivals for a reply that has not begun: larger than any real one."""
 
 
 class StepPacing:
-    """The one place that tells requests that generate from those whose prompts are computed.
+    """The one place that distinguishes generating requests from those whose prompts are computed.
 
-    A prompt is delayed for those alone whose reply ran before it came. Requests that came
-    together all wait for the last of their prompts, as they would in any other order, and then
-    generate together, which is what makes a burst, or a queue under overload, fast.
+    A prompt is slowed down only in favour of requests whose reply began before the prompt arrived.
+    Requests that arrived together all wait for the last of their prompts, and then generate
+    together. This gives the best throughput in a burst, or with a long queue.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -32,13 +31,15 @@ class StepPacing:
         self.costs = StepCosts(config.max_decode_slowdown)
         self._forced_rows = ForcedRows()
         self._num_arrived = 0
-        """When the last result was taken in."""
+        """Number of requests that had arrived when the last result was processed."""
         self._began_after: dict[Request, int] = {}
-        """How many had arrived when a request got its second token, from where on its reply runs:
-        with the first, those who came at the same moment are still to be taken in."""
+        """For each request, how many requests had arrived when it got its second token. Its reply
+        begins there: at the first token, requests that arrived at the same moment may still be
+        missing from the count."""
 
     def budget(self, running: Sequence[Request], num_waiting: int) -> StepBudget:
-        """What a step has for prompts, after those who generate; `num_waiting` do not run yet."""
+        """The token budget of the next step, without the tokens of generating requests.
+        `num_waiting`: requests that do not run yet."""
         config = self._config
         generating = [request for request in running if request.is_generating]
         num_startable = min(num_waiting, config.max_num_seqs - len(running))
@@ -63,7 +64,7 @@ class StepPacing:
         self._forced_rows.add(request)
 
     def result_came(self, num_arrived: int) -> None:
-        """A result was taken in; so many requests had arrived by then."""
+        """Records how many requests had arrived when a result was processed."""
         self._num_arrived = num_arrived
 
     def forget(self, request: Request) -> None:
@@ -72,12 +73,12 @@ class StepPacing:
         self._forced_rows.forget(request)
 
     def observe(self, budget: StepBudget, num_tokens: int, duration_s: float) -> None:
-        """Learns from a step of so many tokens, which was planned with `budget`."""
+        """Records the duration of a step of `num_tokens` tokens that was planned with `budget`."""
         num_prompt_tokens = budget.num_spent
         self.costs.observe(duration_s, num_tokens - num_prompt_tokens, num_prompt_tokens)
 
     def _begin(self, request: Request) -> int:
-        """How many had arrived when its reply began to run, which may be now."""
+        """How many requests had arrived when the reply of `request` began; it may begin now."""
         if request.num_output_tokens < 2:
             return _NOT_BEGUN
         self._began_after[request] = self._num_arrived

@@ -1,1 +1,1 @@
-"""What the scheduler gives to the KV store, and what it has loaded from it."""
+"""How the scheduler saves K/V to the KV store and loads it from there."""

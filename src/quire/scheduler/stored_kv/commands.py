@@ -1,4 +1,4 @@
-"""`StoreCommands`: what a front end may ask of the KV store."""
+"""`StoreCommands`: commands of front ends to the KV store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from quire.kvstore.store import KVStore
 
 
 class StoreCommands:
-    """Commands of the engine. One thread."""
+    """Owned by the engine's thread."""
 
     def __init__(self, kv: KVCacheManager, store: KVStore) -> None:
         self._kv = kv
         self._store = store
 
     def pin(self, token_ids: Sequence[int], salt: str | None, is_pinned: bool) -> int:
-        """Pins the stored chunks of a prompt, a system prompt's for example, or unpins them. The
-        tokens that lie in them, from the first on, as far as all groups of layers have them."""
+        """Pins or unpins the stored chunks of a prompt, for example of a system prompt. Returns how
+        many leading tokens they hold in all layer groups."""
         kv, size = self._kv, self._store.chunk_blocks
         blocks = kv.open(salt)
         num_full = len(token_ids) // kv.block_size
@@ -31,8 +31,8 @@ class StoreCommands:
         return num_full // size * size * kv.block_size
 
     def clear(self, salt: str | None = None) -> int:
-        """Drops what local tiers have of one tenant and this model; None: all that they have. How
-        many chunks."""
+        """Drops the chunks that local tiers have of one tenant and this model; `salt` None: all
+        chunks. Returns how many were dropped."""
         if salt is None:
             return self._store.clear()
         return self._store.clear(ChunkKey(self._kv.open(salt).namespace, b"", 0).folder)

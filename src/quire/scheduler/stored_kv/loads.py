@@ -1,9 +1,9 @@
-"""`PrefixLoads`: prefixes that the KV store has and the block pool lacks.
+"""`PrefixLoads`: loads prefixes that the KV store has and the block pool lacks.
 
-`StepPlanner` asks it for each request that could start. It decides what is loaded, reserves the
+`StepPlanner` calls it for each request that could start. It decides what is loaded, reserves the
 blocks, and keeps track of lookups and loads; the store's threads copy to the blocks, and
-`core/kv_transfers.py` hands over what they report. A request is loaded once before each start:
-then it is admitted with whatever the prefix cache has.
+`core/kv_transfers.py` passes on what they report. There is one load before each start of a request:
+afterwards the request is admitted with the blocks that the prefix cache has.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from quire.scheduler.request import Request
 from quire.scheduler.stored_kv.stored_prefixes import ChunkPlaces, StoredPrefixes
 
 WriteBlocks = Callable[[Sequence[int], memoryview], bool]
-"""Copies K/V to blocks of the pool that no step has, on any thread; False: that failed."""
+"""Copies K/V to blocks of the pool that no step uses. Any thread. Returns False on failure."""
 
 _LOOKUP_SHARE, _SHORTEST_LOOKUP_S = 0.1, 0.05
-"""So much of what computing would take a request waits for far tiers to say what they have."""
+"""How long a request waits for the lookup in far tiers: a share of the time to compute its prompt,
+and a lower bound in seconds."""
 _LOOKUP_IF_UNKNOWN_S = 1.0
-"""The same before anything was computed, when connections are made."""
+"""The same while the computing speed is unknown; connections are opened at that time."""
 _SHORTEST_DEADLINE_S = 0.25
 _DEADLINE_IF_UNKNOWN_S = 5.0
-"""Before anything was computed."""
+"""Seconds that a load may take while the computing speed is unknown."""
 _CHUNK_IF_UNKNOWN_S = 1.0
-"""Before anything was computed, how long a load waits for each chunk."""
+"""Seconds that a load waits for each chunk while the computing speed is unknown."""
 _PATIENCE = 1.5
-"""A load may take so many times as long as computing would."""
+"""Longest duration of a load, relative to the time that computing would take."""
 _LOOK_AGAIN_S = 0.02
 """Seconds between two lookups of what another engine is about to store."""
 _FEWEST_CHUNKS = 8
-"""What another engine has stored is loaded in parts of at least so many chunks while it stores the
-rest."""
+"""Fewest chunks of a partial load, while another engine is still storing the rest."""
 
 
 @dataclass(eq=False, slots=True)
@@ -52,21 +52,21 @@ class PrefixLoad:
     """Parallel to the job's."""
     reservation: Reservation
     num_promised: int
-    """Blocks that the request needs beside those."""
+    """Blocks that the request needs in addition to the reserved ones."""
     num_left: int
     """Chunks still pending."""
     written: list[BlockKey]
-    """What is in the pool already."""
+    """Keys of the blocks that are already written."""
     awaited: LookupJob | None = None
-    """What the request waits for after this: the rest is still being stored."""
+    """Lookup for which the request waits afterwards, because the rest is still being stored."""
     last_deadline: float | None = None
-    """Each chunk that arrives gives the load more time, up to this `time.monotonic()`; None: the
-    job's deadline stays."""
+    """Each chunk that arrives extends the job's deadline, up to this `time.monotonic()`. None: the
+    job's deadline is fixed."""
 
     def take(self, loaded: LoadedChunk) -> None:
-        """Counts a chunk that was looked for. After a failure, the chunks that follow are useless,
-        so the rest of the job is cancelled. Renews the deadline of a load whose computing time is
-        unknown."""
+        """Counts a chunk that arrived or failed. After a failure, the chunks that follow are
+        useless, so the rest of the job is cancelled. Renews the deadline of a load whose computing
+        time is unknown."""
         self.num_left -= 1
         if not loaded.is_copied:
             self.job.is_cancelled = True
@@ -85,7 +85,7 @@ class PrefixLoads:
         self._write_blocks = write_blocks
         self._prefixes = StoredPrefixes(kv, store)
         self._lookups: dict[str, LookupJob] = {}
-        """The lookups under way, by request."""
+        """Running lookups, by request."""
         self._begun: dict[str, LookupJob] = {}
         """Lookups of requests that are about to load a part of what they wait for."""
         self._again: deque[tuple[float, LookupJob]] = deque()
@@ -97,8 +97,9 @@ class PrefixLoads:
         return self._prefixes.leading_group
 
     def plan(self, request: Request, prefix: CachedPrefix) -> PrefixLoad | None:
-        """Reserves blocks for what the store has behind a cached prefix. None: nothing, or not
-        enough to be worth it. The caller has checked that the request can start now."""
+        """Reserves blocks for the K/V that the store has after a cached prefix, and begins to load
+        it. None: there is none, or loading it is not worth it. The caller has checked that the
+        request can start now."""
         awaited = self._begun.pop(request.request_id, None)
         found = self._prefixes.find(request, prefix)
         if not found:
@@ -137,8 +138,8 @@ class PrefixLoads:
         return load
 
     def must_look_up(self, request: Request) -> bool:
-        """Whether tiers have to be asked before a new request starts: far ones, and all of them for
-        what another engine is about to store. If so, they are."""
+        """Begins a lookup if a new request needs one before it starts: in far tiers, or in all
+        tiers for K/V that another engine is about to store. Returns whether it began one."""
         if not request.may_load or request.has_grammar:
             return False
         awaited = self._awaited(request)
@@ -153,9 +154,9 @@ class PrefixLoads:
         return True
 
     def take_lookup(self, job: LookupJob) -> bool:
-        """Takes the answer to a lookup. Returns whether the request goes on: it has everything, or
-        enough to load a part while another engine stores the rest. Otherwise the lookup is repeated
-        soon."""
+        """Takes the answer to a lookup. Returns whether the request can continue: everything was
+        found, or enough for a partial load while another engine stores the rest. Otherwise the
+        lookup is repeated soon."""
         num_found = len(job.found)
         if not job.is_complete:
             if num_found < job.num_loaded + _FEWEST_CHUNKS:
@@ -167,26 +168,26 @@ class PrefixLoads:
         return self.end_lookup(job)
 
     def end_lookup(self, job: LookupJob) -> bool:
-        """Forgets a lookup. Returns False if its request waits for another one, or for none."""
+        """Forgets a lookup. Returns False if its request does not wait for this lookup any more."""
         is_current = self._is_current(job)
         if is_current:
             del self._lookups[job.request_id]
         return is_current
 
     def look_on(self, job: LookupJob) -> None:
-        """A part of what a lookup found is loaded: it goes on with the rest."""
+        """Continues a lookup after a partial load, to find the rest."""
         self._lookups[job.request_id] = job
         self._look_again(job)
 
     def look_again(self, waiting: Container[str]) -> None:
-        """Repeats the lookups that are due, of the requests that still wait."""
+        """Repeats the lookups that are due, for requests that still wait."""
         while self._again and self._again[0][0] <= time.monotonic():
             _, job = self._again.popleft()
             if job.request_id in waiting and self._is_current(job):
                 self._look_again(job)
 
     def overdue(self) -> list[LookupJob]:
-        """The lookups whose requests shall not wait any longer."""
+        """Lookups whose deadline has passed: their requests stop waiting."""
         now = time.monotonic()
         for job in [*self._begun.values()]:  # their requests have ended, or load nothing
             if now > job.deadline:
@@ -197,16 +198,16 @@ class PrefixLoads:
         return self._lookups.get(job.request_id) is job
 
     def _look_again(self, job: LookupJob) -> None:
-        """Asks again for what is awaited. While more of it comes, waiting is compared with
-        computing the rest."""
+        """Repeats a lookup. If more chunks were found since, the deadline is extended by the time
+        that computing the rest would take."""
         if len(job.found) > job.num_seen:
             job.num_seen = len(job.found)
             job.deadline = time.monotonic() + self._seconds_to_compute(job)
         self._store.look_up(job)
 
     def _awaited(self, request: Request) -> frozenset[ChunkKey]:
-        """The chunks that another engine stores last of a request's prompt; none if none does, if
-        the block pool has it all, or if its K/V has another name than that of this engine."""
+        """The last chunks of a prompt that another engine computes. Empty if no other engine does,
+        if the block pool has the whole prompt, or if the other engine names its K/V differently."""
         kv = self._kv
         if not request.goes_on or request.num_tokens == 1:
             return frozenset()
@@ -223,19 +224,19 @@ class PrefixLoads:
         return frozenset(() if num_cached == request.num_tokens - 1 else awaited)
 
     def _cached(self, request: Request) -> CachedPrefix:
-        """What the block pool has of a prompt that another engine computes."""
+        """The part of a prompt that the block pool has, with its tail."""
         return self._kv.get_computed_blocks(request.blocks, request.token_ids, with_tail=True)
 
     def _seconds_to_compute(self, job: LookupJob) -> float:
-        """What is missing of a prompt."""
+        """Estimated seconds to compute what a lookup has not found of a prompt."""
         missing = sum(1 for whole in job.wholes if not job.found.issuperset(whole))
         num_tokens = (missing + 1) * self._store.chunk_blocks * self._kv.block_size
         seconds = self._store.compute.seconds(num_tokens)
         return _DEADLINE_IF_UNKNOWN_S if seconds is None else max(_SHORTEST_DEADLINE_S, seconds)
 
     def _lookup(self, request: Request) -> LookupJob:
-        """Asks for the chunks of a prompt. Where another engine stores them, those that the block
-        pool has may never come."""
+        """The lookup of the chunks of a prompt. If another engine stores them, chunks that the
+        block pool has are left out, because the other engine may never store these."""
         kv, size = self._kv, self._store.chunk_blocks
         last = self._prefixes.last_entry(request)
         first = self._cached(request).num_entries // size * size if request.goes_on else 0
@@ -268,7 +269,7 @@ class PrefixLoads:
         return max(_SHORTEST_DEADLINE_S, _PATIENCE * compute_s)
 
     def _copies(self, one: ChunkPlaces, reservation: Reservation) -> list[CopyIn]:
-        """Of each block of a chunk that the pool lacks."""
+        """One copy function for each block of a chunk that the pool lacks."""
         write, num_blocks = self._write_blocks, one.chunk.num_blocks
         return [
             partial(_copy_block, write, reservation.block_ids[key], place, num_blocks)
@@ -279,6 +280,6 @@ class PrefixLoads:
 def _copy_block(
     write: WriteBlocks, block_id: int, place: int, num_blocks: int, data: memoryview
 ) -> bool:
-    """The block at a place of a chunk of so many."""
+    """Copies the block at index `place` of a chunk of `num_blocks` blocks."""
     size = len(data) // num_blocks
     return write([block_id], data[place * size : (place + 1) * size])

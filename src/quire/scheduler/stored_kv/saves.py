@@ -1,9 +1,9 @@
-"""`ChunkSaves`: gives the KV store the chunks whose K/V is computed.
+"""`ChunkSaves`: offers computed chunks of K/V to the KV store.
 
-Told by the scheduler of each request that advances, and by the states of each that gives its blocks
-back. The blocks are full, so that no step writes to them until they are reused: the store copies
-them when it comes to it, and is told by the pool before a block is reused. Of a block that is not
-full, steps write only behind the tokens that are stored.
+Called by the scheduler when a request advances, and by `RequestStates` before a request releases
+its blocks. The blocks are full, so that no step writes to them until they are reused: the store
+copies them later, and `BlockPool.before_reuse` notifies it before a block is reused. In a block
+that is not full, steps write only after the tokens that are stored.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from quire.kvstore.store import KVStore
 from quire.scheduler.request import NEVER_SAVED, Request
 
 ReadBlocks = Callable[[list[int], int, int, memoryview], bool]
-"""Copies blocks of a layer group out of the pool, of each its first tokens and zeros beside them,
-to memory of their size, on any thread; False: that failed."""
+"""Arguments: block ids, layer group, number of tokens, output. Copies the first tokens of each
+block, and zeros in place of the others, to memory of the blocks' size. Any thread. Returns False on
+failure."""
 
 
 class ChunkSaves:
@@ -38,12 +39,12 @@ class ChunkSaves:
             kv.pool.before_reuse = store.before_reuse
 
     def first_due(self, request: Request) -> int:
-        """How many tokens of a new request have to be computed before there is anything to save."""
+        """Number of computed tokens of a new request at which the first chunk can be saved."""
         return min(self._tokens, self._prompt_end(request)) if self._is_used else NEVER_SAVED
 
     def advanced(self, request: Request) -> None:
-        """The request has computed at least `save_due` tokens: its further whole chunks, and what
-        is left of its prompt, for those who send it again."""
+        """Saves further whole chunks of a request that has computed at least `save_due` tokens, and
+        the end of its prompt, for requests with the same prompt."""
         computed = request.num_collected_tokens
         for chunk in range(request.num_saved_chunks, computed // self._tokens):
             self._save(request, chunk * self._size, (chunk + 1) * self._size)
@@ -58,12 +59,12 @@ class ChunkSaves:
             self._hand_off(request)
 
     def _prompt_end(self, request: Request) -> int:
-        """Where the full blocks end that the same prompt could begin with."""
+        """End of the full blocks that a request with the same prompt could reuse, in tokens."""
         return (request.num_prompt_tokens - 1) // self._block_size * self._block_size
 
     def name_of_prompt(self, request: Request) -> str | None:
-        """The last key that another engine needs, of a tail or of a block; None: nothing is
-        stored."""
+        """The last key of the prompt, of its tail or its last full block, which another engine
+        waits for. None: nothing is stored."""
         if not self._is_used:
             return None
         tail = self._tail(request)
@@ -73,46 +74,46 @@ class ChunkSaves:
         return request.blocks.keys[end - 1].hex() if end else None
 
     def closing(self, request: Request) -> None:
-        """The request is about to give its blocks back, and all its full blocks have keys: what is
-        left behind its last whole chunk."""
+        """Saves the full blocks after the last whole chunk of a request that is about to release
+        its blocks. All its full blocks have keys."""
         if self._is_used:
             self._save_end(request, request.num_collected_tokens)
             self._store.touch(self._whole_chunks(request))
 
     def leave_pool(self) -> None:
-        """The memory of the pool is about to be given back."""
+        """Prepares for the release of the block pool's memory."""
         self._store.leave_pool()
 
     def forget(self, request: Request) -> None:
-        """The K/V of a request may be invalid: the store drops its chunks, of which one may end
-        with any block."""
+        """Drops the stored chunks of a request, because its K/V may be invalid. A chunk may end
+        with any of its blocks."""
         chunks = self._chunks_at(request, request.blocks.keys)
         if request.hands_off or request.goes_on:
             chunks += self._tail_chunks(request)
         self._store.forget(chunks)
 
     def _whole_chunks(self, request: Request) -> list[ChunkKey]:
-        """Of all groups, in order of position."""
+        """Keys of the whole chunks in all groups, in order of position."""
         return self._chunks_at(request, request.blocks.keys[self._size - 1 :: self._size])
 
     def _chunks_at(self, request: Request, keys: Sequence[bytes]) -> list[ChunkKey]:
-        """Those that end with the blocks of these keys, of all groups."""
+        """Keys of the chunks that end with these blocks, in all groups."""
         blocks = request.blocks
         groups = range(len(blocks.tables))
         return [ChunkKey(blocks.namespace, key, group) for key in keys for group in groups]
 
     def _tail(self, request: Request) -> Tail | None:
-        """What another engine needs behind the full blocks of the prompt."""
+        """The tail of the prompt, which another engine needs."""
         return self._kv.tail_of(request.blocks, request.token_ids, request.num_prompt_tokens)
 
     def _tail_chunks(self, request: Request) -> list[ChunkKey]:
-        """Of all groups; nothing if there is no tail."""
+        """Keys of the tail's chunks in all groups; empty without a tail."""
         tail = self._tail(request)
         return [] if tail is None else self._chunks_at(request, [tail.digest])
 
     def _hand_off(self, request: Request) -> None:
-        """Stores the end of the prompt for another engine, once it is computed: the full blocks
-        that it needs, also where a whole chunk goes on behind them, and the tail."""
+        """Stores the end of the prompt for another engine, once it is computed: the full blocks up
+        to the end of the prompt, even if their chunk will be longer, and the tail."""
         end = request.num_prompt_tokens - 1
         if request.num_collected_tokens < end:
             request.save_due = min(request.save_due, end)
@@ -132,14 +133,14 @@ class ChunkSaves:
                 self._store.save(chunk, block_ids, copy)
 
     def _save_end(self, request: Request, num_tokens: int) -> None:
-        """The full blocks of the first `num_tokens` that are behind the last whole chunk."""
+        """Saves those full blocks of the first `num_tokens` that follow the last whole chunk."""
         end = num_tokens // self._block_size
         self._save(request, end // self._size * self._size, end)
 
     def _save(self, request: Request, start: int, end: int) -> None:
-        """The entries from `start` to `end` of every group, if the request has all that a token
-        behind them sees. Blocks before that are never loaded, and stored as zeros: a request that
-        began with a prefix hit does not have them."""
+        """Saves the entries from `start` to `end` of every group, if the request has all blocks
+        that the token after them attends to. Earlier blocks are stored as zeros and never loaded: a
+        request that began with a prefix hit does not have them."""
         blocks = request.blocks
         if end <= start or end > len(blocks.keys):
             return
@@ -157,6 +158,6 @@ class ChunkSaves:
     def _copy(
         self, block_ids: list[int], group: int, num_unseen_bytes: int, out: memoryview
     ) -> bool:
-        """The K/V of a chunk, with zeros in front. Any thread."""
+        """Copies the K/V of a chunk, after zeros for the blocks that are not needed. Any thread."""
         out[:num_unseen_bytes] = bytes(num_unseen_bytes)
         return self._read_blocks(block_ids, group, self._block_size, out[num_unseen_bytes:])

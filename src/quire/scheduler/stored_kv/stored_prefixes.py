@@ -1,6 +1,6 @@
-"""`StoredPrefixes`: which chunks of the KV store complete a prefix of a request.
+"""`StoredPrefixes`: finds the chunks of the KV store that extend the cached prefix of a request.
 
-Asked by `PrefixLoads`. Knows names and places of chunks; no time, no costs and no threads.
+Used by `PrefixLoads`. Knows names and places of chunks, but no times, costs or threads.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class ChunkPlaces:
 
     chunk: StoredChunk
     end: int
-    """The first entry of the block table behind it."""
+    """The first entry of the block table after the chunk."""
     end_tokens: int
-    """Tokens up to its end."""
+    """Number of tokens up to the end of the chunk."""
     places: list[tuple[int, BlockKey]]
-    """Of each block that the pool lacks: its index in the chunk, and its key in the pool."""
+    """For each block that the pool lacks: its index in the chunk, and its key in the pool."""
     num_tokens: int
-    """In those blocks."""
+    """Number of tokens in those blocks."""
 
 
 class StoredPrefixes:
@@ -43,11 +43,11 @@ class StoredPrefixes:
         self._store = store
         groups = enumerate(kv.layout.groups)
         self.leading_group = next((index for index, one in groups if one.keeps_all), 0)
-        """One that needs every chunk of a prefix, if there is one."""
+        """A layer group that needs every chunk of a prefix, if there is one; else 0."""
 
     def find(self, request: Request, prefix: CachedPrefix) -> list[ChunkPlaces]:
-        """What has to be loaded for the longest prefix that the store completes, in order of
-        position; nothing if that is no longer than what is cached."""
+        """The chunks to load for the longest prefix that the pool and the store have together, in
+        order of position. Empty if it is not longer than the cached prefix."""
         last = self.last_entry(request)
         found = self._find_blocks(request, prefix, last)
         end = found[-1].end if found else prefix.num_entries
@@ -56,7 +56,7 @@ class StoredPrefixes:
         return found
 
     def last_entry(self, request: Request) -> int:
-        """How many full blocks a request can begin with."""
+        """Number of full blocks with which a request can start."""
         return (request.num_tokens - 1) // self._kv.block_size
 
     def chunk(self, request: Request, keys: Sequence[bytes], end: int, group: int) -> StoredChunk:
@@ -65,8 +65,8 @@ class StoredPrefixes:
         return StoredChunk(key, (end - 1) % self._store.chunk_blocks + 1)
 
     def tail(self, request: Request) -> list[ChunkKey]:
-        """The chunks of the tail that another engine stores, of all groups; none if no other one
-        does, or if there is no tail."""
+        """The chunks of the tail that another engine stores, in all groups. Empty if no other
+        engine does, or without a tail."""
         tail = self._tail(request)
         groups = range(len(self._kv.layout.groups))
         namespace = request.blocks.namespace
@@ -78,7 +78,8 @@ class StoredPrefixes:
         return self._kv.tail_of(request.blocks, request.token_ids, request.num_tokens)
 
     def _find_tail(self, request: Request) -> list[ChunkPlaces]:
-        """The chunks of a tail, each of one block; nothing unless all groups have it."""
+        """The chunks of a tail, each of one block; empty unless the store has them in all
+        groups."""
         tail, chunks, end = self._tail(request), self.tail(request), self.last_entry(request) + 1
         if tail is None or not all(self._store.has(key) for key in chunks):
             return []
@@ -94,7 +95,7 @@ class StoredPrefixes:
         ]
 
     def _find_blocks(self, request: Request, prefix: CachedPrefix, last: int) -> list[ChunkPlaces]:
-        """The same as `find`, for full blocks."""
+        """The full blocks of `find`."""
         if last <= prefix.num_entries:
             return []
         keys = self._kv.keys_of(request.blocks, request.token_ids, last)
@@ -110,8 +111,8 @@ class StoredPrefixes:
         return []
 
     def _ends(self, request: Request, keys: Sequence[bytes], num_cached: int) -> list[int]:
-        """Where stored prefixes may end, the longest first, as far as one group tells. What the
-        pool has counts as well: it may still wait there to be stored."""
+        """Possible ends of stored prefixes, longest first, as judged by the leading group. Blocks
+        of the pool count as well, because they may still wait there to be stored."""
         size, group, pool = self._store.chunk_blocks, self.leading_group, self._kv.pool
 
         def is_there(start: int) -> bool:
@@ -130,7 +131,8 @@ class StoredPrefixes:
     def _of_group(
         self, request: Request, keys: Sequence[bytes], end: int, index: int, group: KVGroup
     ) -> list[ChunkPlaces] | None:
-        """The chunks that a group needs for a prefix of `end` entries; None: not all are stored."""
+        """The chunks that a group needs for a prefix of `end` entries; None if one is not
+        stored."""
         kv, size = self._kv, self._store.chunk_blocks
         first = group.first_entry(end * kv.block_size, kv.block_size)
         found = []

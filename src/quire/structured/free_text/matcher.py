@@ -35,9 +35,9 @@ class FreeTextMatcher:
         self._reading = reading
         self._tokens = tokens
         self._at_rest = matcher
-        """Where the text was free last."""
+        """Matcher at the last place where the text was free."""
         self._places: list[object] = []
-        """Of the reading there."""
+        """Places of the reading at that point."""
         self._harmless: bytes | None = None
         """[V]; 1 for the tokens that change nothing here; None: all may change something."""
         if reading.texts:
@@ -97,8 +97,8 @@ class FreeTextMatcher:
 def free_text_matcher(
     matcher: GrammarMatcher, tag: Mapping[str, Any], added: AddedTokens, tokens: TokenTexts
 ) -> Matcher:
-    """`matcher`: at the begin of the grammar of this structural tag. The same, if the tag has no
-    free text, or none can be told from what is around it."""
+    """`matcher`: at the beginning of the grammar of this structural tag. Returns it unchanged if
+    the tag has no free text, or none that can be distinguished from the text around it."""
     try:
         ways = first_ways(tag, added)
         texts = texts_among(ways)

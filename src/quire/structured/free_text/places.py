@@ -19,7 +19,7 @@ class InPattern:
         self._run = run
 
     may_have_special = True
-    """Whether the last token may have been a special one, which is no text."""
+    """Whether the last token may have been a special one, which is not text."""
 
     def copy(self) -> InPattern:
         """Another one at the same place."""

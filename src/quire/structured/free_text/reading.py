@@ -1,6 +1,6 @@
-"""`Reading`: follows a text in all ways in which it may be read, and tells where it is free.
+"""`Reading`: follows all possible readings of a text, and finds where the text is free.
 
-Reads bytes, and only until a part comes of which nothing is known.
+Reads bytes, and stops at the first part of unknown form.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Reading:
         return self._places
 
     def read(self, data: bytes, is_special: bool) -> None:
-        """The bytes of the next token. A special one is no text: it is an end, or a part of one, or
-        of a pattern."""
+        """Reads the bytes of the next token. A special token is not text, but an end or a part of
+        an end or of a pattern."""
         try:
             self._read(data, is_special=is_special)
         except GrammarError:  # an expression takes too much to follow; the grammar itself may not

@@ -13,10 +13,10 @@ _MOST_KEPT = 64
 
 
 class TokenTexts:
-    """Of all tokens. Any thread may use it."""
+    """The bytes of all tokens. Any thread may use it."""
 
     def __init__(self, token_bytes: Sequence[bytes], special: Collection[int]) -> None:
-        """`token_bytes`: of all tokens; empty for those that are none."""
+        """`token_bytes`: by token id; empty for unused ids."""
         self._bytes = token_bytes
         self._special = frozenset(special)
         self._harmless: dict[frozenset[int], bytes] = {}
@@ -26,7 +26,7 @@ class TokenTexts:
         return self._bytes[token_id]
 
     def is_special(self, token_id: int) -> bool:
-        """Whether a token is no text."""
+        """Whether a token is special, which is not text."""
         return token_id in self._special
 
     def harmless(self, first_bytes: frozenset[int]) -> bytes:

@@ -141,7 +141,7 @@ def _text(text: FreeText, ends: Mapping[str, Sequence[Way]]) -> list[Way]:
 
 
 def _begin(part: Any) -> list[Way]:
-    """A part of which no more is told than the texts that it begins with."""
+    """The alternatives of a part of which only the first texts are known."""
     texts = () if _may_be_empty(part) else first_texts(part)
     return (
         [Pattern(f"({any_of(map(expression, texts))})", [Other.UNKNOWN])]

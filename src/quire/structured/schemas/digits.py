@@ -26,7 +26,7 @@ class Bound(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Numbers between two bounds; None: there is no bound."""
+    """Numbers between two bounds; None: unbounded."""
 
     lower: Bound | None = None
     upper: Bound | None = None

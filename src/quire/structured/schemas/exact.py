@@ -62,7 +62,7 @@ def make_exact(schema: dict[str, Any]) -> None:
     for path, node in list(schemas(schema)):
         if isinstance(node.get("$ref"), str) and path != "#" and _has_id(node):
             raise GrammarError(
-                f"{FIELD}.json: an $id beside a $ref means one thing in draft 7 and another one "
+                f"{FIELD}.json: an $id next to a $ref has one meaning in draft 7 and another one "
                 f"later (at {path}); leave the $id out",
                 parameter=f"{FIELD}.json",
             )

@@ -1,10 +1,9 @@
-"""How many patterns of a JSON schema one text may have to match, how large the common multiple of
-the numbers is that one number must be a multiple of, and whether bounds meet that are not exact
-together.
+"""Counts how many patterns of a JSON schema one text may have to match, computes the least common
+multiple for one number, and finds bounds that are not exact together.
 
-`allOf`, `$ref` and branches beside other keywords merge schemas, and the time to compile patterns
-that are merged grows exponentially. Called by `limits`. Counts more where it cannot tell, never
-less: what has one name lies in one place.
+`allOf`, `$ref` and branches next to other keywords merge schemas, and the time to compile merged
+patterns grows exponentially. Called by `limits`. Counts are upper bounds: all parts of the same
+name are treated as one place.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _HERE = ""
 _MANY = 10**18
 """More than any limit."""
 _MOST_PAIRS = 10_000
-"""Of bounds that are compared in one place."""
+"""Maximum pairs of bounds that are compared in one place."""
 _LISTS_OF_PARTS = ("prefixItems", "items")
 _PARTS = (
     "items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties",
@@ -206,7 +205,7 @@ def _put(places: _Places, place: str, merged: Merged) -> None:
 
 
 def resolved(root: Any, reference: str) -> Any:
-    """What a JSON pointer behind `#` names. Raises an error for anything else."""
+    """The part to which a reference points: `#` and a JSON pointer. Raises an error for others."""
     if reference != "#" and not reference.startswith("#/"):
         raise ValueError(reference)
     node = root

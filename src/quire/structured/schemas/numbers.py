@@ -31,9 +31,9 @@ from quire.structured.schemas.ranges import (
 )
 
 MAX_DIGITS = 400
-"""Of one number, before and after its point: more than 64-bit floats have."""
+"""Maximum digits of a number before and after its point: more than 64-bit floats have."""
 _MAX_MULTIPLES = 256
-"""That are written out where the library cannot count them."""
+"""Maximum multiples that are written out if the library cannot handle them."""
 
 
 def settle_numbers(schema: dict[str, Any]) -> dict[int, str]:

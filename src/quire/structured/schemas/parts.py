@@ -45,7 +45,7 @@ _JOINING = frozenset({
 })  # fmt: skip
 """Keywords that hold for values of all types."""
 _MAX_PREFIX_ITEMS = 64
-"""Of an array that is written out: its parts lie within each other."""
+"""Maximum prefix items of an array that is written out, because its parts are nested."""
 _schemas = count()
 
 
@@ -146,7 +146,7 @@ class _Writer:
         try:
             target = resolved(self._root, reference)
         except (LookupError, ValueError, TypeError):
-            raise _error(f"behind the $ref {reference}", path) from None
+            raise _error(f"in the target of $ref {reference}", path) from None
         self._known.add(name)
         return {"type": "named", "name": name, "content": self.part(target, reference)}
 

@@ -58,7 +58,7 @@ def rust_pattern(pattern: str) -> str:
 
 
 def _decimal(rest: str) -> str | None:
-    """Decimal numbers, without needless zeros behind the point; None for an unknown pattern."""
+    """Decimal numbers, without trailing zeros after the point; None for an unknown pattern."""
     for kind, pattern in _DECIMAL_KINDS:
         found = pattern.fullmatch(rest)
         if found is None:

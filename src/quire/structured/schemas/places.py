@@ -1,6 +1,6 @@
-"""`with_place`: tells where in a schema the part is that an error is about.
+"""`with_place`: adds to an error the place in the schema that it is about.
 
-The compiler names a keyword or a value alone; a caller with a large schema needs the place.
+The compiler names only a keyword or a value; a caller with a large schema needs the place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED = frozenset({
 
 
 def with_place(message: str, schema: Any) -> str:
-    """The message with the place as a JSON pointer, where it can be told."""
+    """The message with the place as a JSON pointer, if the place can be found."""
     keywords: set[str] = set()
     if found := _KEYWORDS.search(message):
         keywords = set(json.loads(found[1]))

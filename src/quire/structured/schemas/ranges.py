@@ -16,7 +16,7 @@ EXACT_DIGITS = 15
 
 
 def range_of(node: dict[str, Any]) -> Range:
-    """The bounds of the numbers of one schema. What is no number is left out."""
+    """The bounds of the numbers of one schema. Values that are not numbers are ignored."""
     lower, upper = [*_bounds(node, *LOWER)], [*_bounds(node, *UPPER)]
     return Range(
         max(lower, default=None),

@@ -22,8 +22,8 @@ def none_of(texts: list[str]) -> str:
 
 
 def array(first: list[Part], rest: Part | None, least: int, most: int | None) -> Part:
-    """An array: the first items, then items of one kind; `rest` is None if there are no others. At
-    least and at most so many items."""
+    """An array of `least` to `most` items: the `first` items, then items like `rest` (None: no
+    further items)."""
     more: Part | None = None
     if rest is not None and (most is None or most > len(first)):
         need = max(least - len(first), 0)

@@ -103,7 +103,7 @@ class _Writer:
     def part(self, part: Any, *, is_last: bool = False) -> str:
         """What stands for one part of a format. `is_last`: the text ends with it."""
         if not isinstance(part, Mapping):
-            raise tag_error("has a part that is no object", part)
+            raise tag_error("has a part that must be an object", part)
         kind = part.get("type")
         if kind == "any_text":
             if not is_last:

@@ -66,8 +66,8 @@ def _joined(first: dict[str, Any] | None, *others: Any) -> dict[str, Any] | None
 
 
 def first_texts(part: Any) -> list[str]:
-    """The literal texts that a part may begin with, each as long as can be told. Empty if one of
-    its alternatives begins with none."""
+    """The literal texts with which a part may begin, each as long as known. Empty if one of its
+    alternatives does not begin with a literal text."""
     if not isinstance(part, Mapping):
         return []
     kind = part.get("type", "tag")

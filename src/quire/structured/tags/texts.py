@@ -22,8 +22,8 @@ _LARK_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|<[^<
 class AddedTokens:
     """The added tokens of a vocabulary, which a grammar may name by their texts.
 
-    The special ones are no text. The others are tokens like any, and are also what a grammar in
-    Lark's notation means by `<name>`.
+    Special tokens are not text. The others are ordinary tokens, which a grammar in Lark's notation
+    can also name as `<name>`.
     """
 
     def __init__(self, ids: Mapping[str, int], special: Collection[str]) -> None:
@@ -80,11 +80,11 @@ class FreeText:
     """What a free text may be, by regular expressions."""
 
     excluded: tuple[str, ...] = ()
-    """It has none of these in it."""
+    """The text contains none of these."""
     not_first: tuple[str, ...] = ()
-    """It does not begin with one of these, nor with one of them behind white space."""
+    """The text does not begin with one of these, even after white space."""
     patterns: tuple[str, ...] = ()
-    """The whole of it matches each of these."""
+    """The whole text matches each of these."""
 
     def without(self, texts: Iterable[str]) -> FreeText:
         """With none of these texts in it either."""

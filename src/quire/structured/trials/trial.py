@@ -1,9 +1,9 @@
-"""`GrammarTrial`: tells at once, where a request is validated, what is wrong with its grammar.
+"""`GrammarTrial`: finds errors in a grammar when its request is validated.
 
 Compiles the grammar for a stand-in of the model's vocabulary: single bytes and the model's added
 tokens. That takes a millisecond for most grammars, where the whole vocabulary takes a second once;
-and it needs nothing of the engine. It is done in a child process: what passes has a bound of time,
-memory and stack, and what does not harms nobody.
+and it does not need the engine. It runs in a child process with limits on time, memory and stack,
+so that a grammar that exceeds them affects nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BY_ID = re.compile(r"<\[\^?\d")
 
 
 class _StandIn(NamedTuple):
-    told: TrialVocabulary
+    vocabulary: TrialVocabulary
     added: AddedTokens
 
 
@@ -49,8 +49,8 @@ class GrammarTrial:
         on_first: Callable[[], None] = lambda: None,
     ) -> None:
         """`vocab_size`: the width of the logits. `added_tokens`: whether each one is special, by
-        its text; is called at the first grammar. `on_first` is called before the first trial, so
-        that what a grammar needs beside it is made ready meanwhile; by any thread."""
+        its text; is called at the first grammar. `on_first`: called before the first trial, on any
+        thread, to prepare other resources of grammars meanwhile."""
         self._config = config
         self._vocab_size = vocab_size
         self._added_tokens = added_tokens
@@ -70,7 +70,7 @@ class GrammarTrial:
         digest = hashlib.sha256(grammar.encode()).digest()
         message = self._known.get(digest)
         if message is None:
-            message = self._tried(digest, TrialJob(stand_in.told, grammar))
+            message = self._tried(digest, TrialJob(stand_in.vocabulary, grammar))
         if message:
             if spec.kind == "json":
                 message = with_place(message, parsed_schema("json", spec.json))
@@ -110,13 +110,14 @@ class GrammarTrial:
         return message
 
     def _stand_in(self, vocab_size: int | None) -> _StandIn:
-        """Of the model's vocabulary; `vocab_size`: with so many ids, which takes longer."""
+        """The stand-in of the model's vocabulary. `vocab_size`: its number of ids (slower); None:
+        as few as possible."""
         with self._lock:
             if vocab_size not in self._stand_ins:
                 added = self._added_tokens()
                 special = tuple(text for text, is_special in added.items() if is_special)
-                told = TrialVocabulary(tuple(added), special, vocab_size)
-                self._stand_ins[vocab_size] = _StandIn(told, byte_tokens(added, special))
+                vocabulary = TrialVocabulary(tuple(added), special, vocab_size)
+                self._stand_ins[vocab_size] = _StandIn(vocabulary, byte_tokens(added, special))
             return self._stand_ins[vocab_size]
 
 

@@ -1,4 +1,4 @@
-"""Runs custom logits processors in a step, between its logits and the choice of its tokens.
+"""Runs custom logits processors in a step, after its logits and before its tokens are sampled.
 
-Imported by the worker of an engine that has some.
+Imported by the worker only if the engine has logits processors.
 """

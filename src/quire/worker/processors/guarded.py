@@ -1,10 +1,9 @@
-"""`GuardedProcessor`: one logits processor, and what becomes of requests when it fails.
+"""`GuardedProcessor`: runs one logits processor and ends only the requests for which it fails.
 
-Only requests that it fails for end. One that tells them by `RowsError` is believed. After any other
-failure of `update_state` or `apply`, new objects of its class are asked about one request each, as
-if that were alone: those for which it fails again end, the others have their rows from there. From
-the next step on a new object has the whole batch. What a processor kept beside what `added` tells
-is lost by that.
+A `RowsError` names the failed requests. After any other error of `update_state` or `apply`, a new
+processor is created for each request and runs on it alone: requests for which it fails again end,
+the others get their rows from it. From the next step on, a new processor has the whole batch. State
+of a processor that does not come from `added` is lost then.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class GuardedProcessor:
     """Owned by the worker's thread."""
 
     def __init__(self, cls: type[LogitsProcessor], config: EngineConfig) -> None:
-        """Raises ConfigError if the processor cannot be made."""
+        """Raises ConfigError if the processor cannot be created."""
         self.name = class_name(cls)
         self._takes_tensors = takes_tensors(cls)
         device = device_for(cls)
@@ -43,16 +42,16 @@ class GuardedProcessor:
             self.is_argmax_invariant = bool(self._processor.is_argmax_invariant())
         except Exception as error:
             raise ConfigError(
-                f"logits processor {self.name} cannot be made: {_text(error)}"
+                f"logits processor {self.name} cannot be created: {_text(error)}"
             ) from error
         self._lost: Exception | None = None
-        """Why what it knows of the batch is of no use."""
+        """Error after which the state of the processor is unusable."""
         self._of_update: dict[int, str] = {}
-        """Requests that it failed for when it was told of the batch."""
+        """Errors of requests in `update_state`, by their place in the batch."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether it certainly changes nothing."""
+        """Whether it certainly changes no logits."""
         processor = self._processor
         return (
             isinstance(processor, AdapterLogitsProcessor)
@@ -61,7 +60,7 @@ class GuardedProcessor:
         )
 
     def update(self, update: BatchUpdate | None, members: Members) -> None:
-        """Tells it of the batch, which `update` has led to."""
+        """Passes an update of the batch to the processor. `members`: the batch after it."""
         self._of_update = {}
         try:
             if self._lost is not None:
@@ -74,8 +73,8 @@ class GuardedProcessor:
             self._lost = error
 
     def apply(self, logits: Logits, members: Members) -> tuple[Logits, dict[int, str]]:
-        """The logits [N, V] after the change, and why requests end, by their place; their rows are
-        as they were. `logits` may be written to."""
+        """The changed logits [N, V], and the errors of failed requests by place, whose rows are not
+        changed. `logits` may be written to."""
         before, failures = logits.copy(), dict(self._of_update)
         if self._lost is None:
             try:
@@ -123,10 +122,10 @@ class GuardedProcessor:
 
 
 def _checked(changed: Any, before: Logits) -> Logits:
-    """Raises TypeError unless it has the shape and type of what was given."""
+    """The result of `apply`. Raises TypeError unless it has the shape and type of `before`."""
     changed = array_of(changed)
     if not isinstance(changed, np.ndarray):
-        raise TypeError(f"apply returned {type(changed).__name__}; it has to return the logits")
+        raise TypeError(f"apply returned {type(changed).__name__}; it must return the logits")
     if changed.shape != before.shape or changed.dtype != before.dtype:
         what = f"{changed.dtype} {list(changed.shape)}"
         raise TypeError(f"apply returned {what} for logits of float32 {list(before.shape)}")
@@ -137,7 +136,7 @@ def _checked(changed: Any, before: Logits) -> Logits:
 def _defect(row: Logits) -> str:
     if np.isnan(row).any():
         return "a logit that is NaN"
-    return "an infinite logit" if row.max() > 0 else "no token to choose: all logits are -inf"
+    return "an infinite logit" if row.max() > 0 else "no token to sample: all logits are -inf"
 
 
 def _text(error: BaseException | None) -> str:

@@ -1,8 +1,8 @@
-"""`Members`: the requests that processors are told of, in the order of their rows of logits.
+"""`Members`: the requests in the batch of logits processors, in the order of their rows of logits.
 
-The batch of the processors has the requests of which a token is chosen in the step, and no others:
-a prompt that takes several steps comes in with the last of them. The places have no gaps. A request
-that misses a step, or is preempted, is removed, and added again with the tokens that it has then.
+The batch contains exactly the requests that get a next token in the step: a prompt that takes
+several steps is added in the last of them. Places have no gaps. A request that skips a step, or is
+preempted, is removed, and later added again with the tokens that it has then.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from quire.protocol import ScheduledRequest, SchedulePlan
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A request that the worker holds; another one after a preemption."""
+    """A request that the worker holds. After a preemption it gets a new object."""
 
     request_id: str
     params: SamplingParams
     prompt_token_ids: list[int]
     output_token_ids: list[int]
-    """Grows in place."""
+    """Generated tokens; the list grows in place."""
 
     def added_at(self, place: int) -> AddedRequest:
-        """What a processor is told when the request comes in."""
+        """The tuple that a processor gets when the request is added."""
         return place, self.params, self.prompt_token_ids, self.output_token_ids
 
 
@@ -43,7 +43,7 @@ class Members:
         self.batch: list[Member] = []
 
     def apply(self, plan: SchedulePlan) -> None:
-        """Forgets and takes in requests as the plan says."""
+        """Removes and adds requests according to the plan."""
         for request_id in plan.released_request_ids:
             self._held.pop(request_id, None)
         for request in plan.started.values():
@@ -57,7 +57,7 @@ class Members:
             self._held[request_id].output_token_ids.append(token_id)
 
     def settle(self, request_ids: Sequence[str]) -> BatchUpdate | None:
-        """Makes these requests the batch; what has changed, or None."""
+        """Makes these requests the batch. Returns the update, or None if nothing has changed."""
         wanted = [self._held[request_id] for request_id in request_ids]
         batch: list[Member | None] = list(self.batch)
         stay = set(wanted).intersection(self.batch)
@@ -82,7 +82,7 @@ class Members:
         return BatchUpdate(len(self.batch), removed, added, moved)
 
     def all_added(self) -> BatchUpdate:
-        """The whole batch, for a processor that knows of none."""
+        """An update that adds the whole batch, for a new processor."""
         added = [member.added_at(place) for place, member in enumerate(self.batch)]
         return BatchUpdate(len(self.batch), (), added, ())
 
@@ -90,8 +90,8 @@ class Members:
 def _close_gaps(
     batch: list[Member | None], free: list[int]
 ) -> tuple[list[int], list[MovedRequest]]:
-    """Moves the last requests into the free places (ascending), and drops those that are last.
-    What was left, in descending order, and the moves."""
+    """Moves the last requests into the free places (ascending) and shortens the batch. Returns the
+    removed places in descending order, and the moves."""
     removed: list[int] = []
     moved: list[MovedRequest] = []
     while free:

@@ -1,12 +1,12 @@
 """`LogitsProcessing`: runs the logits processors of an engine within a step.
 
 A step in which a processor may change something has two halves: the compiled model returns raw
-logits, the processors change them, and `CompiledModel.sample` chooses from the result. What
-sampling does before the processors is done here with the functions of `quire.sampling.reference`,
-which give the same bits as native code; so an unchanged row gives the token of an undivided step.
+logits, the processors change them, and `CompiledModel.sample` samples from the result. The parts
+of sampling before the processors run here, with the functions of `quire.sampling.reference`, which
+give the same bits as native code; so an unchanged row gives the same token as an undivided step.
 
-Legend: N requests of which a token is chosen, in the order of the processors' batch; L rows of
-logits of the step, in which the positions of prompts may be too; V vocabulary.
+Legend: N requests that get a next token, in the order of the processors' batch; L rows of logits of
+the step, which may include positions of prompts; V vocabulary.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _PROCESSED = LOGPROBS_KINDS["processed_logprobs"]
 
 @dataclass(slots=True)
 class WithheldRows:
-    """The rows that a step only computes: their tokens are chosen later."""
+    """The rows for which a step only computes logits; their tokens are sampled later."""
 
     columns: SamplingColumns
-    """Of the N rows."""
+    """Sampling columns of the N rows."""
     of_sampled: Ints
     """[N]; the place of each request in the batch of the processors, in the plan's order."""
 
@@ -48,7 +48,7 @@ class LogitsProcessing:
     """Owned by the worker's thread."""
 
     def __init__(self, config: EngineConfig) -> None:
-        """Makes the processors. Raises ConfigError if one cannot be made."""
+        """Creates the processors. Raises ConfigError if one cannot be created."""
         self._processors = [
             GuardedProcessor(cls, config) for cls in load_processors(config.model.logits_processors)
         ]
@@ -58,8 +58,8 @@ class LogitsProcessing:
         self, plan: SchedulePlan, step: PreparedStep, request_ids: Sequence[str]
     ) -> WithheldRows | None:
         """Updates the processors with the batch, and makes the step return the logits of these
-        requests instead of choosing their tokens. None: no processor has anything to do, so the
-        step chooses."""
+        requests instead of sampling their tokens. None: no processor changes anything, so the
+        step samples as usual."""
         self._members.apply(plan)
         columns = step.batch.sampling
         if columns is None or not request_ids:
@@ -84,10 +84,10 @@ class LogitsProcessing:
     def choose(
         self, model: CompiledModel, raw: Logits | None, withheld: WithheldRows
     ) -> tuple[StepOutput, dict[str, str]]:
-        """The tokens of the rows that were withheld, of raw logits [N, V], which may be written to;
-        and why processors end requests. Raises BackendError."""
+        """Samples the tokens of the withheld rows from raw logits [N, V], which may be written to.
+        Also returns the errors of requests that processors end. Raises BackendError."""
         if raw is None:
-            raise BackendError("the logits that were asked for did not come")
+            raise BackendError("the backend did not return the logits")
         columns, is_void = withheld.columns, not_finite(raw)
         if columns.mask is not None:
             for row in range(len(raw)):
@@ -96,7 +96,7 @@ class LogitsProcessing:
         output = model.sample(changed, _reports(columns, processed=True))
         if output.not_finite is not None:
             for place in np.flatnonzero(output.not_finite & ~is_void & ~has_none).tolist():
-                failures.setdefault(place, "logits processors left no logits to choose from")
+                failures.setdefault(place, "logits processors left no finite logits to sample from")
         if output.no_choice is not None:
             for place in np.flatnonzero(output.no_choice & ~has_none).tolist():
                 failures.setdefault(place, "logits processors left no token that is allowed here")
@@ -115,9 +115,9 @@ class LogitsProcessing:
     def _changed(
         self, raw: Logits, columns: SamplingColumns, is_void: NDArray[np.bool_]
     ) -> tuple[Logits, SamplingColumns, NDArray[np.bool_], dict[int, str]]:
-        """What tokens are chosen of; what of the columns is left to do; which rows [N] have no
-        token to choose before any processor; for whom processors fail. `is_void` [N]: rows whose
-        requests end, whatever comes of them."""
+        """Returns the logits to sample from, the columns that sampling still has to apply, which
+        rows [N] have no allowed token before any processor, and errors of processors by place.
+        `is_void` [N]: rows whose requests end in any case."""
         failures: dict[int, str] = {}
         changed = raw.copy()
         changed[is_void] = 0
@@ -137,7 +137,7 @@ class LogitsProcessing:
             temperatures = np.where(is_random, columns.temperature, np.float32(1))[:, None]
             scaled = changed / temperatures
             after = self._apply(scaled.copy(), failures, is_argmax_invariant=True)
-            # Where nothing changed, no rounding shall change anything either.
+            # Unchanged logits must not be changed by rounding.
             is_changed = (after != scaled) & is_random[:, None]
             with np.errstate(over="ignore"):
                 changed = np.where(is_changed, after * temperatures, changed)
@@ -154,8 +154,8 @@ class LogitsProcessing:
 
 
 def _of_prompts(columns: SamplingColumns, is_new: NDArray[np.bool_]) -> SamplingColumns:
-    """What a step does of these columns [L] while the rows `is_new` are withheld: it reports of
-    prompts, and says which rows are not finite."""
+    """The columns [L] of a step in which the rows `is_new` are withheld: it reports
+    log-probabilities of prompts and which rows are not finite."""
     nothing, zeros = np.full(len(is_new), -1, np.int32), np.zeros(len(is_new), np.int32)
     reported = nothing if columns.num_logprobs is None else columns.num_logprobs
     return SamplingColumns(
@@ -169,7 +169,7 @@ def _of_prompts(columns: SamplingColumns, is_new: NDArray[np.bool_]) -> Sampling
 
 
 def _reports(columns: SamplingColumns, *, processed: bool) -> SamplingColumns:
-    """The columns, with no reports of the other kind of logits."""
+    """The columns, without log-probabilities of the other kind (raw or processed)."""
     kind = columns.logprobs_kind
     is_processed = kind is not None and bool((kind >= _PROCESSED).all())
     return columns if is_processed == processed else replace(columns, num_logprobs=None)

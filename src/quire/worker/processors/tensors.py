@@ -1,7 +1,8 @@
-"""Logits as tensors of torch, for processors that are written with it.
+"""Converts logits to torch tensors, for processors that use torch.
 
-A processor gets tensors if a module of its classes has a name from torch, as those written for vLLM
-have. A tensor shares its memory with the array. Nothing here imports torch: such a module has.
+A processor gets tensors if a module of its class or base classes imports something from torch, like
+processors written for vLLM. A tensor shares its memory with the array. This module does not import
+torch: the processor's module has imported it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ def takes_tensors(cls: type[Any]) -> bool:
 
 
 def device_for(cls: type[Any]) -> Any:
-    """The device that a processor is made with."""
+    """The device argument for a processor's constructor."""
     return sys.modules["torch"].device("cpu") if takes_tensors(cls) else "cpu"
 
 
 def tensor_of(logits: Logits) -> Any:
-    """A tensor in the same memory."""
+    """A tensor that shares the memory of the array."""
     return sys.modules["torch"].from_numpy(logits)
 
 
 def array_of(logits: Any) -> Any:
-    """The array of a tensor, in the same memory; anything else as it is."""
+    """The array of a tensor, sharing its memory; other values are returned unchanged."""
     return logits.detach().numpy() if _is_of_torch(logits) else logits
 
 
