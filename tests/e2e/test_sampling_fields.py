@@ -104,7 +104,7 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     "logit_bias": bias,
     "bad_words": texts,
     "thinking_token_budget": lambda value: value == -1,
-    "watermarking": lambda value: value is False,
+    "watermarking": lambda value: boolean(value) and not value,
     "repetition_detection": lambda value: value == {},
 }
 OF_COMPLETIONS = {"logprobs": span(-1, VOCAB, whole=True)}

@@ -42,7 +42,7 @@ def test_events_of_an_engine(tmp_path: Path) -> None:
     prompt = list(range(100))
     params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
     llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
-    llm.llm_engine._command("kv_store_flush")
+    llm.llm_engine.engine_core.commands["kv_store_flush"]()
     llm.reset_prefix_cache()
     with zmq.Context() as context:
         events = [event for batch in batches(context, replay) for event in batch.events]

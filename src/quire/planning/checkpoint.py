@@ -5,10 +5,8 @@ Called by `gather_facts`, and by `quantize_model`, which packs weights without b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
@@ -18,10 +16,9 @@ from quire.config.names import check_assigned
 from quire.config.places.hub import resolve_model
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
-from quire.models import ModelDescription, ModelFacts, as_asked
+from quire.models import ModelDescription, as_asked
 from quire.models.transformers.choice import with_model_impl
 from quire.planning.stored_matrices import as_stored
-from quire.program import Program
 from quire.weights import PACKED_NAME, PackedHeader, weight_files
 from quire.weights.packed_file import read_packed_header
 
@@ -38,21 +35,6 @@ class Checkpoint:
     """The header of packed weights."""
     is_gguf: bool = False
     """The weights come from a GGUF file."""
-
-    @property
-    def hf_config(self) -> Mapping[str, Any]:
-        """config.json, with the overrides of the engine's arguments."""
-        return self.model.hf_config
-
-    @property
-    def facts(self) -> ModelFacts:
-        """The model's sizes."""
-        return self.model.facts
-
-    @property
-    def program(self) -> Program:
-        """The program as the model is written, before any pass."""
-        return self.model.program
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:

@@ -72,7 +72,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     that works."""
     checkpoint, capabilities = facts.checkpoint, facts.backend.capabilities
     arithmetic = settle_arithmetic(args, checkpoint, capabilities)
-    own_len = checkpoint.facts.max_model_len
+    own_len = checkpoint.model.facts.max_model_len
     wanted_len = resolve.resolve_max_model_len(args, own_len)
     max_model_len = wanted_len or own_len
     if args.max_logprobs < -1:
@@ -149,7 +149,7 @@ def settle_arithmetic(
     if name in GGUF_FORMATS and checkpoint.is_gguf:  # a GGUF file without block formats
         name = None
     return Arithmetic(
-        resolve.resolve_dtype(args, checkpoint.hf_config, capabilities.dtypes),
+        resolve.resolve_dtype(args, checkpoint.model.hf_config, capabilities.dtypes),
         resolve_quantization(name, capabilities.weight_formats),
     )
 

@@ -94,7 +94,7 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     to, up to the first format that fits. Empty if the weights fit or cannot be rounded."""
     limit = int(facts.memory.available_bytes * choices.kv_memory.utilization)
     room = limit - needs.workspace_bytes - needs.kv_blocks(needs.block_size) * needs.kv_block_bytes
-    config = facts.checkpoint.hf_config
+    config = facts.checkpoint.model.hf_config
     shipped = facts.checkpoint.model.shipped
     is_held = isinstance(shipped, Shipped) and shipped.expanded is None
     is_fixed = facts.checkpoint.packed is not None or is_held

@@ -67,7 +67,7 @@ def gather_facts(args: EngineArgs) -> Facts:
     )
     path = checkpoint.path
     kv_store = asked_store(args)
-    own = read_generation_config(path, checkpoint.hf_config)
+    own = read_generation_config(path, checkpoint.model.hf_config)
     return Facts(
         checkpoint=checkpoint,
         weights_digest=weights_digest(path, checkpoint.weights),

@@ -61,7 +61,7 @@ def plan_engine(args: EngineArgs, usage: Usage = "llm") -> EnginePlan:
 def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
     """Make the plan from the arguments and the facts alone."""
     choices = settle_choices(args, usage, facts)
-    fitted = fit_plan(facts.checkpoint.program, choices, _without_store_memory(args, facts))
+    fitted = fit_plan(facts.checkpoint.model.program, choices, _without_store_memory(args, facts))
     compiled, needs = fitted.plan, fitted.needs
     model = _model_config(args, facts, choices, needs.max_model_len)
     cache = CacheConfig(
@@ -106,13 +106,13 @@ def _model_config(
     args: EngineArgs, facts: Facts, choices: Choices, max_model_len: int
 ) -> ModelConfig:
     checkpoint = facts.checkpoint
-    vocab_size = checkpoint.facts.vocab_size
+    vocab_size = checkpoint.model.facts.vocab_size
     return ModelConfig(
         model=checkpoint.name,
         path=checkpoint.path,
         tokenizer_path=facts.tokenizer_path,
-        hf_config=HFValues(checkpoint.hf_config),
-        architecture=architectures_of(checkpoint.hf_config)[0],
+        hf_config=HFValues(checkpoint.model.hf_config),
+        architecture=architectures_of(checkpoint.model.hf_config)[0],
         dtype=choices.arithmetic.dtype,
         max_model_len=max_model_len,
         vocab_size=vocab_size,

@@ -64,7 +64,7 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
         )
     backend = make_backend(device)
     arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
-    program = run_passes(checkpoint.program, arithmetic.quantization)
+    program = run_passes(checkpoint.model.program, arithmetic.quantization)
     weights = _weights(checkpoint, program)
     with _new_directory(out):
         with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
@@ -114,4 +114,4 @@ def _copy_texts(checkpoint: Checkpoint, out: Path) -> None:
                 text = read_bytes(file, max_bytes=_MAX_TEXT_BYTES)
                 with replacing(out / file.name) as copy:
                     copy.write(text)
-    write_text(out / "config.json", json.dumps(dict(checkpoint.hf_config), indent=2) + "\n")
+    write_text(out / "config.json", json.dumps(dict(checkpoint.model.hf_config), indent=2) + "\n")

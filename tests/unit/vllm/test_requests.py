@@ -58,9 +58,6 @@ def test_a_request_for_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     request = ChatCompletionRequest(messages=HELLO, n=4, use_beam_search=True, length_penalty=2.0)
     params = request.to_beam_search_params(8, {"temperature": 0.0})
     assert (params.beam_width, params.max_tokens, params.length_penalty) == (4, 8, 2.0)
-    assert params.watermarking is None
-    plain = CompletionRequest(prompt="x", use_beam_search=True, watermarking=False)
-    assert plain.to_beam_search_params(8).watermarking is False
     wider = CompletionRequest(prompt="x", n=5, use_beam_search=True)
     with pytest.raises(VLLMValidationError, match="beam_width must be at most 4"):
         wider.to_beam_search_params(8, {})

@@ -100,7 +100,7 @@ def _sections(plan: EnginePlan, asked: str) -> Iterator[tuple[str, list[tuple[st
 
 
 def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
-    model, facts = plan.config.model, plan.facts.checkpoint.facts
+    model, facts = plan.config.model, plan.facts.checkpoint.model.facts
     heads = f"{facts.num_heads} heads, {facts.num_kv_heads} of keys and values"
     window = f", window {facts.sliding_window}" if facts.sliding_window else ""
     return [

@@ -153,8 +153,7 @@ async def _in_order(
     in_work: collections.deque[asyncio.Task[dict[str, Any]]] = collections.deque()
     try:
         for record in records:
-            task = asyncio.create_task(answer_line(server, record))
-            task.add_done_callback(lambda _: on_answered())
+            task = asyncio.create_task(_answered(server, record, on_answered))
             in_work.append(task)
             while len(in_work) >= at_once:
                 yield await in_work.popleft()
@@ -163,6 +162,14 @@ async def _in_order(
     finally:
         for task in in_work:
             task.cancel()
+
+
+async def _answered(
+    server: InProcessServer, line: bytes, on_answered: Callable[[], object]
+) -> dict[str, Any]:
+    reply = await answer_line(server, line)
+    on_answered()
+    return reply
 
 
 def _records(lines: IO[bytes]) -> Iterator[bytes]:

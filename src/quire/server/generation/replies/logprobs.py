@@ -118,15 +118,23 @@ class LogprobsWriter:
         content = self.positions(output)
         return None if content is None else ChatLogprobs(content=content.encoded())
 
-    def positions(self, output: CompletionOutput) -> JsonList | None:
-        """Those of a reply's new tokens, position by position; None if none were asked for."""
+    def positions(self, output: CompletionOutput, *, with_end: bool = True) -> JsonList | None:
+        """Those of a reply's new tokens, position by position; None if none were asked for.
+        `with_end`: also the token that ends the reply and has no text."""
         positions, token_ids = output.logprobs, output.token_ids
         if not isinstance(positions, FlatLogprobs):
             return None
         before = self._tokens_before(output.index, token_ids)
         ids = [*before, *token_ids]
         content = self._pieces.new_list()
-        for place in range(min(len(token_ids), len(positions))):
+        count = min(len(token_ids), len(positions))
+        if (
+            not with_end
+            and output.finish_reason == "stop"
+            and not isinstance(output.stop_reason, str)
+        ):
+            count = min(count, len(token_ids) - 1)
+        for place in range(count):
             earlier = _last(ids, len(before) + place)
             chosen = self._entry(token_ids[place], _chosen(positions, place), earlier)
             entries = self._limited(_entries(positions, place), self._num_top)

@@ -124,7 +124,8 @@ class ResponsesWriter:
             parsed = self._parsed.events(one)
             reasoning_tokens = self._parsed.reasoning_tokens(one.index)
             self._counter.add(one.index, len(one.token_ids), reasoning_tokens)
-            sent += self._encoded(self._output.take(parsed, self._logprobs.positions(one)))
+            logprobs = self._logprobs.positions(one, with_end=False)
+            sent += self._encoded(self._output.take(parsed, logprobs))
             if one.finish_reason is not None:
                 sent += self._finish(one)
         return sent
