@@ -141,7 +141,7 @@ UNK = ("<unk>", 0.0, sp.UNKNOWN)
         (sp.model([UNK, ("", 0.0, 1)]), "is empty"),
         (sp.model([UNK, ("a", float("nan"), 1)]), "score nan"),
         (sp.model([UNK, ("a", 0.0, 9)]), "type 9"),
-        (sp.model([UNK], trainer=BYTES), "byte_fallback is set, and there is no piece <0x00>"),
+        (sp.model([UNK], trainer=BYTES), "byte_fallback requires a piece <0x00>"),
         (sp.model([UNK], kind=3), "pieces that are words"),
         (sp.model([UNK], kind=77), "pieces that are of kind 77"),
         (sp.model([UNK], trainer=sp.number(24, 1)), "treat_whitespace_as_suffix"),

@@ -100,5 +100,7 @@ def test_a_matrix_larger_than_the_pool() -> None:
 
 def test_rows_that_are_no_whole_blocks() -> None:
     store = DummyStore(_program(BLOCK_FORMATS["Q6_K"], depth=384))
-    with pytest.raises(CheckpointError, match=r"rows of 384 numbers; Q6_K .* multiple of 256; .*Q8_0"):
+    with pytest.raises(
+        CheckpointError, match=r"rows of 384 numbers; Q6_K .* multiple of 256; .*Q8_0"
+    ):
         store.stored("a.weight")

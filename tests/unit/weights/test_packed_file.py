@@ -104,7 +104,10 @@ def test_version_1_is_read_and_says_nothing_of_numbers(path: Path) -> None:
     ("changes", "message"),
     [
         ({"name": "fourth"}, "there is no fourth"),
-        ({"tensors": ("first.weight",)}, "must consist of first.weight, but consists of first.weight, other"),
+        (
+            {"tensors": ("first.weight",)},
+            "must consist of first.weight, but consists of first.weight, other",
+        ),
         ({"layouts": ("mine",)}, "tier amx.*'layout 0', this machine needs 'mine'"),
         ({"num_bytes": 99}, "100 bytes, not 99"),
     ],
