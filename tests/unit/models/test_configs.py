@@ -79,7 +79,7 @@ def test_an_impossible_size_is_named(name: str, key: str, value: object) -> None
         ("llama", {"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ("llama", {"rope_scaling": {"type": "linear"}}, "must have factor"),
         ("llama", {"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "must have low_freq_factor"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "have low_freq_factor"),
         ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                                     "high_freq_factor": 4}}, "above low_freq_factor"),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0"),

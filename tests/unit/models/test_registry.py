@@ -59,7 +59,7 @@ def test_a_custom_architecture(registry: _ModelRegistry, family: ModelFamily | s
 def test_bad_registrations(registry: _ModelRegistry) -> None:
     with pytest.raises(ValueError, match=r"package\.module:ATTRIBUTE"):
         registry.register_model("MyForCausalLM", "quire.models.families.llama")
-    with pytest.raises(TypeError, match="must be a ModelFamily or package.module:ATTRIBUTE"):
+    with pytest.raises(TypeError, match="must be a ModelFamily or"):
         registry.register_model("MyForCausalLM", 7)  # type: ignore[arg-type]
     registry.register_model("MyForCausalLM", "quire.models.families.llama:_spec")
     with pytest.raises(TypeError, match="not a ModelFamily"):

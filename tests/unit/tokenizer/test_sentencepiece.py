@@ -130,12 +130,12 @@ UNK = ("<unk>", 0.0, sp.UNKNOWN)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "there are no pieces"),
+        (b"", "must have pieces"),
         (b"{}", "kind 3, which is not in use"),
         (sp.model(ROWS)[:-40], "truncated|does not end"),
         (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a field of .* bytes begins at"),
         (b"\xff" * 30, "does not end"),
-        (sp.number(1, 5), "no part of a SentencePiece model"),
+        (sp.number(1, 5), "unknown field .* in a SentencePiece model"),
         (sp.model([("a", 0.0, 1)]), "0 pieces stand for what is unknown"),
         (sp.model([UNK, UNK]), "is there twice"),
         (sp.model([UNK, ("", 0.0, 1)]), "is empty"),
