@@ -464,7 +464,7 @@ class Out:
     total: int = 0
 
     def tensor(self, kind: str, row: tuple[int, ...]) -> Tensor:
-        """Of the weight or the bias, whose rows have the shape `row`."""
+        """The tensor of the weight or the bias. `row`: shape of its rows."""
         if self.rows is None:
             return Tensor(f"{self.prefix}.{kind}", (self.dim, *row))
         return Tensor(f"{self.prefix}.{kind}", (self.total, *row), rows=self.rows)

@@ -87,7 +87,7 @@ class GroupedFormat:
         return self.code_bits + of_group / self.group + nests
 
     def num_groups(self, depth: int) -> int:
-        """Of a row of so many weights; the last may be shorter."""
+        """Number of groups in a row of `depth` weights; the last group may be shorter."""
         return -(-depth // self.group)
 
     def with_activations_of(self, other: GroupedFormat) -> GroupedFormat:

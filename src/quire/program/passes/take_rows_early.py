@@ -19,7 +19,7 @@ def take_rows_early(program: Program) -> Program:
     """The program with a TakeRows after its last op whose rows depend on other rows, for each value
     that is read after it.
 
-    Returns the program unchanged if there is no such op, or if a later one needs the step's tokens
+    Returns the program unchanged without such an op, or if a later one needs the step's tokens
     or positions. The other ops keep their parameters.
     """
     ops = list(program.ops)
