@@ -185,7 +185,7 @@ def _parsers(cases: Path) -> list[str]:
     total = sum(whys.values(), Counter[str]())
     return [
         f"{_TEXTS_OF_REPLIES}\n\nWhat vLLM's parsers say of the texts in their own tests, where "
-        "these pass, beside what a server of\nQuire makes of the same texts "
+        "these pass, compared with what a server of\nQuire makes of the same texts "
         f"(`python -m tools.vllm_parsers`): {agree:,} agree, {differ} differ.\nWhy:\n",
         table(["texts", "why"], ([str(n), why] for why, n in total.most_common())),
         "By format, of reasoning, of calls or of both:\n",
