@@ -2,7 +2,7 @@
 
     python tools/bench_control.py [--requests 1 32 256] [--steps 300]
 
-Runs the real engine on a model that computes nothing, and prints microseconds per step beside
+Runs the real engine on a model that computes nothing, and prints microseconds per step and
 the goal of 300 us + 5 us per request.
 """
 

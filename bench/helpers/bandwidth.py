@@ -33,7 +33,7 @@ def read_bandwidth(threads: int, seconds: float = 0.8) -> Bandwidth:
 
     def scan(buffer: ctypes.Array[ctypes.c_char]) -> None:
         if libc.memchr(buffer, 0xFF, BUFFER_BYTES) is not None:
-            raise RuntimeError("the buffer holds a byte that nobody wrote")
+            raise RuntimeError("the buffer holds a byte that was not written")
 
     passes: list[float] = []
     with ThreadPoolExecutor(threads) as pool:

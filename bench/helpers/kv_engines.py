@@ -35,11 +35,11 @@ class Bench:
         )  # fmt: skip
 
     def pool_blocks(self, pool_tokens: int) -> int:
-        """Of a pool for so many tokens; it has room for one prompt in any case."""
+        """Blocks of a pool for `pool_tokens` tokens, but at least for one prompt."""
         return max(pool_tokens, self.args.max_model_len) // BLOCK
 
     def tokens(self, count: int) -> list[int]:
-        """Random ones."""
+        """Random tokens."""
         return [self.random.randrange(3, self.vocab_size) for _ in range(count)]
 
 

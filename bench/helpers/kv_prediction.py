@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def ratio(self) -> float:
-        """Of all prompt tokens so far, those that were found."""
+        """Share of all prompt tokens so far that were found."""
         return self.num_hits / max(1, self.num_tokens)
 
     def _keys(self, tokens: Sequence[int]) -> list[int]:

@@ -24,9 +24,9 @@ class TakesTurns:
         self._num_computed = 0
         self._count_tokens()
         self.seconds = 0.0
-        """That its turns took."""
+        """Time that the turns took."""
         self.outputs: dict[str, list[int]] = {}
-        """Of the requests that have ended."""
+        """Outputs of the requests that have ended."""
         params = SamplingParams(temperature=0.0, max_tokens=num_outputs, ignore_eos=True)
         for number, prompt in enumerate(prompts):
             llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, params)

@@ -108,7 +108,7 @@ class BeamSearchSequence:
     cum_logprob: float = 0.0
     """Sum of the generated tokens' log-probabilities."""
     text: str | None = None
-    """Of all tokens, the prompt's too; None without a tokenizer."""
+    """Text of all tokens, including the prompt; None without a tokenizer."""
     finish_reason: str | None = None
     """`stop`, `length` or `abort`."""
     stop_reason: int | str | None = None

@@ -61,7 +61,7 @@ class ModelError(QuireError):
 
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
-    """There is no model at the path or hub id given."""
+    """The given path or hub id does not lead to a model."""
 
 
 class UnsupportedModelError(ModelError):

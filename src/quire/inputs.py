@@ -42,4 +42,4 @@ class StreamingInput:
 
     prompt: PromptType
     sampling_params: SamplingParams | None = None
-    """Of the answer to this piece; None: those of the request."""
+    """Parameters of the answer to this piece; None: those of the request."""

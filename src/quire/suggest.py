@@ -21,7 +21,7 @@ _SQUEEZED_CUTOFF = 0.88
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that `word` is a slip of; None if there is no such name."""
+    """The known name that `word` most likely misspells; None if none is similar."""
     found = difflib.get_close_matches(word, list(known), n=5, cutoff=_CUTOFF)
     return next((name for name in found if _is_slip(word, name)), None)
 

@@ -34,7 +34,7 @@ def agree(port: int, seconds: float) -> Counter[Any]:
 
 
 def _load(port: int, choose: random.Random, end: float) -> tuple[tuple[str, int], ...]:
-    """What one client was told that it used; each prompt counts once, whatever its `n`."""
+    """The usage that was reported to one client; each prompt counts once, for any `n`."""
     used = Counter[str]()
     while time.monotonic() < end:
         prompt = words(choose.choice((20, 400, 900))) + str(choose.randrange(3))

@@ -25,7 +25,7 @@ def _of(fields: bytes, sampling: bytes = b'"max_tokens":4') -> Attack:
 
 
 def aborted_streams(port: int, seconds: float) -> Counter[Any]:
-    """16 clients begin streams of one id; 4 abort this id, and thousands that nobody has."""
+    """16 clients begin streams of one id; 4 abort this id and thousands of unknown ids."""
     body = {"token_ids": [5, 6], "request_id": "one", "stream": True,
             "sampling_params": {"max_tokens": 1500, "ignore_eos": True}}  # fmt: skip
     begin = post(GENERATE, body)

@@ -81,7 +81,7 @@ def _without_effect(entries: Iterable[Unsupported], spelled: Callable[[str], str
 
 
 def server_options() -> str:
-    """Those of `quire serve` that are no argument of the engine."""
+    """Options of `quire serve` that are not engine arguments."""
     documents = field_documents(ServerArgs)
     rows = [
         [code(flag(field.name)), _default(field), one_line(documents[field.name])]

@@ -52,7 +52,7 @@ FORMATS: dict[str, Choice] = {
 OTHERS = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
 }  # fmt: skip
-"""What llama.cpp takes for a matrix whose rows are no whole blocks of 256. Source: llama.cpp,
+"""Types that llama.cpp uses for a matrix whose rows are not whole blocks of 256. Source: llama.cpp,
 llama-quant.cpp, `tensor_type_fallback`."""
 _BY_NAME = {kind.name: kind for kind in BLOCK_TYPES.values()}
 _WITH_GGUF_PY = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
@@ -105,7 +105,7 @@ def with_ggml(library: Path) -> tuple[tuple[str, ...], Rounding]:
 
 
 def type_of(name: str, width: int) -> BlockType:
-    """The type, or what stands in for it where rows are no whole blocks."""
+    """The type, or its substitute for rows that are not whole blocks."""
     kind = _BY_NAME[name]
     return kind if width % kind.block_items == 0 else _BY_NAME[OTHERS[name]]
 

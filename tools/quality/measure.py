@@ -66,8 +66,8 @@ def row_of(
     for text, truth, found in zip(subject.texts, truths, logits, strict=True):
         kl.append(divergences(truth, found))
         agreed += int((truth.argmax(axis=1) == found.argmax(axis=1)).sum())
-        told = log_probabilities(found)
-        surprise -= float(told[np.arange(len(told)), list(text.tokens[text.first :])].sum())
+        scores = log_probabilities(found)
+        surprise -= float(scores[np.arange(len(scores)), list(text.tokens[text.first :])].sum())
     every = np.concatenate(kl)
     return Row(
         name,

@@ -34,7 +34,7 @@ OUTLIER_CHANNELS = 6
 
 
 class Text(NamedTuple):
-    """Tokens; those before `first` are only read, all others are told by the ones before."""
+    """Tokens; those before `first` are only read, the others are predicted from earlier ones."""
 
     tokens: Sequence[int]
     first: int

@@ -1,5 +1,5 @@
-"""vLLM's tests of its parsers as cases: what its parsers are given there, and what they say of it,
-beside what Quire's formats say.
+"""vLLM's tests of its parsers as cases: the input and output of vLLM's parsers, compared with
+Quire's formats.
 
     python -m tools.vllm_parsers record PYTHON SOURCE CASES
     python -m tools.vllm_parsers compare CASES [FAMILY]

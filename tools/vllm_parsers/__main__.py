@@ -17,8 +17,8 @@ def show(cases: Path, chosen: str | None) -> None:
     found = compare(cases)
     for family, one in sorted(found.items()):
         why = Counter(reason(case, read) for case, read in one.differ)
-        told = "; ".join(f"{n} {what}" for what, n in why.most_common())
-        print(f"{family:26} {one.agree:5} agree {len(one.differ):5} differ  {told}")
+        reasons = "; ".join(f"{n} {what}" for what, n in why.most_common())
+        print(f"{family:26} {one.agree:5} agree {len(one.differ):5} differ  {reasons}")
     agree = sum(one.agree for one in found.values())
     differ = sum(len(one.differ) for one in found.values())
     print(f"{'all':26} {agree:5} agree {differ:5} differ")

@@ -76,7 +76,7 @@ def _different(cases: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _same(read: dict[str, Any], said: dict[str, Any]) -> bool:
-    """White space around a text is no difference, nor is that between the parts of a JSON text."""
+    """Whether both agree, except for white space around texts and between parts of JSON."""
     texts = all(read[name].strip() == said[name].strip() for name in ("reasoning", "content"))
     return texts and _values(read["calls"]) == _values(said["calls"])
 

@@ -40,7 +40,7 @@ _OF_FOLDERS = {"cohere": Family("cohere_command3", "cohere_command3"),
 
 
 def family_of(case: dict[str, Any]) -> Family | None:
-    """None: the test is of machinery that is no family's."""
+    """The family of a test; None if it tests code that belongs to no family."""
     of_file = _of_file(PurePath(case["test"].partition("::")[0]))
     names = case["names"]
     reasoning = next((name for name in names if name in REASONING_FORMATS), None)

@@ -113,7 +113,7 @@ def _note(parser: Any, name: str, given: dict[str, Any], result: Any) -> None:
         _add_whole(case, name, result)
         return
     key, before = (id(parser), name), given.get("previous_text", "")
-    # Some tests say that there is no text before, whatever there was.
+    # Some tests always pass an empty previous text.
     if key not in _streams or (_streams[key][1]["before"] and not before):
         _streams[key] = parser, _new_case(parser, name, request, "")
     case = _streams[key][1]

@@ -66,9 +66,9 @@ _SORTED: dict[str, str] = json.loads((Path(__file__).parent / "sorted.json").rea
 _UNSORTED = "not sorted"
 _PASSED, _FAILED = "passed", "failed"
 _BEYOND = "beyond"
-"""Of a test that vLLM marks as failing, and that passes."""
+"""Outcome of a test that vLLM marks as failing, and that passes."""
 _LACKING = "lacking"
-"""Of a test that uses a part of vLLM that is missing here."""
+"""Outcome of a test that uses a part of vLLM that is missing here."""
 _OUTCOMES = (_PASSED, _BEYOND, _FAILED, _LACKING, "skipped")
 _NOT_RUN = "not run yet; some of the names that they import are here"
 _EARLIER = " (earlier)"
@@ -95,13 +95,13 @@ class _Row:
     why: Counter[str]
     lacks: Counter[str]
     state: str = ""
-    """Of a file that has no outcomes."""
+    """State of a file without outcomes."""
     is_earlier: bool = False
     """Whether it is of an earlier state of the code."""
 
     @classmethod
     def read(cls, cells: list[str]) -> _Row:
-        """Of a page that was written before."""
+        """Reads a row of the existing page."""
         counts = (int(cell or 0) for cell in cells[:-1])
         listed = re.findall(r"(?:^|; )(.+?) \((\d+)\)(?=;|$)", cells[-1])
         return cls(
@@ -123,7 +123,7 @@ class _Row:
         return self.state or self.lacks.most_common(1)[0][0]
 
     def cells(self, name: str) -> list[str]:
-        """Of the table."""
+        """The cells of the table row."""
         counts = [str(self.outcomes[each] or "") for each in _OUTCOMES]
         mark = _EARLIER if self.is_earlier else ""
         return [f"`{name}`{mark}", *counts, _listed(self.why.items()) or self.state]
@@ -185,7 +185,7 @@ def _parsers(cases: Path) -> list[str]:
     total = sum(whys.values(), Counter[str]())
     return [
         f"{_TEXTS_OF_REPLIES}\n\nWhat vLLM's parsers say of the texts in their own tests, where "
-        "these pass, beside what a server of\nQuire makes of the same texts "
+        "these pass, compared with what a server of\nQuire makes of the same texts "
         f"(`python -m tools.vllm_parsers`): {agree:,} agree, {differ} differ.\nWhy:\n",
         table(["texts", "why"], ([str(n), why] for why, n in total.most_common())),
         "By format, of reasoning, of calls or of both:\n",
@@ -219,7 +219,7 @@ def _rows_before(text: str) -> dict[str, _Row]:
 
 
 def _states(rows: Iterable[_Row], results: Path) -> str:
-    """Of which state of the code the page is."""
+    """A sentence about the state of the code that the page describes."""
     kept = sum(row.is_earlier for row in rows)
     earlier = [f"the {kept} rows that are marked so"] if kept else []
     for file, what in (("examples", "the examples"), ("cases", "the texts of replies")):

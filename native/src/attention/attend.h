@@ -273,7 +273,7 @@ class Attend {
 
   // Rows r0 .. r0 + count - 1, before their scores are known.
   void place_rows(const ChunkPlace& place, int r0, int count, ScoreRow* rows) const {
-    // Counted, as a division for each row is slow beside the work of a row over an int8 cache.
+    // Counted, as a division per row is slow compared with the work of a row over an int8 cache.
     int64_t row_token = token(r0);
     int head = query_head(r0);
     const int heads_end = (context_.head + 1) * group_;

@@ -103,7 +103,7 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
   checks.require(kept == 0 || (op.window > 0 && op.window <= kept),
                  "sees more than its layer group keeps");
   checks.require(op.num_heads >= 1 && op.num_heads % kv.num_kv_heads == 0,
-                 "num_heads is no multiple of the kv heads");
+                 "num_heads must be a multiple of the kv heads");
   checks.require(kv.keys.dim == kv.values.dim, "keys and values differ in width");
   checks.require(op.q.dim == int64_t{op.num_heads} * kv.keys.dim && op.out.dim == op.q.dim,
                  "q or out has another width");

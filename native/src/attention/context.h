@@ -38,8 +38,8 @@ struct HeadContext {
         length(step.batch.context_lens[item.seq]),
         head(head_) {}
 
-  // K of the group that begins with this position; null before the context and behind it. Blocks
-  // that lie wholly behind the window may be another request's.
+  // K of the group that begins with this position; null before and after the context. Blocks
+  // that are completely outside the window may be another request's.
   const uint8_t* keys(int64_t position) const {
     const bool is_seen = position >= first && position < length;
     return is_seen ? kv->key_group(place, table, position, head) : nullptr;
@@ -97,7 +97,7 @@ ChunkView view_chunk(const ChunkPlace& place, Groups groups, const Workspace& sp
   return view;
 }
 
-// The scales of a chunk's groups, times `unit`: they lie behind the numbers. Fetches those of
+// The scales of a chunk's groups, times `unit`: they follow the numbers. Fetches those of
 // `fetch`.
 inline void load_scales(const ChunkView& view, const uint8_t* const* groups,
                         const uint8_t* const* fetch, float unit, float* scales) {
@@ -107,8 +107,8 @@ inline void load_scales(const ChunkView& view, const uint8_t* const* groups,
   }
 }
 
-// Puts a copy in the place of a V group of which not all tokens exist: what is behind them is not
-// the request's, and 0 * NaN is NaN. For caches of floating-point numbers, once this step's V is
+// Replaces a V group of which not all tokens exist by a copy: the memory after them does not belong
+// to the request, and 0 * NaN is NaN. For caches of floating-point numbers, once this step's V is
 // there.
 inline void hide_tail(const ChunkPlace& place, uint8_t* copy, ChunkView& view) {
   const int64_t end = place.context.length - place.chunk * kChunk;

@@ -34,7 +34,7 @@ struct Workspace {
   float* scores;        // [tile rows][kScoreStride]
   float* weights;       // [tile rows][kWeightStride] of the kernel's element
   float* partial;       // [tile rows][dim]
-  uint8_t* tail;        // the last V group of a request, zeros behind its end
+  uint8_t* tail;        // the last V group of a request, zeros after its end
   float* key_scales;    // [kChunk] of an int8 cache
   float* value_scales;  // [kChunk]
   uint8_t* keys;        // expanded groups, or copies of V

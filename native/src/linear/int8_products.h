@@ -17,7 +17,7 @@ typedef int32_t IntVector __attribute__((vector_size(kVectorLanes * 4)));
 
 QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
   sum = (IntVector)_mm256_add_epi16((__m256i)sum, pairs);
-  // Without it gcc adds products to each other first, for which there are no registers.
+  // Without it gcc first adds products to each other, which needs too many registers.
   asm("" : "+x"(sum));
   return sum;
 }
@@ -84,7 +84,7 @@ struct Int8Product : QuantisedX<kPlanes> {
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
 #if defined(__AVX2__)
     sum += (IntVector)_mm256_madd_epi16((__m256i)w, (__m256i)x);
-    // Without it gcc holds back the sums of both units, for which there are no registers.
+    // Without it gcc delays the sums of both units, which needs too many registers.
     asm("" : "+x"(sum));
     return sum;
 #elif defined(__SSE2__)

@@ -72,8 +72,8 @@ enum class Activation : int32_t {
   kSwigluOai = QUIRE_ACT_SWIGLU_OAI
 };
 
-// A weight [n, k] in the layout of its format. `data` is owned by whoever allocated
-// `packed_bytes(...)` for it, 64-byte aligned.
+// A weight [n, k] in the layout of its format. The caller owns `data`, which has
+// `packed_bytes(...)` bytes and is 64-byte aligned.
 struct PackedMatrix {
   Format format;
   int64_t n;

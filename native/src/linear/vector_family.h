@@ -242,7 +242,7 @@ struct VectorFamily {
 
  private:
   static void multiply_int4(const Block& block) {
-    // Without an instruction for whole bytes, expanding is no dearer.
+    // Without an instruction for whole bytes, expanding costs the same.
     if constexpr (Product::kUnsignedX) {
       if (block.tiles == 1 && block.rows <= kDirectRows) {
         multiply_direct<Product>(block, std::make_index_sequence<kDirectRows>{});

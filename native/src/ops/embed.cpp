@@ -65,7 +65,7 @@ void check_embed(const OpChecks& checks, const quire_op& op) {
   int64_t width;
   if (embed.matrix >= 0) {
     width = checks.matrix(embed.matrix).k;
-    checks.require(!checks.matrix(embed.matrix).glu, "a glu matrix is no table");
+    checks.require(!checks.matrix(embed.matrix).glu, "a table must not be a glu matrix");
   } else {
     width = checks.table(embed.table).width;
   }

@@ -66,7 +66,7 @@ class HeadsOp {
     if (part.target != QUIRE_TO_VIEW) to_cache(run, part, head);
   }
 
-  // The head beside this one is worked on when all tokens of the run have passed: the hardware
+  // The next head is processed when all tokens of the run have passed: the hardware
   // prefetcher does not follow rows so far apart.
   void fetch_next(const quire_heads_part& part, int64_t token, int64_t first) const {
     const int64_t next = first + op_.head_dim;

@@ -107,7 +107,7 @@ class KvCache {
 
   int32_t num_layer_groups() const { return static_cast<int32_t>(windows.size()); }
 
-  // The first entry of a request's table that a token at `position` or behind it reads.
+  // The first entry of a request's table that a token at or after `position` reads.
   int64_t first_entry(int32_t layer_group, int64_t position) const {
     const int32_t window = windows[layer_group];
     return window == 0 ? 0 : std::max<int64_t>(position - window + 1, 0) / block_size;

@@ -41,12 +41,13 @@ class Capabilities:
     description: str
     """One line for people: tier, threads, features."""
     build: str
-    """Of the code and of the instructions that compute. Where it differs, bits may differ."""
+    """Identifies the code and the instructions that compute. Results may differ in bits between
+    different builds."""
     dtypes: tuple[Dtype, ...]
     kv_cache_dtypes: tuple[str, ...]
     weight_formats: tuple[str, ...]
     block_size_multiple: int
-    """A KV block holds a multiple of so many tokens."""
+    """The tokens of a KV block must be a multiple of this."""
     reads_packed_weights: bool = False
     """Whether `compile` takes a `PackedFile`, and `pack` writes one."""
 
@@ -65,7 +66,7 @@ class KVCacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """What compile() must know beside the program: arithmetic and the largest step."""
+    """Arguments of compile() in addition to the program: arithmetic and the largest step."""
 
     dtype: Dtype
     max_num_tokens: int
@@ -116,10 +117,10 @@ class StepOutput:
     logprobs: Logprobs | None = None
     logits: NDArray[np.float32] | None = None
     not_finite: NDArray[np.bool_] | None = None
-    """[L]; rows whose logits are no distribution, as `quire.sampling.reference` says: nothing is
-    chosen and reported of them. None: not checked, as nothing was to be chosen."""
+    """[L]; rows whose logits are not a distribution, as defined in `quire.sampling.reference`: they
+    get no token and no log-probabilities. None: not checked, because no token was to be sampled."""
     no_choice: NDArray[np.bool_] | None = None
-    """[L]; rows whose tokens are all forbidden; the rest as of `not_finite`."""
+    """[L]; rows whose tokens are all forbidden; treated like `not_finite`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +130,13 @@ class MemoryReport:
 
     weight_bytes: int
     workspace_bytes: int
-    """Of `Backend.workspace_bytes`."""
+    """As `Backend.workspace_bytes` returns it."""
     kv_reserved_bytes: int
 
 
 class CompiledModel(ABC):
-    """A program with its weights and KV cache, ready to run. One caller, but for `progress`."""
+    """A program with its weights and KV cache, ready to run. One caller at a time, except for
+    `progress`."""
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:
@@ -172,15 +174,15 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Puts back what `read_blocks` gave, in these blocks. Any thread, also while a step
-        computes that has none of them. Raises ValueError on a bad shape."""
+        """Copies data from `read_blocks` into these blocks. Any thread, also while a step computes
+        that does not use these blocks. Raises ValueError on a bad shape."""
 
     @abstractmethod
     def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        """Makes zeros of all that `block` [block_bytes], which `read_blocks` gave, holds beside the
-        first `num_tokens` tokens of layer group `group`: what others left behind them, and in slots
-        that this group does not use. Any thread. Raises ValueError on a bad shape, BackendError for
-        a group or a number of tokens that is none."""
+        """Sets everything in `block` [block_bytes], which comes from `read_blocks`, to zero, except
+        the first `num_tokens` tokens of layer group `group`: later tokens, and slots that this
+        group does not use. Any thread. Raises ValueError on a bad shape, BackendError for an
+        invalid group or number of tokens."""
 
     @abstractmethod
     def discard_kv(self) -> None:
@@ -189,13 +191,13 @@ class CompiledModel(ABC):
 
     @abstractmethod
     def memory(self) -> MemoryReport:
-        """What it takes now."""
+        """The memory that it uses now."""
 
     def op_seconds(self, batch: StepBatch, num_steps: int) -> list[tuple[OpPlace, float]]:
-        """Runs a step again and again; the mean seconds of each op, in their order. What a step
-        takes beside its ops is not in them.
+        """Runs a step repeatedly. Returns the mean seconds of each op, in order, without the other
+        work of a step.
 
-        Raises BackendError as `step` does, and where the backend does not time ops.
+        Raises BackendError as `step` does, and if the backend does not time ops.
         """
         del batch, num_steps
         raise BackendError("this backend does not time its ops")
@@ -219,10 +221,10 @@ def check_blocks(data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.
 
 
 class Backend(ABC):
-    """A way to compute. Cheap to create; the work is in `compile`.
+    """A way to compute. Cheap to create; `compile` does the work.
 
-    Programs are those that `program.passes.run_passes` gives, and every method is told the same
-    one: weights that were packed or counted for another program are not those of this one.
+    Programs must come from `program.passes.run_passes`, and all methods must get the same program:
+    weights that were packed or counted for one program do not fit another.
     """
 
     @property
@@ -241,8 +243,8 @@ class Backend(ABC):
 
     @abstractmethod
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
-        """Most bytes that steps take beside weights and KV cache: activations, what products,
-        attention and sampling need. What a model that is compiled so reports: `MemoryReport`.
+        """Maximum bytes that steps need besides weights and KV cache: activations, and buffers of
+        products, attention and sampling. A compiled model reports the same in `MemoryReport`.
         `kv.num_blocks` does not matter. Raises BackendError as `compile` does. No side effect."""
 
     @abstractmethod

@@ -59,9 +59,9 @@ class AsyncChatRenderer:
     async def render(self, chat: ChatInput) -> str:
         """The prompt. Encode it without special tokens: the template has written them.
 
-        `chat` holds what came as JSON. Raises RequestError, with the template's own words where it
+        `chat` holds what came as JSON. Raises RequestError, with the template's own words if it
         refuses the conversation; CapacityError if too many wait, or this one has for too long;
-        QuireError if there is no child process or if it dies.
+        QuireError if the child process cannot be started or dies.
         """
         job = self.templates.job(chat, self._bounds.max_seconds)
         process = await self._take()

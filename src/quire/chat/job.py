@@ -55,4 +55,4 @@ class RenderJob:
     special_tokens: Mapping[str, str]
     """Variables of the template, such as `bos_token`."""
     max_seconds: float = DEFAULT_SECONDS
-    """Of processor time."""
+    """Maximum processor time, in seconds."""

@@ -38,9 +38,9 @@ def template_messages(
 ) -> list[dict[str, Any]]:
     """The messages, which are JSON, without keys whose value is None. Changes their contents.
 
-    `missing`: the content of an assistant's message without any, as beside calls of tools.
-    `keeps_text`: text is not made a list of parts. `has_text_arguments`: arguments of calls are
-    JSON texts, not objects.
+    `missing`: the content of an assistant's message without content, for example with tool calls.
+    `keeps_text`: text is not converted to a list of parts. `has_text_arguments`: arguments of calls
+    are JSON texts, not objects.
     """
     if not messages:
         raise _error("there must be at least one message", messages)
@@ -102,7 +102,7 @@ def _joined(
 
 
 def _is_empty(part: Any) -> bool:
-    """Whether the text is null: then there is no part, as in vLLM."""
+    """Whether the text is null: such a part is left out, as in vLLM."""
     kind = part.get("type", "text") if isinstance(part, dict) else None
     return kind in ("text", "refusal") and kind in part and part[kind] is None
 
@@ -129,11 +129,11 @@ def _text_part(index: int, part: Any) -> dict[str, Any]:
 def _parse_arguments(index: int, tool_calls: Any) -> None:
     """OpenAI sends a function's arguments as a JSON string; templates expect the object.
 
-    What is no object becomes an empty one, as in vLLM: a model may have written anything, and an
+    Anything else becomes an empty object, as in vLLM: a model may have written anything, and an
     error would end the conversation for good, as the call stays in its history.
     """
     if not isinstance(tool_calls, list):
-        raise _error(f"messages[{index}].tool_calls is no list", tool_calls)
+        raise _error(f"messages[{index}].tool_calls must be a list", tool_calls)
     for function in _functions(tool_calls):
         arguments = _parsed(function.get("arguments") or {})
         function["arguments"] = arguments if isinstance(arguments, dict) else {}

@@ -32,7 +32,7 @@ class ChatRenderer:
         """The prompt. Encode it without special tokens: the template has written them.
 
         Raises RequestError, with the template's own words where it refuses the conversation, and
-        QuireError if there is no child process or if it dies.
+        QuireError if the child process cannot be started or dies.
         """
         job = self.templates.job(plain_chat(chat))
         with self._lock:

@@ -117,8 +117,8 @@ class EngineArgs:
     """Size of the KV cache in blocks; for tests of preemption."""
     kv_store: bool | None = None
     """Keep K/V beyond the KV cache and the process, in files, so that prompts that begin like
-    earlier ones start at once; on by default, unless QUIRE_KV_STORE=off. The files hold what was
-    asked, in another form. docs/kv_store.md tells more."""
+    earlier ones start at once; on by default, unless QUIRE_KV_STORE=off. The files contain
+    prompts in another form; see docs/kv_store.md."""
     kv_store_path: str | None = None
     """Directory of these files; `quire/kv` in XDG_CACHE_HOME, or in ~/.cache, by default."""
     kv_store_size: int | None = None
@@ -134,11 +134,11 @@ class EngineArgs:
     the holder of an API key where a server has several, else a `cache_salt` up to its first `/`.
     By default a tenant may have all."""
     kv_store_ttl: float | None = None
-    """Drop K/V that nobody has used for so many seconds, also as `7d`; by default only for room."""
+    """Drop K/V that was not used for this many seconds, also as `7d`; by default only for room."""
     kv_offloading_size: float | None = None
     """GiB of K/V to keep in memory: vLLM's name of kv_store_memory."""
     kv_offloading_backend: str = "native"
-    """Who keeps it: `native` is Quire itself; there are no others."""
+    """Where it is kept: only `native`, which is Quire itself, is supported."""
     swap_space: float | None = None
     """GiB of K/V to keep in memory: an older name of kv_offloading_size."""
     kv_transfer_config: dict[str, Any] | None = None
@@ -191,7 +191,7 @@ class EngineArgs:
     """The two above in one: log_level and pylogging_config_file."""
     fail_on_environ_validation: bool = False
     """Refuse environment variables that begin with VLLM_ and that vLLM does not know; otherwise
-    they are told in a warning."""
+    log a warning."""
     profiler_config: dict[str, Any] | None = None
     """Let start_profile record the engine's steps, in files for Perfetto: {"profiler": "torch",
     "torch_profiler_dir": DIRECTORY}, also torch_profiler_with_stack, torch_profiler_use_gzip,

@@ -16,7 +16,7 @@ HFOverrides = Mapping[str, Any] | Callable[[Any], Any] | None
 
 class HFConfig:
     """config.json with its keys as attributes, for functions that were written for the
-    `PretrainedConfig` of `transformers`. A key that the file does not have is no attribute."""
+    `PretrainedConfig` of `transformers`. A missing key is a missing attribute."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():

@@ -103,7 +103,7 @@ class KVStoreConfig:
     """URLs of tiers that several machines share: `redis://`, `rediss://`, `s3://` ..., or those of
     installed packages."""
     ttl_s: float | None = None
-    """Chunks that nobody has used for so long are dropped; None: only for room."""
+    """Chunks that were not used for this many seconds are dropped; None: only for room."""
     role: KVRole = "kv_both"
     tenant_bytes: int | None = None
     """Most bytes of one model and tenant in each of memory and disk; None: no bound of its own."""
@@ -114,7 +114,7 @@ class KVStoreConfig:
 
 @dataclass(frozen=True)
 class KVEventsConfig:
-    """Where it is told which blocks the KV cache and the KV store keep. vLLM's record."""
+    """Where KV events of the KV cache and the KV store are sent. vLLM's record."""
 
     enable_kv_cache_events: bool = False
     publisher: str | None = None

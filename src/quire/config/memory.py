@@ -75,7 +75,7 @@ def fit(
         fits = longest_fit(needs, choice, memory)
         if fits < 2:
             raise DoesNotFitError(
-                f"there is no memory for any context: {needs.block_size} tokens need "
+                f"the memory is too small for any context: {needs.block_size} tokens need "
                 f"{format_bytes(needs.kv_blocks(needs.block_size) * needs.kv_block_bytes)}; free "
                 "memory, or give kv_cache_memory_bytes or gpu_memory_utilization a larger value"
             )
@@ -112,8 +112,8 @@ def _checked_blocks(
     if wanted > fits:
         raise DoesNotFitError(
             f"num_gpu_blocks_override={wanted} does not fit: a block takes "
-            f"{format_bytes(needs.kv_block_bytes)}, and {format_bytes(room)} are left beside the "
-            f"weights and a step ({memory.source}); {fits} would fit"
+            f"{format_bytes(needs.kv_block_bytes)}, and {format_bytes(room)} remain after "
+            f"weights and workspace ({memory.source}); {fits} would fit"
         )
     return wanted
 

@@ -76,14 +76,14 @@ def has_file(path: Path) -> bool:
         name = quoted(str(path))
         raise CheckpointError(f"{name}: cannot be read: {reason(error)}") from None
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise CheckpointError(f"{path}: is no regular file")
+        raise CheckpointError(f"{path} must be a regular file")
     return stat.S_ISREG(mode)
 
 
 def parse_json_object(text: str | bytes, source: str) -> dict[str, Any]:
     """A JSON object from text of bounded size; `source` names it in messages.
 
-    Raises CheckpointError for invalid JSON, for a value that is no object, for a repeated key
+    Raises CheckpointError for invalid JSON, for a value that is not an object, for a repeated key
     (readers disagree on which one counts), and for a string with a lone surrogate, which cannot be
     encoded.
     """
@@ -100,7 +100,9 @@ def parse_json_object(text: str | bytes, source: str) -> dict[str, Any]:
     if _SURROGATE.search(text):
         for string in _strings(value):
             if not _is_text(string):
-                raise CheckpointError(f"{source}: {string!r} is no text: it holds a lone surrogate")
+                raise CheckpointError(
+                    f"{source}: {string!r} must be valid Unicode, but has a lone surrogate"
+                )
     return value
 
 
@@ -136,9 +138,9 @@ def read_optional_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json, with `quantization_config` from a file of its own where config.json has none.
+    """config.json, with `quantization_config` from a separate file if config.json has none.
 
-    Raises ModelNotFoundError where there is no config.json, CheckpointError for a bad one.
+    Raises ModelNotFoundError if config.json is missing, CheckpointError if it is invalid.
     """
     path = directory / "config.json"
     if not has_file(path):

@@ -28,7 +28,7 @@ LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "proc
 """What is reported as log-probabilities: of the model's own logits, or of those that a token is
 chosen by."""
 WeightSource = Literal["checkpoint", "packed", "dummy"]
-"""Where weights come from: the checkpoint, a packed file beside config.json, or random numbers."""
+"""Where weights come from: the checkpoint, a packed file next to config.json, or random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +214,13 @@ class EngineConfig:
     observability: ObservabilityConfig
     structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
     kv_store: KVStoreConfig | None = None
-    """None: K/V is kept in the block pool alone."""
+    """None: K/V is kept only in the block pool."""
     kv_events: KVEventsConfig | None = None
-    """None: nobody is told of blocks."""
+    """None: KV events are off."""
     reasoning: ReasoningMarks | None = None
-    """As the options say; None: they say nothing."""
+    """Marks from the options; None: not given."""
     worker_extension: str = ""
-    """A class whose methods workers have too, by import path; empty: there is none."""
+    """A class whose methods workers have too, by import path; "": none."""
 
     @property
     def model_config(self) -> ModelConfig:

@@ -48,10 +48,10 @@ Operation = Generator[Action, Any, Result]
 
 
 def sleep(level: int = 1, mode: PauseMode = "abort") -> Operation[None]:
-    """Pauses, then gives memory back to the system until `wake_up`.
+    """Pauses, then releases memory to the system until `wake_up`.
 
-    `level` 0: none. 1: the KV cache's; the weights stay, since there is no other memory to
-    move them to. 2: the weights' too, which are loaded from disk again. `mode`: requests in
+    `level` 0: no memory. 1: the KV cache; the weights stay, since a CPU has no other memory to
+    move them to. 2: also the weights, which are loaded from disk again. `mode`: requests in
     flight are aborted (`abort`), run to their end first (`wait`), or kept (`keep`). New requests
     wait.
     """

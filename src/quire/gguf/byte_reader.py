@@ -21,10 +21,11 @@ class ByteReader:
     """Reads forward through windows of the file, so that memory holds little of it at once."""
 
     def __init__(self, descriptor: int, source: str) -> None:
-        """`source` names the file in messages. Raises CheckpointError for what is no file."""
+        """`source` names the file in messages. Raises CheckpointError unless it is a regular
+        file."""
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise CheckpointError(f"{source}: is no regular file")
+            raise CheckpointError(f"{source} must be a regular file")
         self._descriptor = descriptor
         self._source = source
         self.size = status.st_size

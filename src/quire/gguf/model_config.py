@@ -26,7 +26,7 @@ def model_config(keys: Keys) -> Config:
     row = architecture_of(keys)
     table = keys.tensor("token_embd.weight")
     if table is None or len(table.shape) != 2:
-        raise CheckpointError(f"{keys.path}: there is no matrix token_embd.weight")
+        raise CheckpointError(f"{keys.path} must have a matrix token_embd.weight")
     num_heads = keys.whole("{arch}.attention.head_count")
     own = row.config(keys)
     hidden_size = keys.whole("{arch}.embedding_length")
@@ -88,7 +88,8 @@ def _block_types(keys: Keys, row: Architecture) -> dict[str, str]:
 
 
 def _rotated_part(keys: Keys, head_dim: int) -> float:
-    """Of a head: the number whose product with its length does not round to less."""
+    """The rotated share of a head, rounded so that its product with the length of a head is not too
+    small."""
     rotated = keys.whole("{arch}.rope.dimension_count", head_dim)
     if not 1 <= rotated <= head_dim:
         raise keys.error("{arch}.rope.dimension_count", f"from 1 to the {head_dim} of a head")

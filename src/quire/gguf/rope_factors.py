@@ -75,5 +75,5 @@ def read_factors(keys: Keys, name: str) -> list[float]:
         if len(raw) == tensor.num_bytes:
             return list(struct.unpack(f"<{len(raw) // 4}f", raw))
     raise CheckpointError(
-        f"{keys.path}: {name} is no list of up to {_MAX_FREQUENCIES} numbers in F32"
+        f"{keys.path}: {name} must have at most {_MAX_FREQUENCIES} numbers in F32"
     )

@@ -20,7 +20,7 @@ def derived_merges(path: Path, pieces: list[str], scores: list[float]) -> list[l
     large for that, and for scores that have no order.
     """
     if not all(map(math.isfinite, scores)):
-        raise CheckpointError(f"{path}: the scores of tokens have one that is no number")
+        raise CheckpointError(f"{path}: all scores of tokens must be finite numbers")
     ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
     found: list[tuple[float, int, int, int]] = []
     for piece, piece_id in ids.items():

@@ -108,7 +108,7 @@ def _pair(keys: Keys, merge: str) -> list[str]:
     space = merge.find(" ", 1)
     if space < 0 or space + 1 == len(merge):
         raise CheckpointError(
-            f"{keys.path}: tokenizer.ggml.merges has {quoted(merge)}, which is no pair"
+            f"{keys.path}: tokenizer.ggml.merges has {quoted(merge)}, which must be a pair"
         )
     return [merge[:space], merge[space + 1 :]]
 

@@ -28,7 +28,7 @@ from quire.log import get_logger, phase
 logger = get_logger(__name__)
 
 _VERSION = 4
-"""Of what is made of a file; raise it when that changes."""
+"""Version of the unpacked files; increase it when their contents change."""
 _PREFIX = "gguf-"
 MAIN_NAME = "model.gguf"
 """The link to a model of one file."""

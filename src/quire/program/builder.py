@@ -1,7 +1,7 @@
-"""`Builder`: how a model file writes a program, one call per op.
+"""`Builder`: builds the program of a model, with one call per op.
 
-Values and weight slots get their names from the scope in force and a short hint, so that
-a program prints as `layers.3.q`. Called by `models/`; knows no model family, device or batch.
+Values and weight slots get their names from the current scope and a short hint, such as
+`layers.3.q`. Called by `models/`; knows no model family, device or batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from quire.program.values import Param, Tensor, Value
 
 @dataclass(frozen=True, slots=True)
 class HeadLayout:
-    """How an attention's rows divide into heads: N query heads, K kv heads, H numbers each."""
+    """Division of attention rows into heads: N query heads, K kv heads, H numbers each."""
 
     num_heads: int
     num_kv_heads: int
@@ -80,7 +80,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """How a router chooses; the fields are those of `Route`."""
+    """Parameters of a router; the fields are those of `Route`."""
 
     top_k: int
     score: RouteScore = "softmax"
@@ -95,13 +95,13 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensors:
-    """The weights of a layer's experts in a checkpoint: rows in order, expert after expert, those
-    of the gate before those of up."""
+    """The weights of a layer's experts in a checkpoint: the rows of one expert after the other,
+    with the rows of gate before those of up."""
 
     gate_up: tuple[Tensor, ...]
     down: tuple[Tensor, ...]
     width: int
-    """I."""
+    """I, the width of an expert."""
     gate_up_bias: tuple[Tensor, ...] = ()
     down_bias: tuple[Tensor, ...] = ()
 
@@ -109,7 +109,7 @@ class ExpertTensors:
 class Builder:
     """Collects ops in order of execution. Used by one thread for one program.
 
-    Invariant: every value's name is new; `program` checks all else.
+    Invariant: names of values are unique; `program` checks everything else.
     """
 
     def __init__(self, name: str) -> None:
@@ -121,7 +121,7 @@ class Builder:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Prefixes the names of all values and slots made inside with `name.`."""
+        """Prefixes the names of all values and slots created inside with `name.`."""
         outer, self._scope = self._scope, f"{self._scope}{name}."
         yield
         self._scope = outer
@@ -141,7 +141,7 @@ class Builder:
         self, parts: Sequence[Tensor], dim: int, hint: str, scale: float = 1.0
     ) -> tuple[Value, ...]:
         """Rows of a table [V, W] at the step's token ids, in slices of `dim` numbers. `parts`: the
-        tensors that have the table's rows, in order."""
+        tensors that contain the table's rows, in order."""
         table = self._param(f"{hint}.table", tuple(parts))
         outs = tuple(self._value(hint, dim) for _ in range(table.shape[1] // dim))
         self._ops.append(EmbedSlices(outs, table, scale))
@@ -202,8 +202,8 @@ class Builder:
         weight_offset: float = 0.0,
         kind: NormKind = "rms",
     ) -> Value:
-        """Norm over each head's H numbers. `weights`, one after the other, are [H] numbers for all
-        heads or H for each; none: without weight."""
+        """Norm over each head's H numbers. `weights`, concatenated, have H numbers for all heads,
+        or H for each head; empty: without weight."""
         out = self._value(hint, x.dim)
         slot = None
         if weights:
@@ -220,7 +220,7 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Several products of the same x as one Linear: their weights stacked in order.
 
-        Either all of `outs` have a bias or none has.
+        Either all of `outs` have a bias, or none.
         """
         values = tuple(self._value(out.hint, out.dim) for out in outs)
         weights = _joined([out.tensor("weight", (x.dim,)) for out in outs])
@@ -257,7 +257,7 @@ class Builder:
         return self._emit(op, out)
 
     def position_scale(self, x: Value, beta: float, period: int, shift: int, hint: str) -> Value:
-        """x times a factor that grows with the position, see `PositionScale`."""
+        """x times a factor that grows with the position; see `PositionScale`."""
         out = self._value(hint, x.dim)
         return self._emit(PositionScale(x, out, beta, period, shift), out)
 
@@ -277,7 +277,7 @@ class Builder:
         is_chunked: bool = False,
     ) -> Value:
         """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the
-        checkpoint's tensor [N]. Without k and v it is over those of `layer`."""
+        checkpoint's tensor [N]. Without k and v, attends to the K and V of `layer`."""
         out = self._value("attention", heads.q_dim)
         slot = None
         if sinks is not None:
@@ -302,7 +302,7 @@ class Builder:
         return self._emit(Act(x, out, act), out)
 
     def xielu(self, x: Value, positive: str, negative: str) -> Value:
-        """xIELU with the checkpoint's two numbers, see `Xielu`."""
+        """xIELU with two numbers of the checkpoint; see `Xielu`."""
         out = self._value("act", x.dim)
         first = self._param("act.positive", (Tensor(positive, (1,)),))
         second = self._param("act.negative", (Tensor(negative, (1,)),))
@@ -324,7 +324,7 @@ class Builder:
         return self._emit(Scale(x, out, factor), out)
 
     def weigh(self, x: Value, weight: str, size: int, hint: str) -> Value:
-        """x times the checkpoint's `weight`, which has `size` numbers: x's width, or 1."""
+        """x times the checkpoint's `weight` of `size` numbers: the width of x, or 1."""
         out = self._value(hint, x.dim)
         slot = self._param(f"{hint}.weight", (Tensor(weight, (size,)),))
         return self._emit(Weigh(x, out, slot), out)
@@ -340,12 +340,12 @@ class Builder:
         return self._emit(SoftCap(x, out, cap), out)
 
     def outliers(self, x: Value, deviations: float) -> Value:
-        """What of x exceeds its row's mean by more than so many deviations, see `Outliers`."""
+        """The excess of x over its row's mean plus some standard deviations; see `Outliers`."""
         out = self._value("outliers", x.dim)
         return self._emit(Outliers(x, out, deviations), out)
 
     def match_rms(self, x: Value, like: Value, eps: float) -> Value:
-        """x, made as large as `like`, see `MatchRms`."""
+        """x, scaled to the root mean square of `like`; see `MatchRms`."""
         out = self._value("matched", x.dim)
         return self._emit(MatchRms(x, like, out, eps), out)
 
@@ -355,8 +355,8 @@ class Builder:
         return self._emit(SigmoidGate(x, gate, out), out)
 
     def route(self, logits: Value, routing: Routing, bias: Tensor | None = None) -> Value:
-        """The weights [T, E] of the experts that each row of `logits` chooses. `bias`: E numbers
-        that count for the choice alone."""
+        """The weights [T, E] of the experts that each row of `logits` selects. `bias`: E numbers
+        that affect only the selection."""
         out = self._value("routes", logits.dim)
         slot = None
         if bias is not None:
@@ -378,7 +378,7 @@ class Builder:
         *,
         weighs_inputs: bool = False,
     ) -> Value:
-        """The chosen experts' gated MLPs of x, weighted and added up."""
+        """The weighted sum of the selected experts' gated MLPs of x."""
         out = self._value("experts", x.dim)
         op = Experts(
             x, routes, out,
@@ -394,7 +394,7 @@ class Builder:
     def _experts_param(
         self, hint: str, parts: tuple[Tensor, ...], num_experts: int, k: int
     ) -> Param:
-        """A slot [E, N, K] of parts that hold its rows in order."""
+        """A slot [E, N, K] whose parts contain its rows in order."""
         rows = sum(part.num_rows for part in parts)
         return Param(
             self._unique(f"{self._scope}{hint}"), (num_experts, rows // num_experts, k), parts
@@ -450,10 +450,10 @@ class Builder:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """One product of a stacked linear: what to call it, its checkpoint prefix, rows and bias.
+    """One product of a stacked linear: its name, checkpoint prefix, rows and bias.
 
-    `rows`, if the checkpoint's tensor has `total` rows and others' among them: which are this
-    product's, see `Tensor`.
+    `rows`: the rows of this product in a checkpoint tensor of `total` rows that also contains rows
+    of other products; see `Tensor`.
     """
 
     hint: str
@@ -464,14 +464,14 @@ class Out:
     total: int = 0
 
     def tensor(self, kind: str, row: tuple[int, ...]) -> Tensor:
-        """Of the weight or the bias, whose rows have the shape `row`."""
+        """The tensor of the weight or the bias. `row`: shape of its rows."""
         if self.rows is None:
             return Tensor(f"{self.prefix}.{kind}", (self.dim, *row))
         return Tensor(f"{self.prefix}.{kind}", (self.total, *row), rows=self.rows)
 
 
 def _joined(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """With neighbouring rows of one tensor as one part; all of its rows are the tensor."""
+    """Joins parts that are adjacent rows of one tensor."""
     joined: list[Tensor] = []
     for part in parts:
         last = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""A program with a few layers of each kind: what is timed in place of the whole model."""
+"""A program with a few layers of each kind, which is timed in place of the whole model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from quire.program.values import Value
 
 @dataclass(frozen=True, slots=True)
 class FewerLayers:
-    """A program, and for each of its layers how many of the whole program are like it."""
+    """A program, and for each of its layers the number of such layers in the whole program."""
 
     program: Program
     stands_for: Mapping[int, float]
-    """By the layer's number in the whole program, as names have it: `layers.3.`."""
+    """By the layer's number in the whole program, as in names: `layers.3.`."""
 
 
 def with_fewer_layers(program: Program, num_alike: int) -> FewerLayers:
     """The first `num_alike` layers of each kind, in their order. Kinds differ in ops, shapes or
-    formats. A layer reads what the one before it wrote, of those that are left.
+    formats. A layer reads the output of the previous layer that is kept.
 
-    All layers are kept where some other layer than the next reads what a layer writes. K and V
-    that several layers read are those of the last layer left that has written any like them.
+    All layers are kept if a layer reads values of a layer other than the previous one. K and V that
+    several layers read come from the last kept layer that writes K and V of the same kind.
     """
     if program.module is not None:
         return FewerLayers(program, {})
@@ -48,7 +48,8 @@ def with_fewer_layers(program: Program, num_alike: int) -> FewerLayers:
 
 
 def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...] | None:
-    """The ops of the groups, each reading what is still written; None where that is not known."""
+    """The ops of the groups, connected to values that are still written; None if that is not
+    possible."""
     written: dict[str, Value] = {}
     before: int | None = None  # the last layer that is complete
     writers: list[Op] = []
@@ -77,7 +78,7 @@ def _joined(groups: Sequence[tuple[int | None, Sequence[Op]]]) -> tuple[Op, ...]
 
 
 def _moved(name: str, layer: int | None) -> str:
-    """`layers.7.sum` as another layer has it."""
+    """A name such as `layers.7.sum`, moved to another layer."""
     first, _, rest = name.partition(".")
     return f"layers.{layer}.{rest.partition('.')[2]}" if first == "layers" else ""
 

@@ -1,6 +1,6 @@
-"""From what a program's ops keep to the groups of layers that share blocks of the KV cache.
+"""Derives from a program's ops the groups of layers that share blocks of the KV cache.
 
-The only place that decides the groups. Called by `planning` and by the backends.
+The only place that decides on groups. Called by `planning` and by the backends.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from quire.program.program import Program
 
 MAX_GROUPS = 8
-"""Each group adds a block table to each request."""
+"""Maximum number of groups. Each group adds a block table to each request."""
 
 
 def kv_layout(program: Program, max_model_len: int) -> KVLayout:
     """The groups with the least memory for a request of `max_model_len` tokens.
 
-    A window of `max_model_len` or more counts as none. Layers of one kind are one group if there is
-    one kind alone. Otherwise a kind with more layers than a block has slots becomes several groups,
-    at most `MAX_GROUPS` in all. The number of slots is the one with which a long request holds the
-    fewest bytes, unused slots included. If keeping every position takes no more, that is chosen.
+    A window of `max_model_len` or more counts as none. If all layers are of one kind, they form one
+    group. Otherwise a kind with more layers than a block has slots becomes several groups, at most
+    `MAX_GROUPS` in total. The number of slots is chosen so that a long request holds the fewest
+    bytes, including unused slots. If keeping every position needs no more memory, that is chosen.
     """
     kinds = _by_kind(program.memories(), max_model_len)
     most_slots = max(map(len, kinds.values()), default=1)
@@ -40,15 +40,15 @@ def kv_layout(program: Program, max_model_len: int) -> KVLayout:
 
 
 def keep_all(program: Program) -> KVLayout:
-    """Groups that keep every position and ignore windows: one group, or one for each shape of
-    heads."""
+    """Groups that keep every position and ignore windows: one group, or one for each head
+    shape."""
     kinds = _by_kind(program.memories(), 1)
     return _split(kinds, max(map(len, kinds.values()), default=1))
 
 
 def check_layout(program: Program, layout: KVLayout) -> None:
-    """Raises IntegrityError unless every layer has its own slot, in a group that keeps all that the
-    layer reads."""
+    """Raises IntegrityError unless every layer has its own slot, in a group that keeps everything
+    that the layer reads."""
     places = layout.places()
     layers = [layer for group in layout.groups for layer in group.layers]
     if sorted(layers) != [memory.layer for memory in program.memories()]:
@@ -86,8 +86,8 @@ def _split(kinds: dict[AnyKVGroup, list[int]], num_slots: int) -> KVLayout:
 
 
 def _cost(layout: KVLayout, max_model_len: int) -> int:
-    """Numbers that a request of `max_model_len` tokens holds. Every block has the size of the
-    widest group's."""
+    """How many numbers a request of `max_model_len` tokens holds. All blocks have the size of the
+    largest one."""
     width = max(group.shape.width for group in layout.groups)
     seen = sum(group.window or max_model_len for group in layout.groups)
     return layout.num_slots * width * seen

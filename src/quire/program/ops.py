@@ -1,12 +1,12 @@
 """The ops of a program, each a frozen record over Values [T, dim] and Params.
 
 Legend: T tokens in the step, N query heads, K kv heads, H head dim, D hidden,
-F feed-forward, V vocabulary, E experts, I numbers inside an expert. Which rows of its inputs a row
-of an output depends on, `Op.rows` says. What each op computes is fixed by `backends/reference`.
+F feed-forward, V vocabulary, E experts, I width of an expert. `Op.rows` says on which rows of its
+inputs a row of an output depends. `backends/reference` defines the exact result of each op.
 
 Fields named `out`/`outs` are written, every other Value field is read. Passes, planning and
-backends ask an op for its properties (`rows`, `memories`, `is_repeatable`, `is_result`), so that a
-new op changes none of them.
+backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, `is_result`), so a
+new op needs no changes there.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
 from quire.program.values import ActivationBits, Param, Value
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai"]
-"""`gelu_quick` is x * sigmoid(1.702 x); `relu2` is relu(x)^2. `swiglu_oai` is of a gate and an up
-alone: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 and 7. Source:
-openai/gpt-oss, `gpt_oss/torch/model.py`."""
+"""`gelu_quick` is x * sigmoid(1.702 x); `relu2` is relu(x)^2. `swiglu_oai` is only defined for a
+gate and an up: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 and 7.
+Source: openai/gpt-oss, `gpt_oss/torch/model.py`."""
 
 NormKind = Literal["rms", "layer"]
 RouteScore = Literal["softmax", "sigmoid", "sparsemixer"]
 
 
 RowsRead = Literal["own", "step", "request"]
-"""What a row of an op's outputs depends on. `own`: the same row of the inputs. `step`: that, and
-the token id or the position of the same row, so that the op needs the rows of the whole step.
-`request`: also other rows of its request, of this step or of earlier ones."""
+"""What a row of an op's outputs depends on. `own`: the same row of the inputs. `step`: also the
+token id or the position of the same row, so that the op needs the rows of the whole step.
+`request`: also other rows of its request, in this step or in earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an op keeps of each request from one step to the next."""
+    """State that an op keeps for each request between steps."""
 
     layer: int
-    """Its number; those of a program are 0, 1, ... without gaps."""
+    """Its number; a program numbers them 0, 1, ... without gaps."""
     kept: AnyKVGroup
-    """A group that would keep it, without layers."""
+    """The kind of KV group that keeps it, without layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Op:
 
     rows: ClassVar[RowsRead] = "own"
     is_repeatable: ClassVar[bool] = True
-    """Whether a step that is computed twice gives the same values and leaves the same memory."""
+    """Whether computing a step twice gives the same values and leaves the same memories."""
     is_result: ClassVar[bool] = False
     """Whether a program may end with it."""
 
     def memories(self) -> tuple[Memory, ...]:
-        """What it writes for later steps; most ops keep nothing."""
+        """The state that it writes for later steps; most ops have none."""
         return ()
 
     def inputs(self) -> tuple[Value, ...]:
@@ -137,7 +137,7 @@ class LayerNorm(Op):
 class HeadNorm(Op):
     """RmsNorm, or LayerNorm without bias, over each head's H numbers of x [T, heads * H].
 
-    The weight is [H], the same for all heads (Qwen3), or [heads * H] (Cohere), or there is none
+    The weight is [H], the same for all heads (Qwen3), or [heads * H] (Cohere), or missing
     (Llama 4). As in RmsNorm, `weight_offset` is added to the weight (Gemma 3).
     """
 
@@ -156,7 +156,7 @@ class Linear(Op):
     """concat(outs) = x @ weight.T + bias; weight is [N, K], N the sum of the outs' dims.
 
     Several outs are slices of one product: q|k|v or gate|up share one pass over x. `exact`: the
-    weight stays in the model's dtype, whatever format the others get (routers, gates).
+    weight stays in the model's dtype when the others are quantised (routers, gates).
     """
 
     x: Value
@@ -191,21 +191,21 @@ class Attention(Op):
     """Writes this step's k and v to the memory of `layer`, then attends.
 
     q is [T, N * H], k is [T, K * H], v is [T, K * value_dim], out is [T, N * value_dim].
-    `value_dim` None: H. Without k and v nothing is written: an earlier op of the same `layer` has
-    done so, with the same shape and window (Gemma 3n). Query head n reads kv head n * K // N. A
-    token at position p sees positions max(0, p - window + 1) .. p of its own request (`window`
-    None: all), and with `is_chunked` only those of its own chunk of `window` positions, which
-    begins at a multiple of it. scores = q.k * scale, then `softcap * tanh(scores / softcap)` if
-    set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if there are any, are one
-    more score per head: it takes its share of the softmax and has no value (gpt-oss).
+    `value_dim` None: H. Without k and v, it attends to the K and V that an earlier op of the same
+    `layer` has written, with the same shape and window (Gemma 3n). Query head n reads kv head n * K
+    // N. A token at position p sees positions max(0, p - window + 1) .. p of its own request
+    (`window` None: all), and with `is_chunked` only those of its own chunk of `window` positions,
+    which begins at a multiple of it. scores = q.k * scale, then `softcap * tanh(scores / softcap)`
+    if set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if set, add one score per
+    head to the softmax, which has no value (gpt-oss).
 
-    `layer` None: nothing is kept. A token sees all tokens of its request that the step has, those
-    after it too if `is_causal` is False; a request is then computed in one step (encoders).
+    `layer` None: nothing is kept. A token attends to all tokens of its request in the step, also to
+    later ones if `is_causal` is False; a request is then computed in one step (encoders).
 
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
     around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
-    weights for 64 positions, to bytes with a scale. 16: they have at least bfloat16's precision,
-    whatever the cache.
+    weights for 64 positions, to bytes with a scale. 16: they have at least the precision of
+    bfloat16, with any cache.
     """
 
     rows: ClassVar[RowsRead] = "request"
@@ -259,17 +259,17 @@ class SigmoidGate(Op):
 
 @dataclass(frozen=True, slots=True)
 class Route(Op):
-    """Which experts a token goes to: out [T, E] has the weights of `top_k` of them, else 0.
+    """Selects the experts of a token: out [T, E] has the weights of `top_k` experts, 0 elsewhere.
 
     score = softmax(logits) or sigmoid(logits), in float32. The experts with the largest choice are
-    taken, of equal ones the lower numbers. choice = logits, or score + bias if there is a bias.
-    With groups (`num_groups` of neighbours), only the experts of `top_groups` of them may be
-    chosen, those with the largest sum of their `group_best` largest choices. weight = score *
-    scale, and with `normalise` score / max(sum of the chosen scores, floor) * scale. A row of
-    logits that is not finite has `top_k` weights that are NaN.
+    selected, with lower numbers first among equals. choice = logits, or score + bias if there is a
+    bias. With groups (`num_groups` groups of neighbours), only experts of `top_groups` groups may
+    be selected: the groups with the largest sum of their `group_best` largest choices. weight =
+    score * scale, and with `normalise` score / max(sum of the chosen scores, floor) * scale. A row
+    of logits that is not finite has `top_k` weights that are NaN.
 
-    `sparsemixer` takes the expert of the largest logit m, then that of the largest other one. The
-    weight of each is its softmax over the logits that it was chosen from, without those s for which
+    `sparsemixer` selects the expert with the largest logit m, then the one with the next largest.
+    The weight of each is its softmax over the logits it was selected from, without logits s with
     (m - s) / max(|s|, m) > 2 * `jitter`. `top_k` is 2; the other fields have no effect. Source:
     Liu et al. 2024, "GRIN: GRadient-INformed MoE", as in transformers' models/phimoe.
 
@@ -298,8 +298,8 @@ class Experts(Op):
 
     gate_up is [E, 2 I, D], gate's rows first; down is [E, D, I]; the biases are [E * 2 I] and
     [E * D]. At most `top_k` numbers of a row of routes [T, E] are not 0. Results are added in the
-    order of the experts. A token's result does not depend on where other tokens go: no expert has
-    a limit.
+    order of the experts. A token's result does not depend on other tokens: experts have no capacity
+    limit.
 
     `weighs_inputs`: experts read routes[t, e] * x, rounded to x's type, and their results are added
     up without weights (Llama 4).
@@ -346,7 +346,7 @@ class Scale(Op):
 
 @dataclass(frozen=True, slots=True)
 class Clamp(Op):
-    """out = x, bounded to -limit .. limit."""
+    """out = x, clamped to -limit .. limit."""
 
     x: Value
     out: Value
@@ -384,7 +384,7 @@ class SoftCap(Op):
 class Outliers(Op):
     """out = max(0, x - mean(x) - deviations * std(x)), mean and variance over D not D-1.
 
-    Of numbers with a normal distribution a fixed part is left. Source: Gemma 3n, "activation
+    For normally distributed numbers, a fixed share stays above 0. Source: Gemma 3n, "activation
     sparsity", as in transformers' models/gemma3n (`_gaussian_topk`).
     """
 
@@ -458,7 +458,7 @@ class Logits(Op):
 
 @dataclass(frozen=True, slots=True)
 class ModuleSource:
-    """A class of transformers, and the text of the config.json that it is made with."""
+    """A class of transformers, and the text of the config.json for its constructor."""
 
     class_name: str
     config: str
@@ -472,10 +472,10 @@ class Module(Op):
     """A whole model as one op, the only one of its program: a module of transformers computes the
     logits [L, V] of token ids and positions.
 
-    `layers` say what the KV cache holds; their values are names alone. The module gets the tokens
-    of a request in pieces of `piece` positions, which begin at multiples of `piece`; places whose
-    tokens are not of the step are filled. So a token's row has one place in products of one size,
-    however the tokens were divided into steps.
+    `layers` describe the contents of the KV cache; their values are only names. The module gets the
+    tokens of a request in pieces of `piece` positions, which begin at multiples of `piece`; places
+    without a token of the step are padded. So a token always has the same place in products of the
+    same size, for any division of the tokens into steps.
     """
 
     rows: ClassVar[RowsRead] = "request"
@@ -487,7 +487,7 @@ class Module(Op):
     piece: int
 
     def memories(self) -> tuple[Memory, ...]:
-        """Those of its layers."""
+        """The memories of its layers."""
         return tuple(one for op in self.layers for one in op.memories())
 
 

@@ -15,17 +15,17 @@ _NAME = re.compile(r"(?:layers\.(\d+)\.)?(.*?)(?:\.weight)?")
 
 @dataclass(frozen=True, slots=True)
 class OpPlace:
-    """One op of a program, or a step of a backend that does the work of several."""
+    """One op of a program, or a backend's fusion of several ops."""
 
     layer: int | None
     """None for ops before or after the layers."""
     name: str
     reads_cache: bool = False
-    """Whether it also reads what earlier steps have written."""
+    """Whether it also reads K/V of earlier steps."""
 
     @classmethod
     def named(cls, name: str, *, reads_cache: bool = False) -> OpPlace:
-        """From the name of a weight slot or of a value, such as `layers.3.qkv.weight`."""
+        """The place with the name of a weight slot or a value, such as `layers.3.qkv.weight`."""
         match = _NAME.fullmatch(name)
         layer, rest = match.groups() if match else (None, name)
         return cls(None if layer is None else int(layer), rest, reads_cache)

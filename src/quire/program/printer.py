@@ -14,7 +14,7 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def format_program(program: Program, *, fold: bool = True) -> str:
-    """The whole program. With `fold`, adjacent layers alike but for names become one "x28"."""
+    """The whole program. `fold`: adjacent layers that differ only in names are printed once."""
     lines = [f"program {program.name}"]
     groups = group_by_layer(program.ops) if fold else [(None, list(program.ops))]
     index = 0
@@ -37,7 +37,7 @@ def format_program(program: Program, *, fold: bool = True) -> str:
 
 
 def group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
-    """Runs of ops of one layer, with its number; None: of no layer."""
+    """Runs of ops of one layer, with its number; None for ops outside layers."""
     groups: list[tuple[int | None, list[Op]]] = []
     for op in ops:
         match = _LAYER.match(op.outputs()[0].name)

@@ -12,7 +12,7 @@ from quire.program.values import Param
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A flat list of ops in the order of execution; the last one gives the result.
+    """A flat list of ops in order of execution; the last one gives the result.
 
     Invariant (`check`): every value is written exactly once, before it is read, and memories are
     numbered 0, 1, ... without gaps.
@@ -31,12 +31,12 @@ class Program:
                     yield param
 
     def memories(self) -> tuple[Memory, ...]:
-        """What its ops keep of each request between steps, by `layer`: 0, 1, ... without gaps."""
+        """State of each request that its ops keep between steps, in order of `layer`."""
         found = [memory for op in self.ops for memory in op.memories()]
         return tuple(sorted(found, key=lambda memory: memory.layer))
 
     def attention_ops(self) -> tuple[Attention, ...]:
-        """All attention ops in their order: those too that read what another one has written."""
+        """All attention ops in order, including those that read K and V of another one."""
         found = [op for op in self.ops if isinstance(op, Attention)]
         if (module := self.module) is not None:
             found.extend(module.layers)
@@ -52,12 +52,14 @@ class Program:
         """The last op."""
         last = self.ops[-1] if self.ops else None
         if last is None or not last.is_result:
-            raise IntegrityError(f"program {self.name}: {last} is the last op and gives no result")
+            raise IntegrityError(
+                f"program {self.name}: {last} is the last op but does not give a result"
+            )
         return last
 
     @property
     def logits(self) -> Logits:
-        """The last op, of a program that ends in logits."""
+        """The last op of a program that ends with logits."""
         last = self.result
         if not isinstance(last, Logits):
             raise IntegrityError(f"program {self.name}: the last op is {last}, not Logits")
@@ -65,13 +67,13 @@ class Program:
 
     @property
     def module(self) -> Module | None:
-        """The only op of a model that transformers computes; None: it is made of ops."""
+        """The only op of a model that transformers computes; None for other models."""
         [first, *rest] = self.ops or (None,)
         return first if isinstance(first, Module) and not rest else None
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are below it: the width of the logits, or else the rows of the embedding."""
+        """Upper bound of token ids: the width of the logits, or else the rows of the embedding."""
         match self.result:
             case Logits() as logits:
                 return logits.weight.shape[0]
@@ -84,7 +86,7 @@ class Program:
 
     @property
     def position_limit(self) -> int | None:
-        """How many positions the learned position tables hold; None where there are none."""
+        """Number of positions in the learned position tables; None without such tables."""
         tables = [op for op in self.ops if isinstance(op, LearnedPositions)]
         return min((op.table.shape[0] - op.offset for op in tables), default=None)
 
@@ -107,11 +109,13 @@ class Program:
         _ = self.result
 
     def _check_shared_layers(self) -> None:
-        """Attention without k and v reads what an earlier op has written for it."""
+        """Checks that attention without k and v has an earlier op that writes them."""
         writers: dict[int, Attention] = {}
         for op in self.attention_ops():
             if (op.k is None) != (op.v is None):
-                raise IntegrityError(f"attention of layer {op.layer} has k or v alone")
+                raise IntegrityError(
+                    f"attention of layer {op.layer} must have both k and v, or neither"
+                )
             if op.layer is None:
                 if op.k is None:
                     raise IntegrityError("attention without a memory has no k")
@@ -124,7 +128,7 @@ class Program:
 
 
 def shares_layer(writer: Op, reader: Attention) -> bool:
-    """Whether the reader may attend over the K and V that the writer has written."""
+    """Whether the reader can attend to the K and V of the writer."""
     fields = ("num_kv_heads", "head_dim", "value_dim", "window", "is_chunked")
     return isinstance(writer, Attention) and all(
         getattr(writer, name) == getattr(reader, name) for name in fields

@@ -1,4 +1,4 @@
-"""What of a program's weights the computation of some tokens reads."""
+"""The weights of a program that the computation of some tokens reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def some_tokens(program: Program, num_tokens: int) -> Program:
-    """The program with as many experts as so many tokens take on average, where all are equally
-    likely, and tables of as many rows: its weights are what a step with these tokens reads. A table
-    that is the head too is read as a whole. Of a `Module` nothing is known: all of them."""
+    """A program whose weights are those that a step of `num_tokens` tokens reads: with the average
+    number of different experts, if all are equally likely, and with `num_tokens` rows of tables. A
+    table that is also the head is read completely, and so are the weights of a `Module`."""
     if program.module is not None:
         return program
     head = program.logits.weight.name
@@ -32,7 +32,7 @@ def some_tokens(program: Program, num_tokens: int) -> Program:
 
 
 def _experts_taken(op: Experts, num_tokens: int) -> int:
-    """How many different ones, on average."""
+    """Average number of different experts."""
     count = op.gate_up.shape[0]
     return round(count * (1 - (1 - op.top_k / count) ** num_tokens))
 

@@ -13,37 +13,38 @@ from typing import Literal
 WeightFormat = Literal["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"]
 """How a matrix is stored and multiplied. `dense` is the model's own dtype.
 
-The others round weights to integers with a scale for each row; `int8` and `int4` keep activations
-in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token.
+The other formats round weights to integers with a scale for each row; `int8` and `int4` keep
+activations in 16 bits, `_w8a8` and `_w4a8` round them to 8 bits with a scale for each token.
 `backends/reference` defines the result, including the rounding.
 """
 
 FLOAT_TABLES = ("e4m3", "nf4", "fp4")
-"""Tables of floats: a byte with 4 bits of exponent and 3 of mantissa; bitsandbytes' two of 16."""
+"""Tables of floats: bytes with 4 bits of exponent and 3 of mantissa; two tables of bitsandbytes
+with 16 numbers."""
 
 CodeTable = Literal[
     "u4", "s4", "iq4", "e2m1", "s8", "s6", "u5", "s5", "e4m3", "nf4", "fp4"
 ]  # fmt: skip
-"""What the codes of a grouped format stand for: 0..15; -8..7; the 16 numbers of llama.cpp's IQ4_NL;
-those of a float with 2 bits of exponent and 1 of mantissa, doubled; then whole numbers of the bits
-that the name says, with a sign (s) or without; then FLOAT_TABLES. Codes are stored without a sign:
-half of their range is added to whole numbers."""
+"""Meaning of the codes of a grouped format: 0..15; -8..7; the 16 numbers of llama.cpp's IQ4_NL;
+floats with 2 bits of exponent and 1 of mantissa, doubled; then integers with the number of bits in
+the name, signed (s) or unsigned; then FLOAT_TABLES. Codes are stored without a sign:
+half of their range is added to integers."""
 
 ActivationBits = Literal[8, 16]
 """Bits of the activations that are multiplied with a matrix or with the KV cache."""
 
 
 ACTIVATION_BLOCK = 32
-"""The numbers of an activation that share a scale, in formats that have blocks of them."""
+"""Number of activations that share a scale, in formats with activation blocks."""
 
 
 NEST = 256
-"""The weights along K that share what nested scales are multiplied by."""
+"""Number of weights along K that share the factor of nested scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedFormat:
-    """A quantised checkpoint's own numbers, held without rounding them again.
+    """The numbers of a quantised checkpoint, held without rounding them again.
 
     A weight is (number of its code - zero) * scale + minimum; scale, zero and minimum are those of
     its group: `group` neighbours along K in one row, 16, 32, 64 or 128 of them.
@@ -52,19 +53,20 @@ class GroupedFormat:
     table: CodeTable
     group: int
     has_zeros: bool = False
-    """A whole number from 0 to 15 for each group; otherwise 0."""
+    """Whether each group has a zero, an integer from 0 to 15; otherwise zero is 0."""
     has_minima: bool = False
     scale: Literal["f16", "f32", "nested", "e4m3"] = "f32"
-    """How scales and minima are held. Nested: as signed bytes, times a float16 that 256 neighbours
-    along K have in common; the products are exact in float32. E4m3: as floats of 8 bits, divided by
-    a float32 of the row."""
+    """Storage of scales and minima. Nested: signed bytes times a float16 that 256 neighbours along
+    K share; the products are exact in float32. E4m3: 8-bit floats, divided by a float32 of the
+    row."""
     has_order: bool = False
-    """Groups are neighbours in an order of the columns that the matrix has; otherwise along K."""
+    """Whether groups are neighbours in a column order that the matrix stores, instead of along
+    K."""
     activation_bits: ActivationBits = 16
-    """Where codes stand for whole numbers. Floats are multiplied with activations as they are."""
+    """Bits of activations for integer codes. With float codes, activations are not rounded."""
     activation_blocks: bool = False
-    """Of 8-bit activations: each ACTIVATION_BLOCK neighbours in a row have a scale. Otherwise a row
-    has one."""
+    """Whether 8-bit activations have a scale for each ACTIVATION_BLOCK neighbours in a row, instead
+    of one per row."""
 
     @property
     def code_bits(self) -> int:
@@ -74,12 +76,12 @@ class GroupedFormat:
 
     @property
     def is_float(self) -> bool:
-        """Whether codes stand for floats, and not for whole numbers."""
+        """Whether codes stand for floats instead of integers."""
         return self.table in FLOAT_TABLES
 
     @property
     def bits_per_weight(self) -> float:
-        """With what each group has, of rows of whole groups."""
+        """Bits per weight including scales, zeros and minima, for rows of whole groups."""
         numbers = 1 + self.has_minima
         scale_bits = {"f16": 16, "f32": 32, "nested": 8, "e4m3": 8}[self.scale]
         of_group = scale_bits * numbers + 8 * self.has_zeros
@@ -87,7 +89,7 @@ class GroupedFormat:
         return self.code_bits + of_group / self.group + nests
 
     def num_groups(self, depth: int) -> int:
-        """Of a row of so many weights; the last may be shorter."""
+        """Number of groups in a row of `depth` weights; the last group may be shorter."""
         return -(-depth // self.group)
 
     def with_activations_of(self, other: GroupedFormat) -> GroupedFormat:
@@ -127,13 +129,13 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor as a checkpoint names and shapes it.
+    """A tensor with its name and shape in the checkpoint.
 
     `transposed` marks a matrix that the checkpoint holds as [K, N] where the slot
     wants [N, K] (GPT-2's Conv1D); `shape` is always the checkpoint's own.
 
-    `rows`: runs (first row, number of rows) of the tensor that the slot has, in their order; None:
-    all. So q, k and v are taken out of one tensor, however their heads are mixed in it.
+    `rows`: the runs (first row, number of rows) of the tensor that the slot contains, in order;
+    None: all rows. They select q, k and v from one tensor, even if their heads are interleaved.
 
     A tensor of three dimensions has a matrix for each expert.
     """
@@ -145,7 +147,7 @@ class Tensor:
 
     @property
     def slot_shape(self) -> tuple[int, ...]:
-        """The shape of what the slot has of it."""
+        """The shape of its part of the slot."""
         if self.transposed:
             *experts, k, n = self.shape
             return (*experts, n, k)
@@ -155,7 +157,7 @@ class Tensor:
 
     @property
     def num_rows(self) -> int:
-        """Rows of length K, those of all experts."""
+        """Number of rows of length K, of all experts together."""
         *rows, _ = self.slot_shape
         return prod(rows)
 

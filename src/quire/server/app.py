@@ -238,7 +238,7 @@ def user_middleware(path: str) -> Middleware:
 
 
 _REASONS: dict[str, tuple[str, ...]] = {
-    "there are no pooling models": (
+    "pooling models are not supported": (
         "/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score",
         "/generative_scoring", "/rerank", "/v1/rerank", "/v2/rerank",
     ),

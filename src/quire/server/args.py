@@ -285,8 +285,8 @@ class ServerArgs:
         choice = FormatChoice.of(self.tool_call_parser, None)
         if choice.tools == NONE and self.enable_auto_tool_choice:
             raise ConfigError(
-                "enable_auto_tool_choice needs a format of calls, and tool_call_parser=none says "
-                "that there is none; leave one of them out"
+                "enable_auto_tool_choice requires a tool call format, but tool_call_parser is "
+                "none; remove one of them"
             )
 
     def _check_texts(self) -> None:

@@ -1,1 +1,1 @@
-"""What Quire needs of the operating system and of Python: child processes, the clock."""
+"""Helpers for the operating system and Python: child processes, signals, memory, the clock."""

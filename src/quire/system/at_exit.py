@@ -1,4 +1,4 @@
-"""`close_at_exit`: what is still open when the interpreter ends is closed while its threads run."""
+"""`close_at_exit`: closes open objects when the interpreter ends, while their threads still run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 Owner = TypeVar("Owner")
 
 _open: WeakKeyDictionary[Any, tuple[int, Callable[[Any], object]]] = WeakKeyDictionary()
-"""Which process made each, and what closes it."""
+"""For each owner, the process that created it and the function that closes it."""
 
 
 def close_at_exit(owner: Owner, close: Callable[[Owner], object]) -> None:
-    """Calls `close(owner)` at the end of this process if the owner still lives. It is not kept
-    alive for that. A forked child, which has none of its threads, closes nothing."""
+    """Calls `close(owner)` at the end of this process if the owner still exists. Holds only a weak
+    reference to it. A forked child, which has none of its threads, does not close it."""
     _open[owner] = (os.getpid(), close)
 
 

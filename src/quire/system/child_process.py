@@ -2,7 +2,7 @@
 
 Chat templates, grammars and tokenizers run in such children, because hostile input can end or hang
 the code that reads it. The child is not trusted: a reply that is late or malformed ends it. Its
-side is `child_serving`. Knows nothing of what the child does.
+side is `child_serving`. Does not know what the child computes.
 """
 
 from __future__ import annotations

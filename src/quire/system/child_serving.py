@@ -53,7 +53,7 @@ def limit(name: str, most: int) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """SIGXCPU ends this process once it has used so much processor time from now on."""
+    """Lets SIGXCPU end this process after it has used `seconds` more of processor time."""
     most = int(time.process_time() + seconds) + 1
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     if hard == resource.RLIM_INFINITY or most < hard:

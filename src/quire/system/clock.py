@@ -1,7 +1,7 @@
-"""Time stamps of requests: seconds since the epoch, by a clock that never jumps.
+"""Timestamps of requests: seconds since the epoch, from a clock that never jumps.
 
 The system's clock can be set while requests run; the difference of two of its values is then not
-a duration. This clock starts at the system's time and goes on by `time.monotonic`, which all
+a duration. This clock starts at the system's time and advances with `time.monotonic`, which all
 processes of a machine share.
 """
 
@@ -18,11 +18,11 @@ def now() -> float:
 
 
 def epoch() -> float:
-    """The time at which `time.monotonic` is 0: what another process passes to `set_epoch`."""
+    """The time at which `time.monotonic` is 0, for `set_epoch` in another process."""
     return _epoch
 
 
 def set_epoch(value: float) -> None:
-    """Makes this process's time stamps comparable with those of the process that sent `value`."""
+    """Makes this process's timestamps comparable with those of the process that sent `value`."""
     global _epoch
     _epoch = value

@@ -1,8 +1,8 @@
-"""`deferred_signals`: handlers of signals run between two changes of the engine, never within one.
+"""`deferred_signals`: runs signal handlers between two changes of the engine, never within one.
 
-Python runs every handler on the main thread, between any two of its instructions. An exception
-that a handler raises (Ctrl+C, a timeout by SIGALRM) would leave a change half done. Used by `LLM`
-and `LLMEngine` around each of their methods, and by `AsyncLLM` where it takes in a step.
+Python runs handlers on the main thread between any two instructions. An exception of a handler
+(Ctrl+C, a timeout by SIGALRM) could leave a change incomplete. Used by `LLM` and `LLMEngine` around
+each of their methods, and by `AsyncLLM` when it processes a step.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Handler = Callable[[int, FrameType | None], Any]
 
 _NUMBERS = range(1, _signal.NSIG)
 _INSIST_S = 1.0
-"""A second Ctrl+C that comes so long after a first one that still waits is raised at once."""
+"""Seconds after a Ctrl+C that still waits, after which a second one is raised at once."""
 
 
 _IDLE, _DEFERRING, _OPEN = range(3)
 _state = _IDLE
-"""Of the main thread: outside of all blocks; inside one, where handlers wait; or inside a block of
-`delivered_signals` within it."""
+"""State of the main thread: outside of all blocks; inside a block, in which handlers wait; or
+inside a nested block of `delivered_signals`."""
 _owner = 0
-"""The thread that is inside a block."""
+"""Id of the thread that is inside a block."""
 _installed: dict[int, _Deferred] = {}
-"""What stands in for the program's own handlers, by number."""
+"""Replacements of the program's handlers, by signal number."""
 _waiting: dict[int, tuple[Handler, FrameType | None, float]] = {}
-"""Signals that came and were not handled, in order: handler, where they came, and when
-(`time.monotonic()`). As in the kernel, a signal that comes twice waits once."""
+"""Signals that are not handled yet, in order: handler, frame and time (`time.monotonic()`). As in
+the kernel, a signal that arrives twice waits once."""
 
 
 class _Deferred:
-    """Stands in for a handler. It works outside of blocks too, where a program that has saved it
-    may install it."""
+    """Replaces a handler. It also works outside of blocks, because a program may have saved and
+    installed it."""
 
     __slots__ = ("handler",)
 
@@ -71,20 +71,20 @@ def _is_insisted(number: int) -> bool:
 
 
 class deferred_signals:  # noqa: N801 - read as a function
-    """Handlers of signals, of whatever kind, run at the end of the block instead of inside it.
+    """Runs all signal handlers at the end of the block instead of inside it.
 
-    The block gets a function that runs them earlier, at a place where the block may be left. It
-    does nothing inside another such block, which decides. Off the main thread, where Python runs
-    no handlers, all of this does nothing.
+    The block gets a function that runs them earlier, at a point where an exception is safe. Inside
+    another such block, this does nothing, because the outer block runs the handlers. It also does
+    nothing on other threads than the main thread, where Python runs no handlers.
 
-    A second Ctrl+C a second later runs its handler at once, so that a call that hangs can be ended.
+    A second Ctrl+C after a second runs its handler at once, so that a hanging call can be ended.
     """
 
     __slots__ = ("_before", "_undo")
 
     def __init__(self, undo: Callable[[], None] | None = None) -> None:
-        """`undo`: called if the block is left by an exception, which may be that of a handler when
-        the block itself has ended well: its result does not reach the caller."""
+        """`undo`: called if an exception leaves the block. It may be the exception of a handler
+        after the block itself has succeeded, so that its result does not reach the caller."""
         self._undo = undo
         self._before: int | None = None
 
@@ -136,8 +136,8 @@ class deferred_signals:  # noqa: N801 - read as a function
 
 
 class delivered_signals:  # noqa: N801 - read as a function
-    """The opposite, inside a block: handlers run at once. For code that is not the engine's, and
-    for waiting where nothing is half done."""
+    """Runs handlers at once again, inside a block of `deferred_signals`. For code outside the
+    engine, and for waiting at points where no change is incomplete."""
 
     __slots__ = ("_is_open",)
 
@@ -165,14 +165,14 @@ class delivered_signals:  # noqa: N801 - read as a function
 
 
 def deliver_signals() -> None:
-    """Runs the handlers that wait. The caller holds nothing, and may be left here."""
+    """Runs waiting handlers. Their exceptions must be safe for the caller here."""
     if _waiting:
         with delivered_signals():
             pass
 
 
 def with_signals_deferred(method: Callable[Params, Result]) -> Callable[Params, Result]:
-    """A function that runs in a block of `deferred_signals`."""
+    """Decorates a method to run in a block of `deferred_signals`."""
 
     @wraps(method)
     def deferring(*args: Params.args, **kwargs: Params.kwargs) -> Result:
@@ -183,7 +183,7 @@ def with_signals_deferred(method: Callable[Params, Result]) -> Callable[Params, 
 
 
 def with_signals_delivered(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """A function that runs in a block of `delivered_signals`."""
+    """Decorates a function to run in a block of `delivered_signals`."""
 
     @wraps(function)
     def delivering(*args: Params.args, **kwargs: Params.kwargs) -> Result:
@@ -194,7 +194,7 @@ def with_signals_delivered(function: Callable[Params, Result]) -> Callable[Param
 
 
 def _run_waiting() -> None:
-    """Also those after one that raises. The state is OPEN or IDLE."""
+    """Runs all waiting handlers, also after one that raises. The state is OPEN or IDLE."""
     while _waiting:
         number = next(iter(_waiting))
         handler, frame, _ = _waiting.pop(number)
@@ -216,8 +216,8 @@ def _install() -> None:
 
 
 def _restore() -> None:
-    """Puts the program's handlers back, but for those that were changed meanwhile. What they raise
-    is raised in the end."""
+    """Restores the program's handlers, except those that were changed in the meantime. Their
+    exceptions are raised at the end."""
     raised: BaseException | None = None
     while _installed:
         try:
@@ -232,8 +232,8 @@ def _restore() -> None:
 
 
 def _after_fork() -> None:
-    """In a child of another thread's than the one inside a block, whose handlers would wait for
-    ever."""
+    """Resets the state in a forked child if another thread was inside the block, because its
+    handlers would wait for ever."""
     global _state
     if _state is not _IDLE and threading.get_ident() != _owner:
         _waiting.clear()
@@ -242,7 +242,7 @@ def _after_fork() -> None:
 
 
 def _nothing() -> None:
-    """Another block decides."""
+    """Does nothing, because an outer block runs the handlers."""
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -11,14 +11,14 @@ import ctypes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 _KEPT_BYTES = 1 << 20
 _MAX_ARENAS = 32
-"""More than a server has threads that allocate."""
+"""More than the number of threads of a server that allocate memory."""
 
 
 def bound_free_memory() -> None:
     """Limits what the heaps of threads keep. Called before the first thread starts.
 
-    Each thread has a heap of its own. With one heap for all, the event loop would wait for its
-    lock, which is not fair: for tenths of a second while another thread tokenizes a large text.
+    Each thread has its own heap. With one heap for all threads, the event loop would wait for its
+    unfair lock: for tenths of a second while another thread tokenizes a large text.
     By default a heap keeps twice the size of the largest freed block at its end, which
     `malloc_trim` does not return; here it keeps a fixed size.
     """

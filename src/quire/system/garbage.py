@@ -1,8 +1,8 @@
-"""When a program looks for cyclic garbage.
+"""Thresholds of Python's cyclic garbage collector.
 
-A full collection looks through all objects that Python's collector knows, about a tenth of a
-millisecond for each thousand, and holds the GIL. By Python's defaults it comes whenever their
-number has grown by a quarter: several times while a crowd connects.
+A full collection examines all objects that the collector tracks, for about a tenth of a millisecond
+per thousand objects, and holds the GIL. By default Python runs one whenever their number has grown
+by a quarter: several times while many clients connect.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 import gc
 
 _THRESHOLDS = (1_000, 20, 100)
-"""Objects that survive until the youngest generation is collected; collections of it until the next
-one is; collections of that until a full one. So a full one comes after some two million objects
-that outlive their request."""
+"""Thresholds of the three generations: new objects until the youngest one is collected, its
+collections until the next one is, and its collections until a full one. So a full collection runs
+after about two million objects that outlive their request."""
 
 
 _WHILE_STARTING = (50_000, 20, 100)
-"""The same. The imports of a server make some 80,000 objects, which stay; by Python's defaults 150
-collections look through them, which takes an eighth of the imports' time."""
+"""Thresholds during the start. The imports of a server create about 80,000 permanent objects; with
+Python's defaults, 150 collections would take an eighth of the imports' time."""
 
 
 def expect_imports() -> None:
-    """Called when a command begins."""
+    """Sets thresholds for the imports of a command. Called when a command begins."""
     gc.set_threshold(*_WHILE_STARTING)
 
 
 def expect_crowds() -> None:
-    """Called when a server is ready: what exists stays, and full collections become rare."""
+    """Excludes existing objects from collections and makes full collections rare. Called when a
+    server is ready."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""Which C library this process has."""
+"""The C library of this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def libc_version() -> str:
-    """Name and version, as `glibc 2.36`; "" where the system does not say."""
+    """Name and version, as `glibc 2.36`; "" if unknown."""
     if "CS_GNU_LIBC_VERSION" not in os.confstr_names:
         return ""
     try:

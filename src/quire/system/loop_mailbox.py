@@ -1,4 +1,4 @@
-"""`LoopMailbox`: calls from other threads, made on an event loop in their order."""
+"""`LoopMailbox`: runs calls from other threads on an event loop, in order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from quire.system.deferred_signals import with_signals_deferred
 
 _SLICE_S = 0.002
-"""Processor time for calls in one turn of the event loop; one call is always made."""
+"""Processor time for calls per iteration of the event loop; at least one call is made."""
 
 
 class LoopMailbox:
-    """Makes calls on a loop, for a slice of time in each of its turns.
+    """Runs calls on an event loop, for a limited time per iteration.
 
-    While a loop is busy many calls gather. Were they all made in one turn, everyone else would wait
-    for all of them. Any thread may post.
+    While a loop is busy, many calls accumulate. If all of them ran in one iteration, other work
+    would be delayed. Any thread may post.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class LoopMailbox:
         self._is_scheduled = False
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Calls with these arguments, soon; never if the loop is closed."""
+        """Schedules a call with these arguments; it is dropped if the loop is closed."""
         if self._loop.is_closed():
             return
         self._posted.append((call, args))
@@ -43,7 +43,7 @@ class LoopMailbox:
 
     @with_signals_deferred
     def _run(self) -> None:
-        self._is_scheduled = False  # first, so that what is posted from now on schedules a turn
+        self._is_scheduled = False  # first, so that later posts schedule an iteration
         end = self._work_clock() + _SLICE_S
         try:
             while self._posted:

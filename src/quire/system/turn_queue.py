@@ -1,4 +1,4 @@
-"""`TurnQueue`: much small work of an event loop, a little of it in each turn of the loop."""
+"""`TurnQueue`: limits how many callbacks run per event-loop iteration."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Callable
 from itertools import islice
 
 _FEWEST = 4
-"""Calls in a turn, however long they take."""
+"""Minimum number of calls per iteration, even if they take long."""
 _TURN_S = 0.004
-"""Processor time that a turn may take. One of Python's loops needs about five turns to answer a new
-connection."""
+"""Processor time per iteration. asyncio needs about five iterations to answer a new connection."""
 
 
 class TurnQueue:
-    """Makes calls that begin work, such as waking up a task: some now, the others in later turns.
+    """Runs calls that begin work, such as waking up a task: some now, others in later iterations.
 
-    A step may bring an output to each of some hundreds of readers, and as many requests may arrive
-    together. If all of them ran in one turn, a new request, which takes several turns, would wait
-    several times for all of them. How long the work takes shows when it is done: a turn that took
-    long is followed by one with fewer calls. Owned by the event loop.
+    A step may produce an output for each of several hundred readers, and as many requests may
+    arrive together. If all of them ran in one iteration, a new request, which takes several
+    iterations, would wait several times for all of them. The duration of the work is only known
+    afterwards: an iteration that took long is followed by one with fewer calls. Owned by the event
+    loop.
     """
 
     def __init__(self, most: int, work_clock: Callable[[], float] = time.thread_time) -> None:
-        """`most`: calls in one turn; `work_clock`: processor time of the loop's thread, in
-        seconds."""
+        """`most`: maximum calls per iteration; `work_clock`: processor time of the loop's thread,
+        in seconds."""
         self._most = most
         self._work_clock = work_clock
         self._waiting: dict[Callable[[], object], None] = {}
-        """Calls to be made in later turns, in order."""
+        """Calls for later iterations, in order."""
         self._num_at_once = most
-        """Calls in one turn, as far as is known."""
+        """Current limit of calls per iteration."""
         self._num_left = 0
-        """How many more may be made in this turn."""
+        """How many more calls may run in this iteration."""
         self._turn: asyncio.Handle | None = None
-        """The next turn, if it is scheduled."""
+        """The next iteration, if it is scheduled."""
         self._began_at = 0.0
-        """When this turn began, by the work clock."""
+        """When this iteration began, by the work clock."""
 
     def add(self, call: Callable[[], object]) -> None:
-        """Makes the call, now or in one of the next turns; once, if it waits already. Needs a
-        running event loop."""
+        """Runs the call now or in one of the next iterations; only once if it already waits. Needs
+        a running event loop."""
         if self._turn is None:
             self._begin_turn()
         if self._num_left:
@@ -51,11 +51,11 @@ class TurnQueue:
             self._waiting[call] = None
 
     def discard(self, call: Callable[[], object]) -> None:
-        """The call need not be made any more, if it waits."""
+        """Drops the call if it waits."""
         self._waiting.pop(call, None)
 
     def clear(self) -> None:
-        """Forgets what waits: it is gone with its event loop."""
+        """Drops all waiting calls, because their event loop is closed."""
         self._waiting.clear()
         if self._turn is not None:
             self._turn.cancel()

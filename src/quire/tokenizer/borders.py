@@ -20,8 +20,8 @@ _WORD = r"0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u
 _WORD += r"\u05d0-\u05ea\u0621-\u063a\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
 """Characters that are letters or digits in every version of Unicode; as a range of `re`."""
 _AFTER = ' \n\t,.;:!?()[]{}<>"/|=+*&%$#@\u3001\u3002\uff0c\uff01\uff1f\uff1a\uff1b\u300d'
-"""Characters that are no part of a word and never combine with the one before: punctuation, and
-emoji. No apostrophe: some tokenizers keep `'s` with its word."""
+"""Characters that never belong to a word and never combine with the previous one: punctuation, and
+emoji. Without the apostrophe, because some tokenizers keep `'s` with its word."""
 _SPACE_MARK = "\u2581"
 
 _CONTRACTIONS = {
@@ -44,8 +44,8 @@ _OTHERS = {
     r"\s+(?!\S)", r"\s+$", r"\s+", r"\s", r"\n{1,2}",
 }  # fmt: skip
 """The alternatives of byte-level tokenizers' patterns. None of them matches from a word into a
-character of `_AFTER`, none looks behind, and only those that begin with whitespace look ahead. So
-one match ends and the next begins at each border, whatever text is on the other side."""
+character of `_AFTER`, none uses lookbehind, and only those that begin with whitespace use
+lookahead. So a match ends and the next one begins at each border, for any text after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Borders:
     """Matches the word character before a border and the characters that both pieces leave out."""
 
     def pieces(self, text: str, size: int) -> Iterator[str]:
-        """The text in pieces of about `size` characters; longer where there is no border."""
+        """The text in pieces of about `size` characters; longer if a border is missing."""
         begin = 0
         while len(text) - begin > size:
             found = self._last(text, begin, begin + size) or self.pattern.search(text, begin + size)

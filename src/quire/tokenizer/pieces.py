@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 _MAX_ID = 2**32 - 1
-"""Of the Rust library's type."""
+"""Maximum token id in the Rust library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class PieceTable:
     def _spell(self, token_id: int) -> str | bytes:
         token = self._id_to_token(token_id) if 0 <= token_id <= _MAX_ID else None
         if token is None:
-            return ""  # not stored: there are too many ids that are no tokens
+            return ""  # not stored: too many ids have no token
         data = self._to_bytes(token)
         piece: str | bytes = data
         with suppress(UnicodeDecodeError):

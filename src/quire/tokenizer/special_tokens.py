@@ -106,7 +106,7 @@ def _spec(value: Any, where: str, *, special: bool) -> TokenSpec:
         raise CheckpointError(f"{where} is neither a string nor has a content")
     flags = {flag: value[flag] for flag in _FLAGS if flag in value}
     if not all(isinstance(value, bool) for value in flags.values()):
-        raise CheckpointError(f"{where} has a flag that is no boolean")
+        raise CheckpointError(f"{where} has a flag that must be a boolean")
     return TokenSpec(value["content"], **{"special": special, **flags})
 
 
@@ -114,7 +114,7 @@ def _items(value: Any, where: str) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     if not isinstance(value, list):
-        raise CheckpointError(f"{where} is no list")
+        raise CheckpointError(f"{where} must be a list")
     return value
 
 
@@ -123,4 +123,6 @@ def _token_id(value: Any, where: str) -> int:
         return int(value)
     if type(value) is int and 0 <= value < 2**31:
         return value
-    raise CheckpointError(f"{where}: adds a token under {value!r:.50}, which is no id")
+    raise CheckpointError(
+        f"{where}: adds a token with id {value!r:.50}, which must be a number from 0 to 2**31 - 1"
+    )

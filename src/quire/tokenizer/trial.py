@@ -93,7 +93,7 @@ class _UntriedError(Exception):
 
 
 def _place(files: Mapping[str, bytes]) -> Path | None:
-    """The marker file of a passed trial of these contents; None if there is no home directory."""
+    """The marker file of a passed trial of these contents; None without a home directory."""
     import tokenizers
 
     digest = hashlib.sha256(f"{_VERSION} {tokenizers.__version__}".encode())
@@ -144,7 +144,7 @@ def _run(file: Path, num_bytes: int) -> None:
 
 def _child(directory: Path, cpu_s: int, memory: int, errors: IO[bytes]) -> ChildProcess:
     if not sys.executable or getattr(sys, "frozen", False):
-        raise _UntriedError("there is no interpreter")
+        raise _UntriedError("no Python interpreter is known")
     words = (str(directory), str(cpu_s), str(memory))
     command = module_command("quire.tokenizer.trial_process", *words)
     try:

@@ -352,7 +352,7 @@ def test_a_sampling_column_of_another_length_is_refused(model: CompiledModel, na
     batch.sampling = build_columns([used, used])
     assert len(model.step(batch).sampled) == 2
     setattr(batch.sampling, name, np.ones(1, COLUMNS[name].dtype))
-    with pytest.raises(BackendError, match=f"sampling column {name} has 1 rows, not 2"):
+    with pytest.raises(BackendError, match=f"sampling column {name} must have 2 rows, not 1"):
         model.step(batch)
 
 

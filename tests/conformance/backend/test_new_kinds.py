@@ -218,7 +218,7 @@ def frame_of(store: RandomStore, program: Program) -> NDArray[np.float32]:
 
 def test_a_program_that_gives_nothing_is_refused() -> None:
     program = stateful_program()
-    with pytest.raises(IntegrityError, match="gives no result"):
+    with pytest.raises(IntegrityError, match="does not give a result"):
         replace(program, ops=program.ops[:-1]).check()
     linear = Linear(Value("a", 2), (Value("b", 2),), next(program.params()))
     assert (linear.rows, linear.memories(), linear.is_result) == ("own", (), False)

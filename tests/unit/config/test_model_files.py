@@ -73,7 +73,7 @@ def test_what_lies_in_a_files_place_is_told(tmp_path: Path) -> None:
     for name, message in [
         ("nowhere", "links to blobs/0123, where there is nothing"),
         ("loop", "cannot be read"),
-        ("pipe", "no regular file"),
+        ("pipe", "must be a regular file"),
         ("n" * 300, "cannot be read"),
     ]:
         with pytest.raises(CheckpointError, match=message):

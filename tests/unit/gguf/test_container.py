@@ -139,9 +139,9 @@ def test_a_file_cut_at_any_byte_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_header(tmp_path / "missing.gguf")
-    with pytest.raises(CheckpointError, match="is no regular file"):
+    with pytest.raises(CheckpointError, match="must be a regular file"):
         read_header(tmp_path)
-    with pytest.raises(CheckpointError, match="is no regular file"):
+    with pytest.raises(CheckpointError, match="must be a regular file"):
         read_header(Path("/dev/zero"))
 
 

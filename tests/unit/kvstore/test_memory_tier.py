@@ -43,7 +43,7 @@ def test_of_a_chain_the_last_one_goes_first() -> None:
 def test_what_can_never_fit_is_an_error_and_drops_nothing() -> None:
     tier = MemoryTier(30)
     tier.write(key_of(0), [bytes(10)])
-    with pytest.raises(TierError, match="no room for 31 bytes"):
+    with pytest.raises(TierError, match="not enough room for 31 bytes"):
         tier.write(key_of(1), [bytes(31)])
     assert held(tier, 2) == [0]
 

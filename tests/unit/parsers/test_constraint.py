@@ -339,6 +339,6 @@ def test_a_schema_that_does_not_work_is_named(parameters: Any, message: str) -> 
 
 def test_many_tools_are_too_many() -> None:
     tools = [OfferedTool(f"t{i}", NUMBER) for i in range(257)]
-    with pytest.raises(RequestError, match="257 tools") as raised:
+    with pytest.raises(RequestError, match="not 257") as raised:
         allows(F, tools=tools)
     assert raised.value.parameter == "tools"

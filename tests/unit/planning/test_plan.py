@@ -131,7 +131,7 @@ def test_the_context_is_fitted_on_request(model_dir: Path) -> None:
     assert config.model.max_model_len == 48
     with pytest.raises(DoesNotFitError, match="set max_model_len=48"):
         build_engine_config(args(model_dir, kv_cache_memory_bytes=size))
-    with pytest.raises(DoesNotFitError, match="no memory for any context"):
+    with pytest.raises(DoesNotFitError, match="too small for any context"):
         build_engine_config(args(model_dir, max_model_len=-1, kv_cache_memory_bytes=1))
 
 

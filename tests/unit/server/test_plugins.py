@@ -220,7 +220,7 @@ def test_streams_have_usage_of_reasoning(make_scripted: Any, plugin: Path) -> No
 
 
 def test_what_is_wrong_with_a_plugin_is_told(plugin: Path) -> None:
-    with pytest.raises(ConfigError, match="is no file; name a file of Python"):
+    with pytest.raises(ConfigError, match="is not a file; name a Python file"):
         load_plugins(str(plugin.with_name("other.py")), "", "arrows", "")
     with pytest.raises(ConfigError, match="cannot be imported"):
         load_plugins("no_such_module", "", "arrows", "")

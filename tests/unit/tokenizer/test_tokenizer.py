@@ -92,9 +92,12 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> Non
         ({"vocab.json": '{"a": 0}', "merges.txt": "x y"}, "tokenizers library refuses"),
         ({"tokenizer_config.json": "{]"}, "not valid JSON"),
         ({"tokenizer_config.json": '{"eos_token": 3}'}, "eos_token is neither"),
-        ({"tokenizer_config.json": '{"added_tokens_decoder": {"x": "y"}}'}, "which is no id"),
+        (
+            {"tokenizer_config.json": '{"added_tokens_decoder": {"x": "y"}}'},
+            "which must be a number from",
+        ),
         ({"tokenizer_config.json": '{"added_tokens_decoder": 5}'}, "no JSON object"),
-        ({"added_tokens.json": '{"a": -1}'}, "which is no id"),
+        ({"added_tokens.json": '{"a": -1}'}, "which must be a number from"),
         (
             {
                 "vocab.json": "{}",

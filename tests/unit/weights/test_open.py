@@ -108,7 +108,10 @@ def test_the_same_name_in_two_files(tmp_path: Path) -> None:
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 LYING: dict[str, tuple[Any, str]] = {
-    "missing file": ({"one": FIRST, "two": "gone.safetensors"}, "names 'gone.safetensors', and"),
+    "missing file": (
+        {"one": FIRST, "two": "gone.safetensors"},
+        "names 'gone.safetensors', but the file is missing",
+    ),
     "a long name": ({"one": FIRST, "two": "x" * 300}, "must be a plain file name"),
     "wrong shard": ({"one": SECOND, "two": SECOND}, "assigns tensor 'one' to .*does not hold"),
     "unknown tensor": ({"one": FIRST, "three": FIRST}, "assigns tensor 'three' to"),

@@ -62,8 +62,8 @@ class Runner:
         inputs = [{"prompt_token_ids": one} if isinstance(one, list) else one for one in prompts]
         found, logprobs = [], []
         for output in self.llm.generate(inputs, sampling_params, **options):
-            told = [output.prompt_logprobs, *(one.logprobs for one in output.outputs)]
-            logprobs.append([position for part in told for position in part or ()])
+            parts = [output.prompt_logprobs, *(one.logprobs for one in output.outputs)]
+            logprobs.append([position for part in parts for position in part or ()])
             ids = list(output.prompt_token_ids or ())
             text = output.prompt or ""
             found.append(

@@ -79,7 +79,7 @@ void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, i
   if (g < g1) score_tiles<kTwoTiles, false>(q, dim, chunk, g, out + g * kGroup);
 }
 
-// The next K comes in two halves: the first beside the copying of V, the other beside P * V, in as
+// The next K comes in two halves: the first during the copying of V, the other during P * V, in as
 // many pieces as there are pairs of column blocks.
 QUIRE_INLINE void fetch_first_half(const ChunkView& chunk, int g, int pair) {
   const int64_t bytes = chunk.data_bytes / kGroup;

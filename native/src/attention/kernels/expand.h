@@ -55,7 +55,7 @@ QUIRE_INLINE void expand_group(const uint8_t* group, int64_t quads, int64_t bloc
   }
 }
 
-// Puts K of groups [g0, g1) where the products find it, and fetches what is beside it.
+// Puts K of groups [g0, g1) where the products find it, and prefetches what is next to it.
 template <class Elem>
 void expand_keys(ChunkView& chunk, int64_t dim, int g0, int g1) {
   const int64_t bytes = kGroup * dim * sizeof(Elem);

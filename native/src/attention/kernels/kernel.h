@@ -7,7 +7,7 @@
 //   kScaleUnit what the scales of an int8 cache are multiplied by; 0: the cache has none
 //   kScalesKeys   whether scores() multiplies by those of K
 //   kExpands   whether an int8 cache is expanded first
-//   kFetchesInScores, kFetchesInValues   whether these prefetch what is beside K and V
+//   kFetchesInScores, kFetchesInValues   whether these prefetch what is next to K and V
 //   kGroupsAhead   how much later what they prefetch is read (ChunkView)
 //   put_query(numbers, dim, out)   makes a row of q of float32
 //   Weights    what a row of P is written to (PlainWeights)
@@ -49,8 +49,8 @@ struct ChunkView {
   int last;
   int64_t data_bytes;       // of a group
   bool fresh;               // no tile of rows has passed yet
-  bool scores_fetch;        // scores() fetches what is beside K
-  bool values_fetch;        // values() fetches what is beside V
+  bool scores_fetch;        // scores() fetches what is next to K
+  bool values_fetch;        // values() fetches what is next to V
   const float* key_scales;  // of the chunk's places, in an int8 cache
   uint8_t* tile_space;      // the kernel's own, for the V of a chunk
   uint8_t* key_space;       // of an expanding kernel, for `key_slots` groups of K

@@ -75,7 +75,7 @@ void AmxFamily<Product>::begin(int64_t tile_rows) {
     config.row_bytes[i] = 64;
     config.rows[i] = static_cast<uint8_t>(i < 6 ? tile_rows * kPlanes : 16);
   }
-  // Not the intrinsic: gcc 12 tells the optimiser that it reads eight bytes only.
+  // Not the intrinsic: gcc 12 assumes that it reads eight bytes only.
   asm volatile("ldtilecfg %0" : : "m"(config));
 }
 

@@ -9,8 +9,8 @@
 
 namespace quire::gemm {
 
-// A sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. Where all but the sign are
-// set it is no number; this and the functions below make 480 of it, and packing tells of it.
+// A sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity. If all bits but the sign are
+// set, it is NaN; this and the functions below return 480 for it, and packing reports it.
 constexpr float e4m3_number(int code) {
   const int exponent = code >> 3 & 15;
   const int mantissa = code & 7;

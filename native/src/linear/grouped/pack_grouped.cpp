@@ -135,7 +135,7 @@ bool GroupedHalfStripWriter::put_divisor(const uint8_t* from, int64_t group, int
   return std::isfinite(1.0f / divisor) && std::isfinite(divisor);
 }
 
-// A code of E4M3 that is no number makes the scale of its group NaN.
+// A NaN code of E4M3 makes the scale of its group NaN.
 bool GroupedHalfStripWriter::mark_groups(const uint8_t* codes, int64_t group, int64_t count,
                                          int64_t column) const {
   const int64_t size = layout_.grouping.group;

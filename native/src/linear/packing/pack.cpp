@@ -156,7 +156,7 @@ bool pack_format(const PackedMatrix& matrix, const Source& source, int64_t src_r
   } else {
     finite = pack_section<T>(matrix, source, src_row0, row0, rows, 0, n, 0, 1);
   }
-  // A last strip of which not even the second half exists is cleared by whoever packs the last row.
+  // The call that packs the last row clears the missing second half of the last strip.
   const int64_t halves = ceil_div(n, kHalfStrip);
   if (row0 + rows == n && !matrix.glu && halves % 2 != 0) {
     writer<T>(matrix, source, halves).write(0, 0, 0, true);

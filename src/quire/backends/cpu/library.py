@@ -135,7 +135,7 @@ def built_tiers() -> tuple[str, ...]:
 def runnable_tiers() -> tuple[str, ...]:
     """The tiers that this processor and kernel can run, whether they are installed or not.
 
-    Raises BackendError if there is no native library.
+    Raises BackendError if the native library is missing.
     """
     ffi = _interface()
     machine = _machine(ffi)

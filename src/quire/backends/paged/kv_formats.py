@@ -78,7 +78,7 @@ class Int8KV(KVFormat):
         largest = np.where(np.isfinite(largest), largest, np.float32(np.nan))
         inverse = np.zeros_like(largest)
         np.divide(np.float32(_LIMIT), largest, out=inverse, where=largest >= _SMALLEST)
-        # A row of zero inverse may hold what is no number.
+        # A row whose inverse is zero may hold NaN or infinity.
         known = np.where(inverse[..., None] > 0, rows, np.float32(0))
         integers = np.rint(known * inverse[..., None]).astype(np.int8)
         return _flat(integers), largest / np.float32(_LIMIT)

@@ -44,7 +44,7 @@ class RowIndependentMatrix:
         x = round_activations(x, self._format)
         out = np.empty((len(x), self.weight.shape[0]), np.float32)
         height = _TILE if self._places_are_equal else 1
-        # A buffer of its own: neither the tile's address nor what lies beside it varies.
+        # A separate buffer, so that the address and the surroundings of the tile do not vary.
         tile = np.zeros((height, self.weight.shape[1]), np.float32)
         for begin in range(0, len(x), height):
             rows = x[begin : begin + height]

@@ -1,7 +1,7 @@
-"""How much memory a step of the reference takes: an upper bound, from the op that takes most.
+"""Upper bound of the memory of a step of the reference backend, from the op that needs most.
 
-Values are counted as `ReferenceModel` holds them, with the same analysis of when they die. What an
-op allocates beside its outputs is bounded for each kind of op; a test holds the bounds against the
+Values are counted as `ReferenceModel` holds them, with the same analysis of their lifetimes. The
+other allocations of an op are bounded for each kind of op; a test compares the bounds with the
 allocations that NumPy reports.
 """
 
@@ -44,9 +44,9 @@ _ITEM = 4
 """Values are float32."""
 _STEP_BYTES = 1 << 16
 _TOKEN_BYTES = 512
-"""What a step has beside values: its checks, indices, and Python's own objects."""
+"""Bytes of a step and of each token besides values: checks, indices and Python objects."""
 _SAMPLING_BYTES = 160
-"""For a token of the vocabulary, while a row of logits is sampled: arrays of 8 bytes."""
+"""Bytes per token of the vocabulary while a row of logits is sampled: arrays of 8-byte items."""
 _ACTIVATION_BYTES: dict[Activation, int] = {
     "relu": 32,
     "relu2": 40,
@@ -60,7 +60,7 @@ _TILE_ROWS = 8
 
 
 def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
-    """Bytes that a step takes at most, beside weights and KV cache."""
+    """Maximum bytes that a step needs besides weights and KV cache."""
     bounds = _Bounds(kv, options)
     most = live = 0
     products = _products(program)
@@ -68,7 +68,7 @@ def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) 
     product_of = {value: name for name, values in products.items() for value in values}
     for op, dying in zip(program.ops, last_reads(program), strict=True):
         live += bounds.values(sum(value.dim for value in op.outputs()))
-        most = max(most, live + bounds.beside(op))
+        most = max(most, live + bounds.temporary(op))
         for value in dying:
             product = product_of[value]
             unread[product] -= 1
@@ -85,17 +85,17 @@ def _products(program: Program) -> dict[str, tuple[Value, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Of a step as large as may be."""
+    """Bounds for the largest possible step."""
 
     kv: KVCacheSpec
     options: CompileOptions
 
     def values(self, width: int) -> int:
-        """Bytes of values so wide."""
+        """Bytes of values of this width."""
         return _ITEM * width * self.options.max_num_tokens
 
-    def beside(self, op: Op) -> int:
-        """Bytes that an op allocates beside its outputs."""
+    def temporary(self, op: Op) -> int:
+        """Bytes that an op allocates in addition to its outputs."""
         rows = self.options.max_num_tokens
         match op:
             case Embed() | LearnedPositions():

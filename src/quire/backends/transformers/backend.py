@@ -1,8 +1,8 @@
-"""`TransformersBackend`: runs a program that is one `Module`.
+"""`TransformersBackend`: runs a program that consists of one `Module`.
 
-A request's tokens are computed in pieces of one size that lie at multiples of it, each in a call of
-the module by itself. A token has the same place in the same products whatever was computed with it,
-so that it has the same bits alone, with others, in chunks, and behind a cached prefix.
+A request's tokens are computed in pieces of a fixed size, aligned to multiples of it, with one call
+of the module per piece. So a token always has the same place in the same matrix products, and its
+bits are the same alone, in a batch, in chunks, and after a cached prefix.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class TransformersModel(PagedModel):
     def _compute(
         self, batch: StepBatch, before: Callable[[int, Piece], None] | None = None
     ) -> NDArray[np.float32]:
-        """One request after the other. `before` is told of each request and piece. Raises
-        BackendError, also for what the module raises."""
+        """Computes one request after the other; returns the logits. `before`: called with each
+        request and piece. Raises BackendError, also for errors of the module."""
         cache = self._open_cache()
         check_batch(batch, self._vocab_size, cache.spec, self._options)
         logits = np.empty((len(batch.logits_rows), self._vocab_size), np.float32)
@@ -233,7 +233,7 @@ class TransformersModel(PagedModel):
         return self._num_done
 
     def memory(self) -> MemoryReport:
-        """Of the workspace nothing is held between steps."""
+        """Reports no workspace, because none is held between steps."""
         return MemoryReport(0, 0, 0) if self._cache is None else self._memory
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ def load(op: Module, program: Program, store: WeightStore, dtype: Dtype) -> Call
                 attn_implementation="eager",
                 experts_implementation="eager",
                 local_files_only=True,
-                ignore_mismatched_sizes=True,  # they are told below
+                ignore_mismatched_sizes=True,  # checked below
                 output_loading_info=True,
             )
     except Exception as error:

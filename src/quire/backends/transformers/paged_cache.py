@@ -26,9 +26,9 @@ class Piece:
     origin: int
     """Position of the first place, a multiple of `size`."""
     begin: int
-    """Position of the first token that is computed. Those before it are in the cache."""
+    """Position of the first token to compute. Earlier ones are in the cache."""
     end: int
-    """Behind the last one. Places from there on are filled, and nobody sees them."""
+    """Position after the last token. Later places are padding, which no token attends to."""
     size: int
 
     @property
@@ -82,11 +82,12 @@ class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # torch has no types 
         return self._piece.origin
 
     def get_max_length(self) -> int:
-        """-1: the module need not know."""
+        """-1: the length is unbounded."""
         return -1
 
     def _rows(self, states: Any) -> NDArray[np.float32]:
-        """Those of the piece's tokens: [tokens, heads * head_dim], zeros behind a narrow head."""
+        """Rows of the piece's tokens: [tokens, heads * head_dim]. Narrow heads are padded with
+        zeros."""
         piece, op = self._piece, self._op
         is_planned = states.shape[:3] == (1, op.num_kv_heads, piece.size)
         if not is_planned or states.shape[3] > op.head_dim:
@@ -100,7 +101,8 @@ class _PagedLayer(CacheLayerMixin):  # type: ignore[misc]  # torch has no types 
         return padded.reshape(len(padded), -1)
 
     def _given(self, rows: NDArray[np.float32], states: Any) -> Any:
-        """[1, heads, origin + size, width] in the module's type, zeros behind the last token."""
+        """[1, heads, origin + size, width] in the module's type, with zeros after the last
+        token."""
         piece, op = self._piece, self._op
         width = states.shape[3]
         full = torch.zeros(

@@ -54,7 +54,7 @@ def joined_parts(
             continue
         flag, path, is_list, text = match.groups()
         if flag not in json_flags:
-            raise ConfigError(f"{word}: {flag} is no option of JSON, which has parts")
+            raise ConfigError(f"{word}: {flag} must be an option with a JSON value to have parts")
         value = _value(_following(remaining, word) if text is None else text, bool(is_list))
         if _put(values.setdefault(flag, {}), path.split("."), value, word):
             repeated[f"{flag}.{path}"] = None

@@ -169,8 +169,8 @@ def _help(document: str, default: Any) -> str:
 
 
 def _shape(hint: Any, name: str) -> dict[str, Any]:
-    """argparse's keyword arguments for a field of this type; `None` is a value of an optional one,
-    where it is no choice among words."""
+    """Keyword arguments of argparse for a field of this type. An optional field accepts `None`,
+    unless it is a choice among words."""
     own = _without_none(hint)
     shape = _shape_of(own, name)
     if own is not hint and shape.get("type") not in (None, parse_json):

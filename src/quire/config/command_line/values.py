@@ -48,7 +48,9 @@ def parse_duration(text: str) -> float:
     """Seconds: `90`, `1.5h`, `7d`."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is no time; write 90s, 30m, 12h or 7d")
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} must be a time, such as 90s, 30m, 12h or 7d"
+        )
     return float(match[1]) * _SECONDS[match[2]]
 
 

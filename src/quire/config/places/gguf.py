@@ -9,7 +9,7 @@ from quire.gguf.container import MAGIC
 
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.quire")
 _NOT_MODELS = ("mmproj",)
-"""Beginnings of names of files that hold something beside a language model."""
+"""Prefixes of names of files that do not contain a language model."""
 
 
 def is_gguf(path: Path) -> bool:

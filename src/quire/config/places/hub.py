@@ -50,8 +50,8 @@ def resolve_model(
     """The directory that holds `model`: a path, a hub id, or a GGUF file, which is unpacked.
 
     `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
-    needed. `prefers_gguf`: to other weights beside it. Raises ModelNotFoundError that names the
-    missing files and how to get them.
+    needed. `prefers_gguf`: prefer GGUF files to other weights. Raises ModelNotFoundError that names
+    the missing files and how to get them.
     """
     directory = _local_directory(model, prefers_gguf)
     if directory is not None:
@@ -61,7 +61,7 @@ def resolve_model(
     model, wanted_gguf = gguf.name_of_file(model)
     if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
         raise ModelNotFoundError(
-            f"there is no directory {quoted(written)}, and it is no hub id of the form org/name."
+            f"there is no directory {quoted(written)}, and a hub id must have the form org/name."
             + suggestion(written, cache)
         )
     if wanted_gguf is not None and "/" not in model:
@@ -124,7 +124,7 @@ def _local_directory(model: str, prefers_gguf: bool) -> Path | None:
         is_place = place is not None and place.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, or a circle of links
         raise ModelNotFoundError(
-            f"{quoted(model)} is no model: {reason(error)}; give a directory or a hub id"
+            f"{quoted(model)} cannot be a model: {reason(error)}; give a directory or a hub id"
         ) from None
     if is_file and gguf.is_gguf(path):
         return _unpacked(path)
@@ -170,7 +170,7 @@ def _missing_weights(directory: Path) -> list[str]:
             index = read_json_object(directory / name, max_bytes=64 * MiB)
             weight_map = index.get("weight_map")
             if not isinstance(weight_map, dict):
-                raise CheckpointError(f"{directory / name}: there is no weight_map")
+                raise CheckpointError(f"{directory / name} must have a weight_map")
             files = sorted({str(file) for file in weight_map.values()})
             missing = [file for file in files if not _is_file(directory / file)]
             is_stale = _is_file(directory / name.removesuffix(".index.json"))

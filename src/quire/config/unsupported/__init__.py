@@ -1,8 +1,8 @@
-"""vLLM's engine arguments that are no field of `EngineArgs`: its defaults, and why they are not.
+"""vLLM's engine arguments that are not in `EngineArgs`: their defaults, and the reasons.
 
 A script written for vLLM often sets defaults explicitly: values without effect are accepted. Any
 other value is refused with the reason, never ignored. Tables; read by `names.py`, by the command
-line, and by those who list what is different here.
+line, and by lists of the differences.
 """
 
 from __future__ import annotations

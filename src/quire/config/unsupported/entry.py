@@ -18,7 +18,7 @@ class Unsupported:
     also: tuple[object, ...] = ()
     """Further values that mean the same here."""
     is_refused: bool = True
-    """False: no value has an effect, so that every value is accepted (and told in the log)."""
+    """False: no value has an effect, so that every value is accepted (and logged)."""
 
     def accepts(self, value: object) -> bool:
         """Whether the value changes nothing here; None is vLLM's word for its default."""

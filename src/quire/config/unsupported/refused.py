@@ -44,7 +44,7 @@ REFUSED: dict[str, _Names] = {
         "numa_bind_nodes": (None,),
         "numa_bind_cpus": (None,),
     },
-    "one process has all experts, and tells nobody which were chosen": {
+    "one process has all experts, and does not report which were chosen": {
         "enable_expert_parallel": (False,),
         "enable_ep_weight_filter": (False,),
         "enable_elastic_ep": (False,),
@@ -159,11 +159,11 @@ REFUSED: dict[str, _Names] = {
         "swa_bounded_replay": (True,),
         "kv_cache_dtype_skip_layers": ([],),
     },
-    "a trace tells a request's time in the queue, in prefill and in decode, and nothing finer": {
+    "a trace has a request's time in the queue, in prefill and in decode, and no more detail": {
         "collect_detailed_traces": (None, []),
         "enable_layerwise_nvtx_tracing": (False,),
     },
-    "there are no such metrics": {
+    "these metrics do not exist here": {
         "kv_cache_metrics": (False,),
         "custom_histogram_buckets": (None, {}),
         "cudagraph_metrics": (False,),

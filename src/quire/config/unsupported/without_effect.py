@@ -1,6 +1,6 @@
-"""Arguments of vLLM of which no value has an effect here, by the reason; with vLLM's defaults.
+"""Arguments of vLLM that have no effect here, by reason, with vLLM's defaults.
 
-Every value is accepted, and one that is not the default is told in the log.
+Every value is accepted; a value that is not the default is logged.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "lora_dtype": "auto",
         "lora_target_modules": None,
     },
-    "memory is the system's: there is no such allocator": {
+    "the system allocates memory; this allocator does not exist here": {
         "enable_cumem_allocator": False,
         "enable_nccl_comm_suspend": False,
         "sleep_mode_offload_cudagraph": False,

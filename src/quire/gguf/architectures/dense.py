@@ -54,7 +54,7 @@ def granite_config(keys: Keys) -> Config:
 
 
 def gemma_config(keys: Keys) -> Config:  # noqa: ARG001
-    """Of all Gemma models."""
+    """The activations of all Gemma models."""
     return {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
 
 

@@ -20,7 +20,8 @@ def expert_parts(
     router: str = "mlp.gate",
     shared: str | None = None,
 ) -> Parts:
-    """Of a layer. `experts`, `shared`: prefixes; `matrices`: gate, up and down of an expert."""
+    """The parts of a layer with experts. `experts`, `shared`: prefixes; `matrices`: gate, up and
+    down of an expert."""
     gate, up, down = (f"{experts}.*.{name}" for name in matrices)
     of_shared = {}
     if shared is not None:

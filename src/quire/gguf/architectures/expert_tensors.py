@@ -17,7 +17,7 @@ from quire.gguf.container import GgufTensor
 from quire.gguf.keys import Keys
 
 MAX_EXPERTS = 1024
-"""Of a layer."""
+"""Maximum number of experts of a layer."""
 _MAX_LAYERS = 1024
 
 
@@ -28,16 +28,16 @@ class ExpertFacts:
     count: int
     """E."""
     top_k: int
-    """How many of them a token takes."""
+    """Number of experts per token."""
     width: int
-    """I."""
+    """I, the width of an expert."""
     shared_width: int
-    """Of the expert that every token takes; 0: there is none."""
+    """Width of the shared expert; 0 without one."""
     is_sparse: tuple[bool, ...]
     """For each layer, whether it has experts."""
 
     def in_all_layers(self, keys: Keys) -> ExpertFacts:
-        """Itself. Raises UnsupportedModelError where a layer has none."""
+        """Returns itself. Raises UnsupportedModelError if a layer has no experts."""
         if not all(self.is_sparse):
             raise UnsupportedModelError(
                 f"{keys.path}: layer {self.is_sparse.index(False)} has no experts; models of "
@@ -61,7 +61,7 @@ class ExpertFacts:
 
 
 def num_layers(keys: Keys) -> int:
-    """Those that compute a token; layers that predict further ones lie behind them."""
+    """Number of layers, without the layers after them that predict further tokens."""
     count = keys.whole("{arch}.block_count") - keys.whole("{arch}.nextn_predict_layers", 0)
     if not 1 <= count <= _MAX_LAYERS:
         raise keys.error("{arch}.block_count", f"a number of layers from 1 to {_MAX_LAYERS}")
@@ -99,7 +99,7 @@ def _by_name(keys: Keys) -> Mapping[str, GgufTensor]:
 
 
 def _width(keys: Keys, tensors: Mapping[str, GgufTensor], layer: int) -> int:
-    """I: what the key says, or the tensor where there is no key."""
+    """I, from the key, or from the tensor without the key."""
     if keys.value("{arch}.expert_feed_forward_length") is not None:
         width = keys.whole("{arch}.expert_feed_forward_length")
         if width > 0:
@@ -141,7 +141,7 @@ class _Checker:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise CheckpointError(
-                f"{self.keys.path}: there is no tensor {name!r}, of shape {list(shape)}; the file "
+                f"{self.keys.path}: tensor {name!r} of shape {list(shape)} is missing; the file "
                 "is incomplete, convert the model again"
             )
         if tensor.shape != shape:

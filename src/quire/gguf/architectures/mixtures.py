@@ -154,8 +154,8 @@ def _hunyuan(keys: Keys) -> Config:
     experts = read_experts(keys).in_all_layers(keys)
     if not experts.shared_width:
         raise UnsupportedModelError(
-            f"{keys.path}: there is no tensor 'blk.0.ffn_down_shexp.weight': Hunyuan models have a "
-            "shared expert"
+            f"{keys.path}: tensor 'blk.0.ffn_down_shexp.weight' is missing: Hunyuan models must "
+            "have a shared expert"
         )
     return {
         "num_experts": experts.count,

@@ -140,7 +140,7 @@ def _seed_oss(keys: Keys) -> Config:
 
 
 def _apertus(keys: Keys) -> Config:
-    """Of the activation's four numbers, two are learned."""
+    """Two of the four numbers of the activation are learned."""
     for key, wanted in _XIELU.items():
         for found in keys.numbers(key, float, num_layers(keys)) or [math.nan]:
             if not math.isclose(found, wanted, rel_tol=_ROUNDING):

@@ -35,7 +35,7 @@ _UNUSED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a tensor of a layer is called in checkpoints of transformers, behind the layer."""
+    """Name of a tensor of a layer in checkpoints of transformers, relative to the layer."""
 
     name: str
     """A module, to which the kind is added, "weight", "bias" or "scale"; or a whole name, where the
@@ -70,7 +70,7 @@ class Place:
 
 
 def no_config(keys: Keys) -> Config:  # noqa: ARG001
-    """Of architectures that have no keys of their own."""
+    """The configuration of architectures without keys of their own."""
     return {}
 
 
@@ -97,17 +97,17 @@ class Architecture:
     """What was added to the weights of norms, and is subtracted."""
     numbers: Mapping[str, str] = field(default_factory=dict)
     """Tensors of one number in a layer that files have as a key with a list: the keys, by the names
-    behind the layer."""
+    relative to the layer."""
     config: Callable[[Keys], Config] = no_config
-    """What config.json has beside the keys that all architectures share."""
+    """Keys of config.json in addition to those that all architectures share."""
     has_own_rope: bool = False
-    """`config` says all of the rotation."""
+    """Whether `config` contains all settings of the rotation."""
     yarn: Config = field(default_factory=dict)
-    """What `rope_scaling` of kind yarn has that files do not say."""
+    """Keys of `rope_scaling` of kind yarn that files lack."""
 
     def places(self, name: str) -> tuple[Place, ...]:
-        """Where the tensor goes; empty for what is no weight. An unknown name stays as it is, so
-        that binding refuses it."""
+        """Where the tensor goes; empty if it is not a weight. An unknown name is kept, so that
+        binding refuses it."""
         if name in _UNUSED:
             return ()
         if match := _PREDICTION.fullmatch(name):

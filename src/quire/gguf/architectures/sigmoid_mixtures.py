@@ -47,7 +47,7 @@ _MAVERICK_EXPERTS = 128
 
 
 def _deepseek(keys: Keys) -> Config:
-    """Of the routers that DeepSeek-V3 has."""
+    """The configuration of routers like that of DeepSeek-V3."""
     return {
         **deepseek_experts(keys, SIGMOID, normalised=True),
         "n_group": keys.whole("{arch}.expert_group_count", 1),

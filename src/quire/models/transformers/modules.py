@@ -74,10 +74,10 @@ def find(hf_config: HfConfig) -> Found:
     name = _decoder_name(hf_config)
     module = getattr(transformers, name)
     config_class = module.config_class
-    told = hf_config.get("model_type")
-    if told != config_class.model_type:
+    model_type = hf_config.get("model_type")
+    if model_type != config_class.model_type:
         raise CheckpointError(
-            f"config.json: model_type is {quoted(told)}; {name} needs "
+            f"config.json: model_type is {quoted(model_type)}; {name} needs "
             f'"model_type": "{config_class.model_type}"'
         )
     _check_numbers(hf_config)

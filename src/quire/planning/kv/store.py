@@ -40,7 +40,7 @@ def settle_store(
     """Settle the store. `available_bytes`: available memory of the machine. Raises ConfigError for
     a requested tier that is smaller than a chunk or larger than the memory."""
     if asked.is_off:
-        return SettledStore(None, "the KV store is off")
+        return SettledStore(None, "it is switched off")
     if not cache.enable_prefix_caching:
         return SettledStore(None, "prefix caching is off")
     if weights == "dummy" and not asked.is_named:

@@ -1,8 +1,8 @@
 """Passes: functions Program -> Program, one file each, that serve every backend.
 
-A pass keeps the meaning: the reference gives the same values before and after, or the pass says
-why not, and `Program.check` still holds. `run_passes` is their order. A backend's own lowering
-lives with the backend.
+A pass preserves the result: the reference backend gives the same values before and after, unless
+the pass documents a difference, and `Program.check` still holds. `run_passes` defines their order.
+The lowering of a backend is part of the backend.
 """
 
 from quire.program.passes.quantise_weights import quantise_weights

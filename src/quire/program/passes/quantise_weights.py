@@ -2,8 +2,8 @@
 
 Changes the linears, the experts and the head, and an embedding table that is also the head. Other
 embedding tables, vectors, position tables and exact linears stay as they are, and so do matrices
-that the checkpoint holds quantised. With 8-bit activations attention has them too. The values
-change by the rounding of the format: see `docs/quantisation.md`.
+that are quantised in the checkpoint. 8-bit activations also apply to attention. The values change
+by the rounding of the format: see `docs/quantisation.md`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""All passes in their order: the program that is planned, packed, counted and compiled.
+"""Runs all passes in order. The result is the program that is planned, packed, counted and
+compiled.
 
-Called by `planning` alone, so that no program misses a pass. What a
-backend makes of the result is its own: the CPU backend's is `backends/cpu/lowering/fuse.py`.
+Called only by `planning`, so that no program misses a pass. Backends may transform the result
+further: the CPU backend does so in `backends/cpu/lowering/fuse.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,6 @@ from quire.program.values import WeightFormat
 
 
 def run_passes(program: Program, weight_format: WeightFormat | None = None) -> Program:
-    """A model's program as backends take it. None: weights stay in the dtype."""
+    """A model's program for backends. `weight_format` None: weights stay in the model's dtype."""
     program = quantise_weights(program, weight_format or "dense")
     return take_rows_early(program)

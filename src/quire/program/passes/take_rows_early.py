@@ -1,9 +1,9 @@
 """Moves `TakeRows` to just after the last op that reads several rows of a request: later ops
 compute only the rows that need logits.
 
-Each of those ops treats each row alone, so the numbers are the same. A prefill
-chunk of T tokens needs logits for one row or none, so it skips the last layer's output projection
-and feed-forward for the others.
+Each of those ops handles rows independently, so the numbers are the same. A prompt chunk of T
+tokens needs logits for at most one row, so the output projection and feed-forward of the last layer
+are skipped for the other rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def take_rows_early(program: Program) -> Program:
     """The program with a TakeRows after its last op whose rows depend on other rows, for each value
     that is read after it.
 
-    Returns the program unchanged if there is no such op, or if a later one needs the step's tokens
+    Returns the program unchanged without such an op, or if a later one needs the step's tokens
     or positions. The other ops keep their parameters.
     """
     ops = list(program.ops)

@@ -48,7 +48,9 @@ class RequestHead:
         if version not in _VERSIONS:
             raise HttpError(Problem(505, "Only HTTP/1.1 and HTTP/1.0 are understood."))
         if method == b"CONNECT":
-            raise HttpError(Problem(405, "This server is no proxy: there is no CONNECT."))
+            raise HttpError(
+                Problem(405, "This server is not a proxy and does not support CONNECT.")
+            )
         expects_continue = _check(headers)
         try:
             url = httptools.parse_url(target)

@@ -29,7 +29,7 @@ class StreamForm:
     end: bytes
     """Sent after the last part."""
     keep_alive: bytes
-    """Sent while there are no parts."""
+    """Sent while no part is ready."""
     error: Callable[[Problem], bytes]
     """Sent instead of the end, because the status line was sent already."""
 

@@ -28,11 +28,11 @@ def import_plugin(path: str, option: str = "plugin") -> ModuleType:
             return import_module(path)
         except ImportError as error:
             raise ConfigError(
-                f"{option}={quoted(path)} cannot be imported: {error}; name a file of Python, or a "
-                "module that is installed"
+                f"{option}={quoted(path)} cannot be imported: {error}; name a Python file or an "
+                "installed module"
             ) from error
     if not file.is_file():
-        raise ConfigError(f"{option}={quoted(path)} is no file; name a file of Python")
+        raise ConfigError(f"{option}={quoted(path)} is not a file; name a Python file")
     return _run(file, option)
 
 
@@ -40,7 +40,7 @@ def _run(file: Path, option: str) -> ModuleType:
     name = file.stem if file.stem not in sys.modules else f"{file.stem}_plugin"
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{option}={quoted(str(file))} is no file of Python")
+        raise ConfigError(f"{option}={quoted(str(file))} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:

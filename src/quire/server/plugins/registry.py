@@ -50,7 +50,7 @@ class ParserRegistry:
         module, last = cls.lazy_parsers[name]
         found = cls._imported(module, last)
         if not isinstance(found, type) or not issubclass(found, cls.base):
-            raise ConfigError(f"{module}.{last} is no subclass of {cls.base.__name__}")
+            raise ConfigError(f"{module}.{last} must be a subclass of {cls.base.__name__}")
         cls.given[name] = found
         return found
 

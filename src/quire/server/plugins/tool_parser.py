@@ -174,7 +174,7 @@ class FormatToolParser(ToolParser):
 
 
 def _name_and_schema(tool: Any) -> tuple[str, Mapping[str, Any]]:
-    """Of an object, or of a mapping as JSON has it."""
+    """Name and schema of a tool, given as an object or as a JSON mapping."""
     function = _value(tool, "function") or tool
     return _value(function, "name"), _value(function, "parameters") or {}
 

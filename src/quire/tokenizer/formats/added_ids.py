@@ -18,21 +18,21 @@ _MAX_ADDED = 1 << 16
 
 
 def with_gaps_filled(special: SpecialTokens, size: int, path: Path) -> SpecialTokens:
-    """With a token without a use for each id that is left out between `size`, the vocabulary's, and
-    the last one. Raises CheckpointError for ids that are too far away."""
-    behind = {
+    """Adds an unused token for each missing id between `size`, the size of the vocabulary, and the
+    last added id. Raises CheckpointError if there are too many."""
+    added = {
         spec.token_id: spec
         for spec in special.to_add
         if spec.token_id is not None and spec.token_id >= size
     }
-    last = max(behind, default=size - 1)
+    last = max(added, default=size - 1)
     if last - size >= _MAX_ADDED:
         raise CheckpointError(
-            f"{path}: has {size} tokens, and {behind[last].content!r:.60} is added with id {last}; "
+            f"{path}: has {size} tokens, and {added[last].content!r:.60} is added with id {last}; "
             f"at most {_MAX_ADDED} are added"
         )
     in_order = [
-        behind.get(token_id) or TokenSpec(f"<|unused_{token_id}|>", special=True)
+        added.get(token_id) or TokenSpec(f"<|unused_{token_id}|>", special=True)
         for token_id in range(size, last + 1)
     ]
     others = [spec for spec in special.to_add if spec not in in_order]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 1 << 22
 MAX_PIECE_BYTES = 512
-"""Of a token; each of its divisions is looked up."""
+"""Maximum bytes of a token, because each of its divisions is looked up."""
 _NUM_BYTES = 256
 
 
@@ -33,7 +33,7 @@ def check_bytes(pieces: Sequence[bytes], path: Path) -> None:
     if {piece for piece in pieces if len(piece) == 1} != {
         bytes([one]) for one in range(_NUM_BYTES)
     }:
-        raise CheckpointError(f"{path}: some bytes are no tokens")
+        raise CheckpointError(f"{path}: every byte must be a token")
 
 
 def byte_level_backend(

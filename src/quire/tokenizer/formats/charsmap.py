@@ -130,7 +130,7 @@ def _parts(data: bytes, path: Path) -> tuple[np.ndarray, bytes]:
     begins = units[bases] & (_IS_VALUE - 1)
     starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
     if (begins >= len(texts)).any() or not starts[begins].all():
-        raise _damaged(path, "the value of a key is no place of a text")
+        raise _damaged(path, "the value of a key must be the start of a text")
     if texts[-1:] not in (b"\0", b"") or max(map(len, texts.split(b"\0"))) > MAX_GROWTH:
         raise _damaged(path, f"its texts must have at most {MAX_GROWTH} bytes and end in a zero")
     try:

@@ -40,9 +40,9 @@ def add_frame(
         after = [roles["eos_token"]]
     if not before and not after:
         return
-    behind = _BEHIND_PIECES.get(name, ())
+    extra = _BEHIND_PIECES.get(name, ())
     num_pieces = backend.get_vocab_size(with_added_tokens=False)
-    ids = {text: num_pieces + place for place, text in enumerate(behind)}
+    ids = {text: num_pieces + place for place, text in enumerate(extra)}
     for text in (*before, *after):
         found = backend.token_to_id(text)
         if found is not None:

@@ -48,7 +48,7 @@ def fields(data: bytes, source: str) -> Iterator[Field]:
 
 
 def _varint(data: bytes, place: int, source: str) -> tuple[int, int]:
-    """The number that begins there, seven bits in a byte, and the place behind it."""
+    """The number at `place`, with seven bits per byte, and the place after it."""
     value = shift = 0
     for byte in data[place : place + _MAX_VARINT_BYTES]:
         place += 1

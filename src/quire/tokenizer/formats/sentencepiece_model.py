@@ -71,7 +71,7 @@ def read_sentencepiece(data: bytes, path: Path) -> SentencePieceModel:
     sections: dict[int, list[bytes]] = {}
     for number, kind, value in fields(data, str(path)):
         if kind != BYTES or not isinstance(value, bytes):
-            raise CheckpointError(f"{path}: field {number} is no part of a SentencePiece model")
+            raise CheckpointError(f"{path}: unknown field {number} in a SentencePiece model")
         if number == 1:
             pieces.append(_piece(value, path))
             if len(pieces) > _MAX_PIECES:
@@ -126,7 +126,7 @@ def _section(sections: dict[int, list[bytes]], number: int, path: Path) -> _Fiel
 
 def _check_pieces(pieces: list[Piece], path: Path) -> None:
     if not pieces:
-        raise CheckpointError(f"{path}: there are no pieces; it is no SentencePiece model")
+        raise CheckpointError(f"{path}: a SentencePiece model must have pieces")
     seen: set[str] = set()
     for piece in pieces:
         if not piece.text or piece.text in seen:
@@ -175,7 +175,7 @@ def _has_bytes(pieces: list[Piece], trainer: _Fields, path: Path) -> bool:
     texts = {piece.text for piece in pieces if piece.type == BYTE}
     if missing := {f"<0x{byte:02X}>" for byte in range(_NUM_BYTES)} - texts:
         raise CheckpointError(
-            f"{path}: byte_fallback is set, and there is no piece {min(missing)} of type {BYTE}"
+            f"{path}: byte_fallback requires a piece {min(missing)} of type {BYTE}"
         )
     return True
 

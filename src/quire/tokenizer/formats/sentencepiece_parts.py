@@ -52,8 +52,8 @@ class SentencePieceEncoder:
     def __init__(
         self, parts: PartEncoder, backend: tokenizers.Tokenizer, pieces: Collection[str]
     ) -> None:
-        """`backend` has the added tokens; those that are also in `pieces`, the symbols that a user
-        defined, are no borders between parts."""
+        """`backend` has the added tokens. Added tokens that are also in `pieces`, which are
+        user-defined symbols, do not separate parts."""
         self._parts = parts
         self._added = {
             token.content: (token_id, token)

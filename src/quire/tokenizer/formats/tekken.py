@@ -66,8 +66,8 @@ def _specials(path: Path, config: Mapping[str, Any], given: Any) -> list[str]:
             rank, text = entry.get("rank"), entry.get("token_str")
             if type(rank) is not int or not isinstance(text, str) or not text or rank in named:
                 raise CheckpointError(
-                    f"{path}: special_tokens holds {quoted(entry):.100}, which is no rank of its "
-                    "own with a text"
+                    f"{path}: special_tokens holds {quoted(entry):.100}; each entry must have "
+                    "its own rank and a text"
                 )
             named[rank] = text
     count = config.get("default_num_special_tokens", len(named))
@@ -94,7 +94,9 @@ def _pieces(path: Path, config: Mapping[str, Any], given: Any, num_special: int)
         try:
             piece = base64.b64decode(entry["token_bytes"], validate=True)
         except (KeyError, TypeError, ValueError, binascii.Error):
-            raise CheckpointError(f"{path}: vocab, rank {rank}: token_bytes is no base64") from None
+            raise CheckpointError(
+                f"{path}: vocab, rank {rank}: token_bytes must be base64"
+            ) from None
         if entry.get("rank") != rank:
             raise CheckpointError(f"{path}: vocab, entry {rank}: ranks must count from 0")
         pieces.append(piece)
@@ -104,7 +106,7 @@ def _pieces(path: Path, config: Mapping[str, Any], given: Any, num_special: int)
 
 def _list(path: Path, name: str, given: Any) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise CheckpointError(f"{path}: {name} is no list of objects")
+        raise CheckpointError(f"{path}: {name} must be a list of objects")
     return given
 
 

@@ -60,7 +60,9 @@ def _pieces(data: bytes, path: Path) -> list[bytes]:
         try:
             piece = base64.b64decode(token, validate=True)
         except (ValueError, binascii.Error):
-            raise CheckpointError(f"{path}: {quoted(line[:40])} is no base64 and rank") from None
+            raise CheckpointError(
+                f"{path}: {quoted(line[:40])} must be base64 and a rank"
+            ) from None
         if rank != b"%d" % len(pieces):
             raise CheckpointError(
                 f"{path}: {quoted(line[:40])}: ranks must count from 0; this line has number "

@@ -56,8 +56,8 @@ def test_the_parts_of_own_arguments() -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--seed.x", "1"], "--seed is no option of JSON"),
-        (["--nonsense.x", "1"], "--nonsense is no option of JSON"),
+        (["--seed.x", "1"], "--seed must be an option with a JSON"),
+        (["--nonsense.x", "1"], "--nonsense must be an option with a JSON"),
         (["-cc.mode"], "expected a value"),
         (["-cc.mode=1", "-cc.mode.x=2"], "mode already has a value"),
         (["-cc.mode=1", "-cc", "{}"], "whole and in parts"),

@@ -92,7 +92,7 @@ def test_sizes() -> None:
 def test_times(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
     for bad in ("", "d", "-1d", "1y", "inf"):
-        with pytest.raises(argparse.ArgumentTypeError, match="write 90s, 30m, 12h or 7d"):
+        with pytest.raises(argparse.ArgumentTypeError, match="such as 90s, 30m, 12h or 7d"):
             parse_duration(bad)
 
 

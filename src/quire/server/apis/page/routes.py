@@ -23,10 +23,10 @@ async def index(_: Request) -> Response:
 
 
 async def asset(http: Request) -> Response:
-    """One of the page's files."""
+    """Serves a file of the page."""
     name = http.path_params["name"]
     if name not in ui.FILES:
-        raise HttpError(Problem(404, f"There is no file {name[:100]!r}."))
+        raise HttpError(Problem(404, f"The file {name[:100]!r} does not exist."))
     return _file(name)
 
 

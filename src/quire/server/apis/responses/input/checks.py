@@ -17,9 +17,9 @@ _HOSTED_INCLUDES = (
 )  # fmt: skip
 """Accepted without effect: they belong to tools and inputs that this server does not have."""
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
-    "conversation": ((None,), "go on from a response with previous_response_id"),
-    "prompt": ((None,), "there are no stored prompts: send the text as instructions and input"),
-    "context_management": ((None, []), "send the items that the model is to see"),
+    "conversation": ((None,), "continue a response with previous_response_id"),
+    "prompt": ((None,), "prompts cannot be stored: send the text as instructions and input"),
+    "context_management": ((None, []), "send the items that the model should get"),
     "previous_input_messages": ((None, []), "send them as items of the input"),
     "enable_response_messages": ((None, False), "/v1/responses/{id}/input_items has the input"),
     "kv_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
