@@ -54,7 +54,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"runner='pooling'", "pooling models"),
     (r"_validate_trace_replay", "a private part of vLLM"),
 )  # fmt: skip
-"""Patterns of a test's name and message, and what they tell; empty: what the message says."""
+"""Patterns of a test's name and message, and the reason; empty: what the message says."""
 _LACKS = re.compile(
     r"Quire has no vllm[\w.]*: (.+?)(?:; did you mean|>|\n|$)|"
     r"(?:ConfigError|AttributeError): vllm[\w.]*: (.+?)(?:\n|$)|"
@@ -185,7 +185,7 @@ def _parsers(cases: Path) -> list[str]:
     total = sum(whys.values(), Counter[str]())
     return [
         f"{_TEXTS_OF_REPLIES}\n\nWhat vLLM's parsers say of the texts in their own tests, where "
-        "these pass, beside what a server of\nQuire makes of the same texts "
+        "these pass, compared with what a server of\nQuire makes of the same texts "
         f"(`python -m tools.vllm_parsers`): {agree:,} agree, {differ} differ.\nWhy:\n",
         table(["texts", "why"], ([str(n), why] for why, n in total.most_common())),
         "By format, of reasoning, of calls or of both:\n",

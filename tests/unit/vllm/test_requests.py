@@ -77,6 +77,18 @@ def test_the_tool_choice_of_a_response() -> None:
     assert ResponsesRequest(input="x", tools=[TOOL], tool_choice=NAMED).tool_choice.name == "f"
 
 
+def test_templates_get_the_choice_of_tools_and_the_form_of_the_reply() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    request = ChatCompletionRequest(
+        messages=[], tools=[tool], response_format={"type": "json_object"}
+    )
+    params = request.build_chat_params(None, "auto")
+    assert (params.tool_choice, params.response_format) == ("auto", request.response_format)
+    assert ChatCompletionRequest(messages=[]).build_chat_params(None, "auto").tool_choice is None
+    response = ResponsesRequest(input="x", tools=[TOOL], tool_choice="required")
+    assert response.build_chat_params(None, "auto").tool_choice == "required"
+
+
 def test_a_copy_of_a_request_with_other_values() -> None:
     tool = {"type": "function", "function": {"name": "f"}}
     request = ChatCompletionRequest(messages=HELLO, tools=[tool], temperature=0.5)

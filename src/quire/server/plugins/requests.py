@@ -154,6 +154,9 @@ class ChatParams:
     chat_template: str | None
     chat_template_content_format: str
     chat_template_kwargs: dict[str, Any]
+    tool_choice: Any = None
+    """None for a request without tools."""
+    response_format: Any = None
 
 
 class _Chat(_Body):
@@ -171,6 +174,8 @@ class _Chat(_Body):
             getattr(self._body, "chat_template", None) or default_template,
             default_template_content_format,
             {name: value for name, value in others.items() if value is not None},
+            self.tool_choice if self._body.tools else None,
+            getattr(self._body, "response_format", None),
         )
 
     def _effort(self) -> str | None:
