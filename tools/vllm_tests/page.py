@@ -54,7 +54,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"runner='pooling'", "pooling models"),
     (r"_validate_trace_replay", "a private part of vLLM"),
 )  # fmt: skip
-"""Patterns of a test's name and message, and what they tell; empty: what the message says."""
+"""Patterns of a test's name and message, and the reason; empty: what the message says."""
 _LACKS = re.compile(
     r"Quire has no vllm[\w.]*: (.+?)(?:; did you mean|>|\n|$)|"
     r"(?:ConfigError|AttributeError): vllm[\w.]*: (.+?)(?:\n|$)|"

@@ -212,6 +212,36 @@ def test_where_a_reply_begins_is_the_familys_rule(
     assert parts == {"reasoning": said[0] or "", "content": said[1] or ""}
 
 
+@pytest.mark.parametrize(
+    ("family", "text", "variables", "expected"),
+    [
+        ("nemotron_v3", "a", {"enable_thinking": False}, (None, "a")),
+        ("nemotron_v3", "<think>a", {"force_nonempty_content": True}, (None, "a")),
+        ("nemotron_v3", "<think>a</think>b", {"force_nonempty_content": True}, ("a", "b")),
+        ("nemotron_v3", "<think>a</think>\n", {"force_nonempty_content": True}, ("\n", "a")),
+        ("nemotron_v3", "<think>a", {}, ("a", None)),
+        ("granite_thinking_parser", "\na", {"enable_thinking": False}, (None, "\na")),
+        ("granite_thinking_parser", "<think>a</think>", {"enable_thinking": False}, (None, "a")),
+        (
+            "granite_thinking_parser",
+            "<think>a</think>\n\n",
+            {"enable_thinking": False},
+            ("a", None),
+        ),
+        ("qwen3", "a", {"enable_thinking": False}, ("a", None)),
+    ],
+)
+def test_reasoning_is_the_content_where_a_request_asks_for_content(
+    family: str, text: str, variables: dict[str, Any], expected: tuple[str | None, str | None]
+) -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.reasoning import ReasoningParserManager
+
+    asked = ChatCompletionRequest(messages=[], chat_template_kwargs=variables)
+    parser = ReasoningParserManager.get_reasoning_parser(family)(None)
+    assert parser.extract_reasoning(text, asked) == expected
+
+
 def test_reasoning_that_is_off_is_over() -> None:
     from vllm.reasoning import ReasoningParserManager
 

@@ -17,6 +17,8 @@ from vllm.sampling_params import RequestOutputKind
 from quire.errors import RequestError
 
 HELLO = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+NAMED = {"type": "function", "name": "f"}
 
 
 def test_fields_are_attributes_with_vllms_defaults() -> None:
@@ -51,6 +53,70 @@ def test_sampling_parameters_are_those_of_the_server() -> None:
     assert params.output_kind == RequestOutputKind.DELTA
     params = CompletionRequest(prompt="x", bad_words=["a"]).to_sampling_params(max_tokens=1)
     assert (params.bad_words, params.output_kind) == (["a"], RequestOutputKind.FINAL_ONLY)
+
+
+def test_the_sampling_parameters_of_a_response() -> None:
+    fields = {"stop": "a", "include": ["message.output_text.logprobs"], "vllm_xargs": {"a": 1}}
+    request = ResponsesRequest(input="x", instructions="y", max_output_tokens=5, **fields)
+    params = request.to_sampling_params(10, {"top_k": 5})
+    assert (params.stop, params.logprobs, params.extra_args) == (["a"], 0, {"a": 1})
+    assert (params.max_tokens, params.top_k, params.min_p) == (5, 5, 0.0)
+    assert params.output_kind == RequestOutputKind.FINAL_ONLY
+    form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}
+    params = ResponsesRequest(input="x", stream=True, text=form).to_sampling_params(10)
+    assert (params.max_tokens, params.extra_args) == (10, {})
+    assert params.structured_outputs.json == {"type": "object"}
+    assert params.output_kind == RequestOutputKind.DELTA
+
+
+def test_the_tool_choice_of_a_response() -> None:
+    assert [ResponsesRequest(input="x", **one).tool_choice for one in (
+        {}, {"tools": []}, {"tool_choice": "auto"}, {"tools": [TOOL]},
+        {"tools": [TOOL], "tool_choice": "none"}, {"tools": [TOOL], "tool_choice": "required"},
+    )] == ["none", "none", "none", "auto", "none", "required"]  # fmt: skip
+    assert ResponsesRequest(input="x", tools=[TOOL], tool_choice=NAMED).tool_choice.name == "f"
+
+
+def test_templates_get_the_choice_of_tools_and_the_form_of_the_reply() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    request = ChatCompletionRequest(
+        messages=[], tools=[tool], response_format={"type": "json_object"}
+    )
+    params = request.build_chat_params(None, "auto")
+    assert (params.tool_choice, params.response_format) == ("auto", request.response_format)
+    assert ChatCompletionRequest(messages=[]).build_chat_params(None, "auto").tool_choice is None
+    response = ResponsesRequest(input="x", tools=[TOOL], tool_choice="required")
+    assert response.build_chat_params(None, "auto").tool_choice == "required"
+
+
+def test_a_copy_of_a_request_with_other_values() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    request = ChatCompletionRequest(messages=HELLO, tools=[tool], temperature=0.5)
+    request.skip_special_tokens = False
+    copy = request.model_copy(update={"tool_choice": "required"})
+    assert (copy.tool_choice, request.tool_choice) == ("required", "auto")
+    assert (copy.skip_special_tokens, copy.temperature) == (False, 0.5)
+    assert copy.tools[0].function.name == "f"
+    assert copy.tools[0] is not request.tools[0]
+    assert ChatCompletionRequest.of(request._body).model_copy().messages == request.messages
+    response = ResponsesRequest(input="x", tools=[TOOL], tool_choice=NAMED)
+    response.input = "y"
+    assert response.model_copy().input == "y"
+    assert response.model_copy().tool_choice.name == "f"
+    with pytest.raises(VLLMValidationError, match="temperature"):
+        request.model_copy(update={"temperature": -1})
+
+
+def test_tools_may_be_a_type_of_pydantic() -> None:
+    from pydantic import TypeAdapter, ValidationError
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionToolsParam
+
+    kind = TypeAdapter(list[ChatCompletionToolsParam])
+    [tool] = kind.validate_python([{"type": "function", "function": {"name": "f"}}])
+    assert tool.function.name == "f"
+    assert kind.validate_python([tool]) == [tool]
+    with pytest.raises(ValidationError, match="name"):
+        kind.validate_python([{"type": "function", "function": {}}])
 
 
 def test_a_request_for_beams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +156,15 @@ def test_minus_one_is_no_limit_of_the_reasoning() -> None:
         (ChatCompletionRequest, {"messages": HELLO, "reasoning_effort": "very"}, "effort"),
         (BatchChatCompletionRequest, {"messages": HELLO}, "messages"),
         (ResponsesRequest, {"input": 3}, "input"),
+        (ResponsesRequest, {"input": "x", "cache_salt": "a" * 129}, "cache_salt"),
+        (ResponsesRequest, {"input": "x", "tool_choice": "required"}, "'required' must be"),
+        (ResponsesRequest, {"input": "x", "tool_choice": NAMED}, "not found in 'tools'"),
+        (ResponsesRequest, {"input": "x", "tools": [], "tool_choice": NAMED}, "not found in"),
+        (
+            ResponsesRequest,
+            {"input": "x", "tools": [TOOL], "tool_choice": {"type": "function", "name": ""}},
+            "not found in 'tools' parameter",
+        ),
     ],
 )
 def test_mistakes_are_named(kind: Any, fields: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from quire.config.command_line.groups import COMMON, OTHERS, OWN, TITLES
 from quire.config.command_line.options import add_options, flag, read
 from quire.config.command_line.parser import Parser
-from quire.config.command_line.values import parse_loose
+from quire.config.command_line.values import parse_count, parse_loose
 from quire.config.engine_args import EngineArgs
 from quire.config.unsupported import UNSUPPORTED, Unsupported
 from quire.errors import ConfigError
@@ -42,6 +42,10 @@ _LISTS = frozenset({
     "sleep_preserve_parameter_names",
 })  # fmt: skip
 """Those that take several words."""
+_COUNTS = frozenset(
+    {"max_num_queued_tokens", "max_num_scheduled_tokens", "safetensors_prefetch_block_size"}
+)
+"""Those that take a number with a suffix."""
 
 
 def add_engine_options(
@@ -142,7 +146,8 @@ def _shape(entry: Unsupported) -> dict[str, Any]:
     )
     if is_switch:
         return {"action": argparse.BooleanOptionalAction}
-    shape: dict[str, Any] = {"type": parse_loose, "metavar": "VALUE"}
+    reader = parse_count if entry.name in _COUNTS else parse_loose
+    shape: dict[str, Any] = {"type": reader, "metavar": "VALUE"}
     return {**shape, "nargs": "+"} if entry.name in _LISTS else shape
 
 

@@ -173,6 +173,8 @@ def _shape(hint: Any, name: str) -> dict[str, Any]:
     unless it is a choice among words."""
     own = _without_none(hint)
     shape = _shape_of(own, name)
+    if {bool, str} <= set(get_args(own)):
+        shape |= {"nargs": "?", "const": True}  # an option without a value is on, as in vLLM
     if own is not hint and shape.get("type") not in (None, parse_json):
         shape["type"] = _or_none(shape["type"])
     return shape

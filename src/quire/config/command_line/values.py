@@ -19,7 +19,8 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_count(text: str) -> int:
-    """A count: `8192`, `8k` (8,000), `8K` (8,192), `1.5m`.
+    """A count: `8192`, `8k` (8,000), `8K` (8,192), `1.5m`. A part of one that a decimal suffix
+    leaves is dropped, as in vLLM.
 
     Raises argparse.ArgumentTypeError for anything else.
     """
@@ -28,9 +29,9 @@ def parse_count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{quoted(text)} is not a number; write 2048, 2k or 2K")
     number, suffix = match.groups()
     value = Fraction(number) * {**_DECIMAL, **_BINARY}.get(suffix, 1)
-    if value.denominator != 1:
+    if value.denominator != 1 and suffix not in _DECIMAL:
         raise argparse.ArgumentTypeError(f"{quoted(text)} is not a whole number")
-    return value.numerator
+    return int(value)
 
 
 def parse_size(text: str) -> int:

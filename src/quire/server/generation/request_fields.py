@@ -37,7 +37,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=128)]
 DEFAULT_MAX_TOKENS = 16
 """Default `max_tokens` of completions, as in OpenAI's API."""
 PROMPT_KINDS = (

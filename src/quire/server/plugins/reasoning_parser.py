@@ -188,17 +188,16 @@ class FormatReasoningParser(ReasoningParser):
         marks = (*self.tags.begins, *self.tags.ends)
         return sum(self._text([one]).strip() not in marks for one in ids[:num])
 
-    def extract_reasoning(
-        self,
-        model_output: str,
-        request: Any,  # noqa: ARG002
-    ) -> tuple[str | None, str | None]:
+    def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
         """None for what there is none of. A text with an end alone begins within the reasoning,
         which the prompt has opened."""
         is_reasoning = self._beginning is Beginning.WITHIN or (
             self._beginning is Beginning.AS_WRITTEN and self._has_end_alone(model_output)
         )
         message = parse_whole(self._format, model_output, self._tools, is_reasoning=is_reasoning)
+        _, _, after = model_output.partition(self.tags.end)
+        if self.rules.moves_reasoning(request, after):
+            return message.content or None, message.reasoning or None
         is_text = self.rules.has_empty and self._beginning is Beginning.WITHIN
         return message.reasoning if is_text else message.reasoning or None, message.content or None
 

@@ -18,7 +18,9 @@ from quire.params import SamplingParams
 from quire.server.apis.chat import schema as chat
 from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.completions import schema as completion
+from quire.server.apis.responses.input.conversion import chat_request
 from quire.server.apis.responses.schema import request as responses
+from quire.server.apis.responses.tools import chat_tool_fields, offered_tools, shown_tools
 from quire.server.bodies.decoder import body_decoder
 from quire.server.generation.beams.fields import beam_search_params, refuse_with_beams
 from quire.server.generation.refusals import refuse_unsupported
@@ -117,6 +119,17 @@ class _Body:
         fields = self.model_dump(exclude_none=exclude_none, exclude_unset=exclude_unset)
         return msgspec.json.encode(fields).decode()
 
+    def model_copy(
+        self: Own,
+        *,
+        update: Mapping[str, Any] | None = None,
+        deep: bool = False,  # noqa: ARG002
+    ) -> Own:
+        """A copy that shares no value with this object, with the values of `update` in place of its
+        own. Raises RequestError for values that the server would refuse."""
+        names = {*self._given, *vars(self)} & set(self.kind.__struct_fields__)
+        return type(self)(**{**{name: getattr(self, name) for name in names}, **(update or {})})
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self.kind.__struct_fields__:
             raise AttributeError(f"{type(self).__name__} has no field {name}")
@@ -141,6 +154,9 @@ class ChatParams:
     chat_template: str | None
     chat_template_content_format: str
     chat_template_kwargs: dict[str, Any]
+    tool_choice: Any = None
+    """None for a request without tools."""
+    response_format: Any = None
 
 
 class _Chat(_Body):
@@ -158,6 +174,8 @@ class _Chat(_Body):
             getattr(self._body, "chat_template", None) or default_template,
             default_template_content_format,
             {name: value for name, value in others.items() if value is not None},
+            self.tool_choice if self._body.tools else None,
+            getattr(self._body, "response_format", None),
         )
 
     def _effort(self) -> str | None:
@@ -303,6 +321,35 @@ class ResponsesRequest(_Chat):
     def input(self, value: Any) -> None:
         self._input = value
 
+    @property
+    def tool_choice(self) -> Any:
+        """As given, a named tool as an object of the client library `openai`, if it is installed;
+        without a choice `auto` with tools, and `none` without tools."""
+        given = self._body.tool_choice
+        if given in (None, "auto"):
+            return "auto" if self._body.tools else "none"
+        is_named = isinstance(given, Mapping) and given.get("type") == "function"
+        return _made("ToolChoiceFunction", given) if is_named else given
+
+    def to_sampling_params(
+        self, default_max_tokens: int, default_sampling_params: Mapping[str, Any] | None = None
+    ) -> SamplingParams:
+        """What the request asks for, over these defaults. The limit of the reply is at most
+        `default_max_tokens`. Raises RequestError."""
+        body = self._body
+        any_prompt = msgspec.structs.replace(body, instructions="-", tool_choice=None)
+        chat = chat_request(any_prompt, [], [], {})
+        chat.stream = body.stream
+        limits = [default_max_tokens, body.max_output_tokens]
+        max_tokens = min(one for one in limits if one is not None)
+        params = params_of(chat, default_sampling_params or {}, max_tokens)
+        params.extra_args = params.extra_args or {}
+        return params
+
+    def _check(self) -> None:
+        tools, _ = shown_tools(self._body)
+        chat_tool_fields(offered_tools(tools or []), self._body)
+
     def _effort(self) -> str | None:
         return None if self._body.reasoning is None else self._body.reasoning.effort
 
@@ -315,13 +362,20 @@ def _item(given: Any) -> Any:
     is_message = given.get("role") == "assistant" and isinstance(given.get("content"), list)
     if not is_call and not is_message:
         return given
+    if is_call:
+        return _made("ResponseFunctionToolCall", given)
+    made_up = {"type": "message", "id": f"msg_{secrets.token_hex(8)}", "status": "completed"}
+    parts = [
+        {"annotations": [], **part} if isinstance(part, Mapping) else part
+        for part in given["content"]
+    ]
+    made = _made("ResponseOutputMessage", {**made_up, **given, "content": parts})
+    return given if isinstance(made, Mapping) else made
+
+
+def _made(name: str, fields: Mapping[str, Any]) -> Any:
+    """An object of a class of `openai`; the fields themselves if that is not possible."""
     try:
-        classes = import_module("openai.types.responses")
-        if is_call:
-            return classes.ResponseFunctionToolCall.model_validate(given)
-        parts = [{"annotations": [], **part} for part in given["content"]]
-        made_up = {"type": "message", "id": f"msg_{secrets.token_hex(8)}", "status": "completed"}
-        fields = {**made_up, **given, "content": parts}
-        return classes.ResponseOutputMessage.model_validate(fields)
+        return getattr(import_module("openai.types.responses"), name).model_validate(fields)
     except (ImportError, TypeError, ValueError):
-        return given
+        return fields

@@ -62,18 +62,20 @@ def test_every_shape_reads_back() -> None:
     )  # fmt: skip
     assert parse("--is-on").is_on is True
     assert parse("--token", "hf_abc").token == "hf_abc"
+    assert parse("--token", "--is-on").token is True
+    assert parse("--token", "None").token is None
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
     [("12", 12), ("1k", 1000), ("1K", 1024), ("1.5k", 1500), ("2m", 2_000_000), ("1_000", 1000),
-     ("-1", -1), ("1G", 2**30)],
+     ("-1", -1), ("1G", 2**30), ("10.2123451234567k", 10212), ("2.0K", 2048)],
 )  # fmt: skip
 def test_counts_as_people_write_them(text: str, count: int) -> None:
     assert parse_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "k", "1.5", "1q", "0x10", "one", "1.0001k", "nan", "inf"])
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1q", "0x10", "one", "1.0001K", "nan", "inf"])
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse_count(text)

@@ -36,6 +36,16 @@ class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
     function: FunctionDefinition
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """For programs that use the class as a type of pydantic, as they can use vLLM's."""
+        del source, handler
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            lambda given: msgspec.convert(given, cls)
+        )
+
 
 class ToolFields(GenerationFields, kw_only=True):
     """The fields of a chat that describe its tools."""

@@ -156,7 +156,7 @@ def _chat_choice(
         if choice not in (None, "none", "auto", "required"):
             raise _wrong_choice(f"got {quoted(choice)}")
         if choice == "required" and not offered:
-            raise _wrong_choice("there are no `tools`, so that none can be required")
+            raise _wrong_choice("Tool choice 'required' must be specified with 'tools' parameter")
         return choice if offered else None
     kind = choice.get("type")
     if kind in ("function", "custom"):
@@ -190,7 +190,10 @@ def _name_of(named: object, offered: Offered) -> str:
         same = [flat for flat, each in offered.items() if each.name == name]
         if len(same) == 1:
             return same[0]
-    raise _wrong_choice(f"no tool has the name {quoted(name)}")
+    raise _wrong_choice(
+        "Tool choice 'function' not found in 'tools' parameter: no tool has the name "
+        f"{quoted(name)}"
+    )
 
 
 def _each(tools: Iterable[ToolParam], namespace: str | None) -> Iterator[OfferedTool]:

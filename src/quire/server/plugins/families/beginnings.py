@@ -36,6 +36,23 @@ class FamilyRules:
     is_always_over: bool = False
     """Whether all tokens do: the class only finds boundaries, and another class parses the
     reply."""
+    has_no_content: Callable[[str], bool] | None = None
+    """Whether a whole reply's reasoning becomes its content, by the text after the reasoning, where
+    the request asks for content. None: it never does."""
+
+    def moves_reasoning(self, request: Any, after: str) -> bool:
+        """Whether a whole reply's reasoning becomes its content. `after`: the text after it."""
+        return (
+            self.has_no_content is not None
+            and _asks_for_content(getattr(request, "chat_template_kwargs", None) or {})
+            and self.has_no_content(after)
+        )
+
+
+def _asks_for_content(variables: Variables) -> bool:
+    return (
+        variables.get("enable_thinking") is False or variables.get("force_nonempty_content") is True
+    )
 
 
 def _plain(variables: Variables, is_implied: bool) -> Beginning:
@@ -78,9 +95,11 @@ RULES: dict[str, FamilyRules] = {
     "deepseek_v3": FamilyRules(_off_unless_on, has_empty=True),
     "gemma4": FamilyRules(_plain, is_over_without=True),
     "holo2": FamilyRules(_on_unless_off, has_empty=True),
+    "granite_thinking_parser": FamilyRules(_on_unless_off, has_no_content=lambda after: not after),
     "hy_v3": FamilyRules(_by_effort, has_empty=True),
     "hy_v4": FamilyRules(_by_effort_or_high),
     "minimax_m3": FamilyRules(_by_mode),
+    "nemotron_v3": FamilyRules(_on_unless_off, has_no_content=lambda after: not after.strip()),
     "poolside_v1": FamilyRules(_off_unless_on, has_empty=True),
     "openai_gptoss": FamilyRules(_plain, is_always_over=True),
     "step3": FamilyRules(_plain, has_empty=True),
@@ -90,12 +109,10 @@ RULES: dict[str, FamilyRules] = {
             "deepseek_v41",
             "glm45",
             "glm47",
-            "granite_thinking_parser",
             "kimi_k2",
             "ling3",
             "mimo",
             "minicpmv",
-            "nemotron_v3",
             "plamo3",
             "qwen3",
             "seed_oss",
