@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from quire.errors import ConfigError
 
 _LORA = "LoRA adapters"
-_POOLING = "pooling models (embeddings, classification, scoring)"
 _TRANSFER = "connection to a trainer"
 _NEW_WEIGHTS = (
     "load new weights from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
@@ -73,17 +72,12 @@ class UnsupportedTransfers:
 class UnsupportedLLMMethods(UnsupportedTransfers):
     """Methods that `LLM` lacks."""
 
-    encode = _Refused(_POOLING)
-    embed = _Refused(_POOLING)
-    classify = _Refused(_POOLING)
-    score = _Refused(_POOLING)
-    reward = _Refused(_POOLING)
+    reward = _Refused("LLM.reward, which vLLM has removed too: use LLM.encode")
 
 
 class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
     """Methods that `AsyncLLM` lacks."""
 
-    encode = _Refused(_POOLING)
     scale_elastic_ep = _Refused(_SCALING)
     handle_fault = _Refused(_SCALING)
     get_status = _Refused(_SCALING)

@@ -18,7 +18,7 @@ def some_tokens(program: Program, num_tokens: int) -> Program:
     that is the head too is read as a whole. Of a `Module` nothing is known: all of them."""
     if program.module is not None:
         return program
-    head = program.logits.weight.name
+    head = program.head_name
 
     def shrunk(op: Op) -> Op:
         if isinstance(op, Experts):

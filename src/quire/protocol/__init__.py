@@ -6,6 +6,7 @@ from quire.protocol.messages import (
     EngineCoreRequest,
     FinishReason,
     KVStoreStats,
+    PooledRows,
     PromptChunkLogprobs,
     ScheduledRequest,
     SchedulePlan,
@@ -16,6 +17,6 @@ from quire.protocol.messages import (
 
 __all__ = [
     "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "KVStoreStats",
-    "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats", "StepResult",
-    "TokenLogprobs",
+    "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats",
+    "StepResult", "TokenLogprobs",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from quire.params import SamplingParams
+from quire.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
@@ -30,7 +31,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_reply_tokens: int = 0
     """The last tokens of the prompt that a reply began with: a beam's. A grammar takes them in."""
     sampling_params: SamplingParams
-    """`max_tokens` is a number here and `seed` is set."""
+    """`max_tokens` is a number here and `seed` is set. Neutral ones if the request pools."""
+    pooling_params: PoolingParams | None = None
+    """None: the request generates. Otherwise it ends with its first result."""
     arrival_time: float
     """Seconds since the epoch."""
     stop_token_ids: list[int] = []
@@ -60,6 +63,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All tokens so far: the prompt, then what was generated before a preemption."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
+    pooling_params: PoolingParams | None = None
+    """Both as in `EngineCoreRequest`."""
     block_ids: list[list[int]]
     """A block table for each group of layers."""
     first_entries: list[int]
@@ -124,6 +129,15 @@ class PromptChunkLogprobs(msgspec.Struct, array_like=True):
     positions: list[TokenLogprobs]
 
 
+class PooledRows(msgspec.Struct, array_like=True):
+    """The result of a pooling request: a row, or a row for each of its tokens."""
+
+    data: bytes
+    """float32, little-endian, row after row."""
+    width: int
+    by_token: bool = False
+
+
 class StepResult(msgspec.Struct, kw_only=True):
     """What a step produced, parallel to the plan's `request_ids`."""
 
@@ -134,6 +148,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """For the requests that asked, one entry per sampled token."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
     """For the requests that asked, of the prompt tokens that the step's tokens predict."""
+    pooled: dict[str, PooledRows] = {}
+    """The results of pooling requests whose last token the step computed."""
     failures: dict[str, str] = {}
     """Requests that cannot go on, and why: nothing else here is theirs."""
     unmet: list[str] = []
@@ -148,6 +164,7 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: PromptChunkLogprobs | None = None
     """Come piece by piece before the first token; a preemption may repeat some, unchanged."""
+    pooled: PooledRows | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token that ended it, or `repetition_detected`; None for EOS and all other ends."""
