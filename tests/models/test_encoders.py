@@ -14,7 +14,7 @@ import transformers
 from numpy.typing import NDArray
 
 from quire import LLM
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 
 Floats = NDArray[np.float32]
 

@@ -98,8 +98,8 @@ class PoolerConfig:
             allowed = _TYPES[name]
             if value is not None and value not in allowed:
                 raise _error(name, value, f"one of {', '.join(allowed)}")
-        for name, allowed in _NOT_YET.items():
-            if getattr(self, name) not in allowed:
+        for name, neutral in _NOT_YET.items():
+            if getattr(self, name) not in neutral:
                 raise _error(name, getattr(self, name), "left out: it is not implemented")
         if self.logit_sigma == 0:
             raise _error("logit_sigma", 0, "a number other than 0")
@@ -119,7 +119,7 @@ class PoolerConfig:
                 f"{quoted(given)}"
             )
         known = {one.name for one in fields(cls)}
-        values = {_OLD_NAMES.get(name, name): value for name, value in given.items()}
+        values = {_OLD_NAMES.get(str(name), str(name)): one for name, one in given.items()}
         for name in values:
             if name not in known:
                 raise ConfigError(

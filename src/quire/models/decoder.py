@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from quire.errors import UnsupportedModelError
 from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.experts import mixture
@@ -50,7 +51,7 @@ def decoder_family(
     return ModelFamily(
         name=name,
         architectures=architectures,
-        build=lambda reader: build_decoder(read(reader)[1]),
+        build=lambda reader: build_decoder(_causal(*read(reader))),
         facts=facts,
         names=names,
         models=models,
@@ -58,11 +59,26 @@ def decoder_family(
     )
 
 
+def _sees_later(reader: ConfigReader) -> bool:
+    key = "use_bidirectional_attention"
+    of_images = reader.text(key) is not None  # "vision": in images alone
+    return reader.is_false("is_causal") or (not of_images and reader.flag(key, False))
+
+
+def _causal(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
+    """The spec of a model that generates."""
+    if _sees_later(reader):
+        raise UnsupportedModelError(
+            f"{reader.where}: use_bidirectional_attention is not supported for generation; use "
+            "runner='pooling' for vectors"
+        )
+    return spec
+
+
 def both_ways(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
     """The spec, whose tokens see later ones too if config.json says so. A window then reaches as
     far in each direction, and is half as wide."""
-    is_causal = reader.flag("is_causal", True)
-    if is_causal and not reader.flag("use_bidirectional_attention", False):
+    if not _sees_later(reader):
         return spec
     windows = tuple(size and size // 2 + 1 for size in spec.attention.windows)
     return replace(spec, attention=replace(spec.attention, is_causal=False, windows=windows))

@@ -25,7 +25,7 @@ _BUILT_IN = {
     "GteModel": "quire.models.families.encoders.rotary:GTE",
     "JinaEmbeddingsV3Model": "quire.models.families.encoders.rotary:JINA_V3",
     "ModernBertModel": "quire.models.families.encoders.rotary:MODERNBERT",
-    "NewModel": "quire.models.families.encoders.rotary:GTE_NEW",
+    "NewModel": "quire.models.families.encoders.rotary:GTE",
     "NomicBertModel": "quire.models.families.encoders.rotary:NOMIC",
     "DistilBertModel": "quire.models.families.encoders.bert:DISTILBERT",
     "MPNetModel": "quire.models.families.encoders.bert:MPNET",
@@ -109,6 +109,9 @@ _POOLING_CLASSES = re.compile(
 )
 """Endings of classes that are a base model, perhaps with a head that is not a language model's."""
 
+_OTHER_NAMES = {"Gemma3TextModel": "Gemma3ForCausalLM"}
+"""Base models whose language models have names of another form."""
+
 _TEXT_MODELS = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
@@ -161,7 +164,8 @@ class _ModelRegistry:
         """Return the architecture's name in the table, where a base model, with a language model's
         head or another, has one name: `LlamaForCausalLM`, `BertModel`. None: it is unknown."""
         stem = _POOLING_CLASSES.sub("", architecture)
-        names = (architecture, f"{stem}ForCausalLM", f"{stem}Model")
+        other = _OTHER_NAMES.get(architecture, "")
+        names = (architecture, other, f"{stem}ForCausalLM", f"{stem}Model")
         return next((name for name in names if name in self._rows), None)
 
     def resolve(self, architectures: Sequence[str]) -> ModelFamily:

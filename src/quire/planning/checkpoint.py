@@ -21,7 +21,7 @@ from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, ModelFacts, as_asked
 from quire.models.transformers.choice import with_model_impl
-from quire.planning.pooling import with_pooling
+from quire.planning.pooling.choice import with_pooling
 from quire.planning.stored_matrices import as_stored
 from quire.program import Program
 from quire.weights import PACKED_NAME, PackedHeader, weight_files

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from quire.params import SamplingParams
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]

@@ -115,7 +115,7 @@ def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens
 
 
 def _of_words(directory: Path, config: Mapping[str, Any], special: SpecialTokens) -> RustTokenizer:
-    from quire.tokenizer.formats.wordpiece import ROLES, build_wordpiece
+    from quire.tokenizer.formats.bert.wordpiece import ROLES, build_wordpiece
 
     backend = build_wordpiece(directory / VOCAB, config, special.roles, MAX_TOKENIZER_BYTES)
     found = {role: token for role, token in ROLES.items() if backend.token_to_id(token) is not None}

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from quire.backends.base import StepBatch
 from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
-from quire.pooling_params import PoolingParams
 from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.protocol.pooling_params import PoolingParams
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import Drafts, Rows, SamplingRows
 

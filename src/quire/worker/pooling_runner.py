@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from quire.backends.base import CompiledModel, StepBatch
 from quire.config.pooling import PoolingConfig
 from quire.errors import BackendError
-from quire.pooling_params import PoolingParams
 from quire.protocol import PooledRows, SchedulePlan, StepResult
+from quire.protocol.pooling_params import PoolingParams
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
 

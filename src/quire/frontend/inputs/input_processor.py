@@ -32,8 +32,8 @@ from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
 from quire.params import RequestOutputKind, SamplingParams
-from quire.pooling_params import PoolingParams, prompt_of
 from quire.protocol import EngineCoreRequest
+from quire.protocol.pooling_params import PoolingParams, prompt_of
 from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trials.trial import GrammarTrial

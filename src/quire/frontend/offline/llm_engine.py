@@ -32,7 +32,7 @@ from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.system.deferred_signals import deferred_signals
 from quire.tokenizer.for_model import load_tokenizer
 

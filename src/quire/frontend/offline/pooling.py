@@ -23,7 +23,7 @@ from quire.outputs import (
     PoolingRequestOutput,
     ScoringRequestOutput,
 )
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.system.deferred_signals import deliver_signals, with_signals_deferred
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.pooling_params import PoolingParams
 from quire.protocol import EngineCoreOutputs
+from quire.protocol.pooling_params import PoolingParams
 from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:

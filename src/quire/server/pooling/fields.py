@@ -10,7 +10,7 @@ from msgspec import Meta
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.frontend.inputs.tokenization import Tokenization, Truncation
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.server.generation.request_fields import CacheSalt, Count, Int64, RequestIdText, TokenId
 from quire.server.served_model import ServedModel
 

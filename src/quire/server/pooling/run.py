@@ -16,7 +16,7 @@ from quire.frontend.inputs.tasks import cannot_pool, wrong_task
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import until_gone
 from quire.server.generation.prompts import PreparedPrompt

@@ -16,7 +16,7 @@ from quire.models.config_reader import (
     MAX_VOCAB,
     ConfigReader,
 )
-from quire.models.encoder import (
+from quire.models.pooling.encoder import (
     EncoderNames,
     EncoderSpec,
     RelativeBiases,
@@ -160,7 +160,7 @@ _OLD_NAMES = (r".*\.embeddings\.token_type_ids",)
 
 BERT = encoder_family(
     "bert",
-    ("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
+    ("BertModel",),
     _bert,
     models="BERT, MiniLM, BGE v1.5, E5, GTE v1, mxbai-embed, Snowflake Arctic Embed",
     classifier=_bert_classifier,
@@ -168,7 +168,7 @@ BERT = encoder_family(
 )
 ROBERTA = encoder_family(
     "roberta",
-    ("RobertaModel", "XLMRobertaModel", "CamembertModel", "XLMRobertaForSequenceClassification"),
+    ("RobertaModel", "XLMRobertaModel", "CamembertModel"),
     _roberta,
     models="RoBERTa, XLM-R, BGE-M3, multilingual E5, BGE rerankers, Arctic Embed L v2",
     defaults={"layer_norm_eps": 1e-12},
@@ -177,7 +177,7 @@ ROBERTA = encoder_family(
 )
 DISTILBERT = encoder_family(
     "distilbert",
-    ("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
+    ("DistilBertModel",),
     _distilbert,
     models="DistilBERT, msmarco-distilbert, SST-2",
     keys={
@@ -191,7 +191,7 @@ DISTILBERT = encoder_family(
 )
 MPNET = encoder_family(
     "mpnet",
-    ("MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"),
+    ("MPNetModel",),
     _mpnet,
     models="MPNet, all-mpnet-base-v2, multi-qa-mpnet",
     classifier=_roberta_classifier,

@@ -8,8 +8,8 @@ from quire.config.pooling import PoolingType
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
 from quire.models.families.encoders.bert import read_encoder
+from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
 from quire.models.pooling.head import PoolingHead
 from quire.models.reading import read_spec
 from quire.models.rope import rotary
@@ -18,19 +18,18 @@ from quire.program import Builder, Rotary, Value
 
 _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
 
-_SPLIT = EncoderNames(
-    layers="layers",
-    q="self_attn.q_proj",
-    k="self_attn.k_proj",
-    v="self_attn.v_proj",
-    out="self_attn.o_proj",
-    attention_norm="post_attention_layernorm",
-    gate="mlp.gate_proj",
-    up="mlp.up_proj",
-    down="mlp.down_proj",
-    mlp_norm="post_mlp_layernorm",
+_FLASH = EncoderNames(
+    embed_norm="emb_ln",
+    layers="encoder.layers",
+    qkv="attn.Wqkv",
+    out="attn.out_proj",
+    attention_norm="norm1",
+    up="mlp.fc11",
+    gate="mlp.fc12",
+    down="mlp.fc2",
+    mlp_norm="norm2",
 )
-"""The names of transformers' own classes."""
+"""The names of BERT in the flash-attention package, which Nomic and Jina have kept."""
 
 
 def _modernbert(reader: ConfigReader) -> EncoderSpec:
@@ -107,28 +106,10 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
-    """The published checkpoints have GPT-2's keys and names of their own."""
-    spec = replace(
-        _rotated(reader, read_encoder(reader, "nomic_bert", "nomic_bert.")),
-        position_rows=0,
-        biases=Biases(False, False, False, False),
-        names=replace(_SPLIT, root="nomic_bert."),
-    )
-    if not reader.has("n_embd"):
-        return spec
-    names = EncoderNames(
-        root="bert.",
-        embed_norm="emb_ln",
-        layers="encoder.layers",
-        qkv="attn.Wqkv",
-        out="attn.out_proj",
-        attention_norm="norm1",
-        gate="mlp.fc12",
-        up="mlp.fc11",
-        down="mlp.fc2",
-        mlp_norm="norm2",
-    )
-    return replace(spec, names=names, activation="silu")
+    """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
+    spec = _rotated(reader, read_encoder(reader, "nomic_bert", "bert."))
+    biases = Biases(qkv=False, out=False, up=False, down=False)
+    return replace(spec, position_rows=0, biases=biases, names=replace(_FLASH, root="bert."))
 
 
 def _rotated(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
@@ -137,18 +118,6 @@ def _rotated(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
 
 
 def _gte(reader: ConfigReader) -> EncoderSpec:
-    spec = _rotated(reader, read_encoder(reader, "gte", "gte."))
-    return replace(
-        spec,
-        position_rows=0,
-        num_types=reader.count("type_vocab_size", 64, default=1),
-        biases=Biases(up=False),
-        names=replace(_SPLIT, root="gte."),
-    )
-
-
-def _gte_new(reader: ConfigReader) -> EncoderSpec:
-    """GTE as Alibaba publishes it, for code in the checkpoint."""
     names = EncoderNames(
         root="new.",
         qkv="attention.qkv_proj",
@@ -159,11 +128,20 @@ def _gte_new(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
-    return replace(_gte(reader), names=names, gate_first=False)
+    return replace(
+        _rotated(reader, read_encoder(reader, "gte", names.root)),
+        position_rows=0,
+        num_types=reader.count("type_vocab_size", 64, default=1),
+        biases=Biases(up=False),
+        names=names,
+        gate_first=False,
+    )
 
 
 def _jina_v3(reader: ConfigReader) -> EncoderSpec:
-    names = replace(_SPLIT, root="jina_embeddings_v3.", gate="", up="mlp.fc1", down="mlp.fc2")
+    names = replace(
+        _FLASH, root="roberta.", qkv="mixer.Wqkv", out="mixer.out_proj", up="mlp.fc1", gate=""
+    )
     spec = _rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root))
     return replace(spec, position_rows=0, names=names)
 
@@ -175,7 +153,7 @@ def _eurobert(reader: ConfigReader) -> DecoderSpec:
 
 MODERNBERT = encoder_family(
     "modernbert",
-    ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
+    ("ModernBertModel",),
     _modernbert,
     models="ModernBERT, GTE-ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2",
     keys={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
@@ -203,33 +181,28 @@ NOMIC = encoder_family(
         "rope_theta": "rotary_emb_base",
     },
     defaults={"hidden_act": "silu", "rope_theta": 1000.0},
-    other_prefixes=("nomic_bert.", "bert."),
+    other_prefixes=("nomic_bert.",),
 )
 GTE = encoder_family(
     "gte",
-    ("GteModel",),
+    ("NewModel", "GteModel"),
     _gte,
-    models="GTE multilingual and v1.5, as transformers has it",
+    models="GTE multilingual and v1.5, Snowflake Arctic Embed M v2",
     defaults={"rope_theta": 160_000.0},
-)
-GTE_NEW = encoder_family(
-    "gte_new",
-    ("NewModel",),
-    _gte_new,
-    models="GTE multilingual, v1.5, Arctic Embed M v2",
-    defaults={"rope_theta": 160_000.0},
+    other_prefixes=("gte.",),
 )
 JINA_V3 = encoder_family(
     "jina_embeddings_v3",
     ("JinaEmbeddingsV3Model",),
     _jina_v3,
-    models="Jina Embeddings 3, as transformers has it",
+    models="Jina Embeddings 3 without adapters",
     defaults={"layer_norm_eps": 1e-5, "type_vocab_size": 1, "rope_theta": 20_000.0},
+    other_prefixes=("jina_embeddings_v3.",),
 )
 EUROBERT = replace(
     decoder_family(
         "eurobert",
-        ("EuroBertModel", "EuroBertForMaskedLM"),
+        ("EuroBertModel",),
         _eurobert,
         models="EuroBERT",
         defaults={"rms_norm_eps": 1e-5},

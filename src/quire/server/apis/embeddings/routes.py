@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.pooling_params import PoolingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.embeddings.schema import (
     ClassifyItem,
     ClassifyRequest,

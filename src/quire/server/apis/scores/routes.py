@@ -52,8 +52,10 @@ async def score(http: Request) -> Response:
 
 
 async def rerank(http: Request) -> Response:
-    """The documents in the order of their scores, in vLLM's and Jina's form; in TEI's, if they are
-    `texts`."""
+    """The documents in the order of their scores, in vLLM's and Jina's form.
+
+    Documents in `texts` are answered in TEI's form.
+    """
     request = await read_body(http, RerankRequest)
     if request.texts is not None:
         return await _tei_rerank(http, request)

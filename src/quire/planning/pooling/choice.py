@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from quire.config.engine_args import EngineArgs
 from quire.config.pooling import PoolerConfig, PoolingConfig, PoolingTask
-from quire.errors import CheckpointError, ConfigError, UnsupportedModelError, quoted
+from quire.errors import ConfigError, UnsupportedModelError, quoted
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.head import PoolingHead, marked
@@ -28,6 +28,7 @@ from quire.models.pooling.reading import (
 )
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
+from quire.planning.pooling.token_rows import token_rows
 
 _OLD_TASKS: Mapping[str, tuple[str, str]] = {
     "auto": ("auto", "auto"),
@@ -77,7 +78,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
         or (sentence.pooling_type if task == "embed" else None)
         or default_pooling(family, task, reader)
     )
-    rows = _token_rows(hf_config, path) if task == "classify" else ()
+    rows = token_rows(hf_config, path) if task == "classify" else ()
     is_classes = task in ("classify", "token_classify")
     if is_classes and not rows and not CLASSIFIES.search(name):
         raise ConfigError(
@@ -150,27 +151,6 @@ def _pools(runner: str, convert: str, name: str, family: ModelFamily, is_sentenc
     if convert in ("embed", "classify") or family.is_encoder or is_sentence:
         return True
     return ModelRegistry.row_name(name) != name
-
-
-def _token_rows(hf_config: Mapping[str, Any], path: Path) -> tuple[int, ...]:
-    """The ids of the tokens whose logits are a reranker's scores."""
-    texts = hf_config.get("classifier_from_token")
-    if texts is None:
-        return ()
-    if not isinstance(texts, list) or len(texts) not in (1, 2):
-        raise CheckpointError(
-            f"config.json: classifier_from_token is {quoted(texts)}; it must be one token or two, "
-            'for example ["no", "yes"]'
-        )
-    from quire.tokenizer import Tokenizer  # for this kind of model alone
-
-    backend = Tokenizer.from_directory(path).backend
-    ids = [backend.token_to_id(str(text)) for text in texts]
-    if None in ids:
-        raise CheckpointError(
-            f"config.json: classifier_from_token {quoted(texts)}: the tokenizer has no such token"
-        )
-    return tuple(ids)
 
 
 def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...] | None:
