@@ -31,7 +31,7 @@ from quire.frontend.offline.pooling import PoolingMethods
 from quire.frontend.offline.progress_bar import Progress, ProgressBar, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.offline.turn_lock import TurnLock
-from quire.frontend.unsupported import UnsupportedLLMMethods
+from quire.frontend.unsupported import UnsupportedTransfers
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -48,7 +48,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, or one for each; None: the model's defaults."""
 
 
-class LLM(LLMControl, PoolingMethods, UnsupportedLLMMethods):
+class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: requests of concurrent calls share the steps, and each call returns its

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
@@ -134,7 +135,8 @@ class RequestRecord:
         return self._of([one.snapshot(is_delta=self._is_delta) for one in completions])
 
     def _pooling_output(self, completion: CompletionState) -> PoolingRequestOutput[PoolingOutput]:
-        data, pooled = np.empty(0, np.float32), completion.pooled
+        pooled = completion.pooled
+        data: NDArray[np.float32] = np.empty(0, np.float32)
         if pooled is not None:
             data = np.frombuffer(pooled.data, np.float32)
         elif self.error is None:

@@ -69,12 +69,6 @@ class UnsupportedTransfers:
     get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
 
 
-class UnsupportedLLMMethods(UnsupportedTransfers):
-    """Methods that `LLM` lacks."""
-
-    reward = _Refused("LLM.reward, which vLLM has removed too: use LLM.encode")
-
-
 class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
     """Methods that `AsyncLLM` lacks."""
 

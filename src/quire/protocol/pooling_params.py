@@ -47,8 +47,7 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
                 raise _error(name, getattr(self, name), "must be True, False or None")
         if self.dimensions is not None:
             self.dimensions = as_int("dimensions", self.dimensions)
-            if self.dimensions < 1:
-                raise _error("dimensions", self.dimensions, "must be greater than 0")
+            _check_positive(self.dimensions)
         if self.task in _REMOVED:
             raise RequestError(_REMOVED[str(self.task)], parameter="task", value=self.task)
         if self.task is not None and self.task not in POOLING_TASKS:
@@ -78,6 +77,7 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
             raise _error("token_type_ids", wrong[0], f"must be numbers from 0 to {num_types - 1}")
 
     def _verify_dimensions(self, dimensions: int, pooling: PoolingConfig, model: str) -> None:
+        _check_positive(dimensions)
         if not pooling.task.endswith("embed") or pooling.dimensions is None:
             raise RequestError(
                 f"Model {quoted(model)} does not support Matryoshka embeddings; dimensions must be "
@@ -100,6 +100,11 @@ class PoolingParams(msgspec.Struct, omit_defaults=True):
                 parameter="dimensions",
                 value=dimensions,
             )
+
+
+def _check_positive(dimensions: int) -> None:
+    if dimensions < 1:
+        raise _error("dimensions", dimensions, "must be greater than 0")
 
 
 def prompt_of(params: PoolingParams, pooling: PoolingConfig) -> str:

@@ -6,13 +6,14 @@ vector is shortened and divided by its length, or scores become probabilities. C
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, StepBatch
-from quire.config.pooling import PoolingConfig
+from quire.config.pooling import PoolingActivation, PoolingConfig
 from quire.errors import BackendError
 from quire.protocol import PooledRows, SchedulePlan, StepResult
 from quire.protocol.pooling_params import PoolingParams
@@ -123,7 +124,7 @@ def _sigmoid(row: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[PoolingActivation, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "normalize": _normalize,
     "softmax": _softmax,
     "sigmoid": _sigmoid,

@@ -37,9 +37,13 @@ class PoolingMethods:
     """Base class of `LLM`. All methods keep the prompts' order, and run none if one is invalid."""
 
     llm_engine: LLMEngine
-    model_config: ModelConfig
     request_counter: itertools.count[int]
     _loop: SharedLoop
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The configuration of the model."""
+        return self.llm_engine.model_config
 
     @with_signals_deferred
     def encode(

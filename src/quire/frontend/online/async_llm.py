@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
@@ -208,7 +208,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             priority=priority,
         )
         try:
-            yield await stream.pooled()
+            yield await cast(RequestStream, stream).pooled()
         finally:
             stream.close()
 

@@ -24,9 +24,10 @@ def token_rows(hf_config: Mapping[str, Any], path: Path) -> tuple[int, ...]:
             'for example ["no", "yes"]'
         )
     backend = Tokenizer.from_directory(path).backend
-    ids = [backend.token_to_id(str(text)) for text in texts]
-    if None in ids:
+    found = [backend.token_to_id(str(text)) for text in texts]
+    ids = tuple(one for one in found if one is not None)
+    if len(ids) < len(found):
         raise CheckpointError(
             f"config.json: classifier_from_token {quoted(texts)}: the tokenizer has no such token"
         )
-    return tuple(ids)
+    return ids

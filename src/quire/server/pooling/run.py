@@ -18,10 +18,10 @@ from quire.inputs import PromptType
 from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of
-from quire.server.generation.begin import until_gone
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.run import Generation, deadline_of
 from quire.server.http.auth import TENANT_SALT
+from quire.server.http.presence import until_gone
 from quire.server.pooling.fields import PoolingFields, PoolingUsage
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import check_wanted

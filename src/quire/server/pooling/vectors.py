@@ -34,4 +34,5 @@ def numbers(data: NDArray[np.float32], dtype: EmbedDtype, order: Endianness) -> 
     bits = np.ascontiguousarray(data).view(np.uint32)
     # Round to the nearest, ties to even.
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return rounded.astype(f"{mark}u2").tobytes()
+    found: bytes = rounded.astype(f"{mark}u2").tobytes()
+    return found
