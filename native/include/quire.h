@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 14
+#define QUIRE_ABI_VERSION 15
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -117,10 +117,11 @@ enum quire_activation {
   QUIRE_ACT_RELU = 4,
   QUIRE_ACT_RELU2 = 5,       // relu(x)^2
   QUIRE_ACT_GELU_QUICK = 6,  // x * sigmoid(1.702 x)
-  QUIRE_ACT_SWIGLU_OAI = 7   // of a gate and an up alone: see `Activation` of program/ops.py
+  QUIRE_ACT_SWIGLU_OAI = 7,  // of a gate and an up alone: see `Activation` of program/ops.py
+  QUIRE_ACT_TANH = 8
 };
 
-// How many rows an op works on: all tokens of the step, or only those whose logits are wanted.
+// How many rows an op works on: all tokens of the step, or only those whose results are wanted.
 enum quire_rows { QUIRE_ROWS_TOKENS = 0, QUIRE_ROWS_LOGITS = 1 };
 
 // ---------------------------------------------------------------- values and ops
@@ -140,11 +141,13 @@ typedef struct quire_embed {
   float scale;
 } quire_embed;
 
+// out = x + table[i + offset], i is the token's position, or its type.
 typedef struct quire_positions {
   quire_view x;
   quire_view out;
   int32_t table;
   int32_t offset;
+  int32_t by_type;  // 1: i is the token's type
 } quire_positions;
 
 enum quire_norm_kind { QUIRE_NORM_RMS = 0, QUIRE_NORM_LAYER = 1 };
@@ -208,7 +211,10 @@ typedef struct quire_attention {
   float softcap;            // 0: none
   int32_t window;           // 0: none
   int32_t is_chunked;       // 1: of its window a position sees the chunk that it is in
+  int32_t is_bidirectional; // 1: a position also sees later ones, a window's mirrored
   int32_t alibi;            // vector [num_heads] of slopes, or -1
+  int32_t relative;         // vector [num_heads * (2 reach + 1)]: a bias for each distance of the
+                            // key from the query, -reach to reach, further ones as these; or -1
   int32_t sinks;            // vector [num_heads]: one more score per head, without a value; or -1
   int32_t activation_bits;  // 8: q and the weights may be rounded to bytes over an int8 cache
   int32_t taken_only;       // 1: later ops read only the rows of out that get logits
@@ -292,7 +298,19 @@ typedef struct quire_take_rows {
   quire_view out;
 } quire_take_rows;
 
-// The last op: logits, then sampling. Rows are handled in slabs, so that the logits of a large
+// out[i] = mean of x over the tokens of the request of logits_rows[i]. Sums of 16 tokens, from the
+// first token of the request on, are added in order.
+typedef struct quire_mean {
+  quire_view x;
+  quire_view out;
+} quire_mean;
+
+// A last op: copies rows to the output's `logits`, as wide as x.
+typedef struct quire_vectors {
+  quire_view x;
+} quire_vectors;
+
+// A last op: logits, then sampling. Rows are handled in slabs, so that the logits of a large
 // batch never exist all at once.
 typedef struct quire_logits {
   quire_view x;
@@ -314,7 +332,9 @@ enum quire_op_kind {
   QUIRE_OP_LOGITS = 8,
   QUIRE_OP_ROUTE = 9,
   QUIRE_OP_EXPERTS = 10,
-  QUIRE_NUM_OP_KINDS = 11
+  QUIRE_OP_MEAN = 11,
+  QUIRE_OP_VECTORS = 12,
+  QUIRE_NUM_OP_KINDS = 13
 };
 
 typedef struct quire_op {
@@ -332,6 +352,8 @@ typedef struct quire_op {
     quire_logits logits;
     quire_route route;
     quire_experts experts;
+    quire_mean mean;
+    quire_vectors vectors;
   } u;
 } quire_op;
 
@@ -435,6 +457,7 @@ typedef struct quire_batch {
   const int32_t* block_tables;  // [num_seqs, num_layer_groups, table_width]
   const int32_t* logits_rows;
   const quire_sampling* sampling;  // null: choose nothing
+  const int32_t* token_types;      // null: all are 0
   int32_t num_tokens;
   int32_t num_seqs;
   int32_t table_width;
@@ -443,7 +466,7 @@ typedef struct quire_batch {
 
 typedef struct quire_output {
   int32_t* sampled;              // [L]; unused without sampling
-  float* logits;                 // rows of V, or null
+  float* logits;                 // rows of V, or of vectors; or null
   int32_t* logprob_ids;          // [L, K], or null when none are wanted
   float* logprobs;               // [L, K]
   int32_t* logprob_ranks;        // [L, K]

@@ -14,12 +14,21 @@ _MODULE_OF = {
     "AsyncEngineArgs": "quire.planning.engine_args",
     "AsyncLLMEngine": "quire.frontend.online.async_llm",
     "BeamSearchParams": "quire.beam_search",
+    "ClassificationOutput": "quire.outputs",
+    "ClassificationRequestOutput": "quire.outputs",
     "CompletionOutput": "quire.outputs",
+    "EmbeddingOutput": "quire.outputs",
+    "EmbeddingRequestOutput": "quire.outputs",
     "EngineArgs": "quire.planning.engine_args",
     "LLM": "quire.llm",
     "LLMEngine": "quire.frontend.offline.llm_engine",
     "ModelRegistry": "quire.models.registry",
+    "PoolingOutput": "quire.outputs",
+    "PoolingParams": "quire.protocol.pooling_params",
+    "PoolingRequestOutput": "quire.outputs",
     "RequestOutput": "quire.outputs",
+    "ScoringOutput": "quire.outputs",
+    "ScoringRequestOutput": "quire.outputs",
     "SamplingParams": "quire.params",
     "TextPrompt": "quire.inputs",
     "TokensPrompt": "quire.inputs",
@@ -29,13 +38,22 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "LLM",
     "LLMEngine",
     "ModelRegistry",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "TextPrompt",
     "TokensPrompt",
     "__version__",
@@ -48,9 +66,21 @@ if TYPE_CHECKING:
     from quire.inputs import TextPrompt, TokensPrompt
     from quire.llm import LLM
     from quire.models.registry import ModelRegistry
-    from quire.outputs import CompletionOutput, RequestOutput
+    from quire.outputs import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        CompletionOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        RequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
     from quire.params import SamplingParams
     from quire.planning.engine_args import AsyncEngineArgs, EngineArgs
+    from quire.protocol.pooling_params import PoolingParams
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,8 @@ class _PromptOptions(TypedDict, total=False):
 class _TokensOptions(_PromptOptions, total=False):
     prompt: str
     """The text of the tokens, for outputs."""
+    token_type_ids: list[int]
+    """The segment of each token, for encoders of pairs: 0, or 1 for the second text."""
 
 
 class TextPrompt(_PromptOptions):

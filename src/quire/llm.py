@@ -14,7 +14,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
 from quire.frontend.arguments import located, refuse_arguments
@@ -27,10 +27,11 @@ from quire.frontend.offline.llm_arguments import (
 )
 from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
+from quire.frontend.offline.pooling import PoolingMethods
 from quire.frontend.offline.progress_bar import Progress, ProgressBar, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.offline.turn_lock import TurnLock
-from quire.frontend.unsupported import UnsupportedLLMMethods
+from quire.frontend.unsupported import UnsupportedTransfers
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -47,7 +48,7 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 """One for all prompts, or one for each; None: the model's defaults."""
 
 
-class LLM(LLMControl, UnsupportedLLMMethods):
+class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     """One model in this process; `close`, `with` or dropping the last reference frees the memory.
 
     Threads may share it: requests of concurrent calls share the steps, and each call returns its
@@ -333,7 +334,7 @@ class LLM(LLMControl, UnsupportedLLMMethods):
         """Wait for the outputs. Any exception aborts the unfinished requests."""
         try:
             with ProgressBar(use_tqdm, sum(ticket.num_outputs for ticket in tickets)) as bar:
-                return self._loop.collect(tickets, bar.add)
+                return cast("list[RequestOutput]", self._loop.collect(tickets, bar.add))
         except BaseException:
             self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
             raise

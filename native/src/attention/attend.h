@@ -37,7 +37,7 @@ class Attend {
         dim_(layout_.keys.padded_dim),
         group_(op.num_heads / layout_.num_kv_heads),
         space_(step.model.attention.worker(worker), dim_),
-        rule_{op.scale, op.softcap, step.vector(op.alibi)} {}
+        rule_(rule_of(step, op)) {}
 
   // Part of one item's context for one kv head, and what this worker does next.
   struct Unit {
@@ -91,7 +91,21 @@ class Attend {
     context_ = HeadContext(step_, op_, item, head);
     first_token_ = step_.batch.seq_starts[item.seq];
     first_chunk_ = context_.first / kChunk;
-    last_chunk_ = position(item.num_rows - 1) / kChunk + 1;
+    last_chunk_ = last_seen(position(item.num_rows - 1)) / kChunk + 1;
+  }
+
+  static ScoreRule rule_of(const Step& step, const quire_attention& op) {
+    ScoreRule rule{op.scale, op.softcap, step.vector(op.alibi)};
+    if (op.relative >= 0) {
+      const Vector& biases = step.model.vectors[op.relative];
+      rule.biases = biases.data();
+      rule.reach = static_cast<int64_t>(biases.size()) / op.num_heads / 2;
+    }
+    return rule;
+  }
+
+  int64_t last_seen(int64_t position) const {
+    return last_visible(op_, position, context_.length);
   }
 
   int64_t token(int row) const { return first_token_ + (item_->first_row + row) / group_; }
@@ -140,14 +154,14 @@ class Attend {
   // What the token at a position sees of a chunk.
   Visible visible(int64_t position, int64_t chunk) const {
     const int64_t base = chunk * kChunk;
-    return visible_places(first_visible(op_, position) - base, position - base);
+    return visible_places(first_visible(op_, position) - base, last_seen(position) - base);
   }
 
   // Groups of the chunk that any row of [r0, r1) may see.
   Groups visible_groups(int64_t chunk, int r0, int r1) const {
     const int64_t base = chunk * kChunk;
     const int64_t low = first_visible(op_, position(r0)) - base;
-    const int64_t high = std::min<int64_t>(position(r1 - 1) - base, kChunk - 1);
+    const int64_t high = std::min<int64_t>(last_seen(position(r1 - 1)) - base, kChunk - 1);
     return {static_cast<int>(std::max<int64_t>(low, 0) / kGroup),
             static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
   }

@@ -111,7 +111,13 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
   checks.require(op.is_chunked == 0 || (op.is_chunked == 1 && op.window > 0), "is_chunked");
   checks.require(op.activation_bits == 8 || op.activation_bits == 16, "activation bits");
   checks.require(op.taken_only == 0 || op.taken_only == 1, "taken_only");
+  checks.require(op.is_bidirectional == 0 || (op.is_bidirectional == 1 && op.is_chunked == 0),
+                 "is_bidirectional");
   checks.vector(op.alibi, op.num_heads);
+  const auto& vectors = checks.model().vectors;
+  checks.require(op.relative < static_cast<int32_t>(vectors.size()), "no such biases");
+  checks.require(op.relative < 0 || vectors[op.relative].size() / op.num_heads % 2 == 1,
+                 "biases of another size");
   checks.vector(op.sinks, op.num_heads);
 }
 

@@ -18,6 +18,12 @@ inline int64_t first_visible(const quire_attention& op, int64_t position) {
   return std::max<int64_t>(position - op.window + 1, 0);
 }
 
+// The last position that the token at `position` sees, in a context of `length` tokens.
+inline int64_t last_visible(const quire_attention& op, int64_t position, int64_t length) {
+  if (!op.is_bidirectional) return position;
+  return op.window == 0 ? length - 1 : std::min(position + op.window, length) - 1;
+}
+
 // What one kv head of one request has in the cache of a layer, as far as an item sees it.
 struct HeadContext {
   const KvCache* kv = nullptr;

@@ -32,8 +32,10 @@ struct ScoreRule {
   float scale;
   float softcap;        // 0: none
   const float* slopes;  // per query head, or null
+  const float* biases = nullptr;  // per query head, of distances -reach to reach; or null
+  int64_t reach = 0;
 
-  bool bends() const { return softcap > 0 || slopes != nullptr; }
+  bool bends() const { return softcap > 0 || slopes != nullptr || biases != nullptr; }
   // What a product is multiplied by, or a score that was bent, to be an exponent of 2.
   float factor() const;
 };
@@ -75,12 +77,22 @@ struct WholeChunk {
   static QUIRE_INLINE F32x16 at(const float* values, int i, float) { return load_f32(values + i); }
 };
 
-// What the row at `place` sees of a chunk, if the first that it sees at all is `first`; both are
-// relative to the chunk's first. low > high: nothing.
-inline Visible visible_places(int64_t first, int64_t place) {
+// What a row sees of a chunk, if it sees `first` to `last` of its context; both are relative to the
+// chunk's first. low > high: nothing.
+inline Visible visible_places(int64_t first, int64_t last) {
   const int64_t low = std::max<int64_t>(first, 0);
-  const int64_t high = std::min<int64_t>(place, kChunk - 1);
+  const int64_t high = std::clamp<int64_t>(last, -1, kChunk - 1);
   return {static_cast<int>(std::min<int64_t>(low, kChunk)), static_cast<int>(high)};
+}
+
+// Biases of places i .. i + 15 for the row at `place`.
+inline F32x16 biases_at(const ScoreRule& rule, int head, int64_t place, int i) {
+  const float* of_head = rule.biases + head * (2 * rule.reach + 1) + rule.reach;
+  alignas(64) float found[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    found[lane] = of_head[std::clamp<int64_t>(i + lane - place, -rule.reach, rule.reach)];
+  }
+  return load_f32(found);
 }
 
 // Multiplies the scores of visible places, and of others in the same vectors.
@@ -90,7 +102,7 @@ inline void multiply(const float* factors, Visible seen, float* scores) {
   }
 }
 
-// Soft cap and ALiBi, in place; rare enough to have a pass of their own.
+// Soft cap, ALiBi and relative biases, in place; rare enough to have a pass of their own.
 inline void bend_scores(const ScoreRule& rule, int head, int64_t place, Visible seen,
                         float* scores) {
   for (int i = seen.low / kLanes * kLanes; i <= seen.high; i += kLanes) {
@@ -99,8 +111,9 @@ inline void bend_scores(const ScoreRule& rule, int head, int64_t place, Visible 
     if (rule.slopes) {
       const F32x16 distance =
           gemm::convert<F32x16>(gemm::lane_numbers()) + static_cast<float>(i - place);
-      v = fma(distance, splat(rule.slopes[head]), v);
+      v = fma(-gemm::absolute(distance), splat(rule.slopes[head]), v);
     }
+    if (rule.biases) v = v + biases_at(rule, head, place, i);
     gemm::store(scores + i, v);
   }
 }

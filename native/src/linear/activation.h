@@ -104,6 +104,7 @@ QUIRE_INLINE F32x16 activate(F32x16 x) {
   if constexpr (kind == Activation::kGeluQuick) {
     return x / (1.0f + exp2_of(x * (-1.702f * kLog2E)));
   }
+  if constexpr (kind == Activation::kTanh) return tanh_of(x);
   return x;
 }
 

@@ -198,6 +198,8 @@ void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
       return finish_rows<Activation::kGeluQuick>(args, strip, rows, sums);
     case Activation::kSwigluOai:
       return finish_rows<Activation::kSwigluOai>(args, strip, rows, sums);
+    case Activation::kTanh:
+      return finish_rows<Activation::kTanh>(args, strip, rows, sums);
   }
 }
 

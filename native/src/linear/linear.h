@@ -69,7 +69,8 @@ enum class Activation : int32_t {
   kRelu = QUIRE_ACT_RELU,
   kRelu2 = QUIRE_ACT_RELU2,
   kGeluQuick = QUIRE_ACT_GELU_QUICK,
-  kSwigluOai = QUIRE_ACT_SWIGLU_OAI
+  kSwigluOai = QUIRE_ACT_SWIGLU_OAI,
+  kTanh = QUIRE_ACT_TANH
 };
 
 // A weight [n, k] in the layout of its format. The caller owns `data`, which has

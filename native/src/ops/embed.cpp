@@ -31,11 +31,16 @@ void embed_rows(const Step& step, const quire_embed& op, Span span) {
   }
 }
 
+int64_t index_of(const Step& step, const quire_positions& op, int64_t t) {
+  if (op.by_type == 0) return step.batch.positions[t];
+  return step.batch.token_types ? step.batch.token_types[t] : 0;
+}
+
 void add_positions(const Step& step, const quire_positions& op, Span span) {
   const Table& table = step.model.tables[op.table];
   for (int64_t t = span.first; t < span.last; ++t) {
-    const int64_t position = step.batch.positions[t] + int64_t{op.offset};
-    const uint8_t* row = table.data + position * table.row_bytes();
+    const int64_t index = index_of(step, op, t) + op.offset;
+    const uint8_t* row = table.data + index * table.row_bytes();
     for (int64_t i = 0; i < op.out.dim; i += kLanes) {
       const int64_t n = op.out.dim - i;
       const F32x16 x = load_some(step.row(op.x, t), op.x.dtype, i, n);
@@ -80,7 +85,8 @@ void check_positions(const OpChecks& checks, const quire_op& op) {
   const Table& table = checks.table(positions.table);
   checks.require(positions.x.dim == positions.out.dim && table.width == positions.out.dim,
                  "dims differ");
-  const int64_t last = checks.model().spec.max_model_len + int64_t{positions.offset};
+  const int64_t indices = positions.by_type ? 1 : checks.model().spec.max_model_len;
+  const int64_t last = indices + int64_t{positions.offset};
   checks.require(positions.offset >= 0 && last <= table.rows,
                  "the table is shorter than max_model_len");
 }
@@ -110,6 +116,13 @@ void run_take_rows(const Step& step, const quire_op& op) {
           [&](Span rows) { copy_rows(step, take, rows); });
 }
 
+void reserve_positions(const Model& model, const quire_op& op, OpNeeds& needs) {
+  const quire_positions& positions = op.u.positions;
+  if (positions.by_type == 0) return;
+  const int64_t types = model.tables[positions.table].rows - positions.offset;
+  needs.num_token_types = std::min(needs.num_token_types, types);
+}
+
 void look_at_embed(FiniteWatch& watch, const quire_op& op) {
   watch.look_at_rows(op.u.embed.out, op.rows);
 }
@@ -125,7 +138,7 @@ void reserve_embed(const Model& model, const quire_op& op, OpNeeds& needs) {
 const OpRegistration kEmbed({QUIRE_OP_EMBED, "embed", check_embed, run_embed, look_at_embed,
                              reserve_embed});
 const OpRegistration kPositions({QUIRE_OP_POSITIONS, "positions", check_positions, run_positions,
-                                 look_at_positions});
+                                 look_at_positions, reserve_positions});
 // The op that computed the taken rows has checked them already.
 const OpRegistration kTakeRows({QUIRE_OP_TAKE_ROWS, "take_rows", check_take_rows, run_take_rows});
 

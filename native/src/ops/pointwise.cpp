@@ -193,6 +193,8 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
       return activated<Activation::kGeluQuick>(step, op, span);
     case Activation::kSwigluOai:
       return activated<Activation::kSwigluOai>(step, op, span);
+    case Activation::kTanh:
+      return activated<Activation::kTanh>(step, op, span);
     case Activation::kNone:
       return activated<Activation::kNone>(step, op, span);
   }
@@ -206,7 +208,7 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
                       kind == QUIRE_POINTWISE_MATCH_RMS;
   checks.require(kind >= QUIRE_POINTWISE_ADD && kind <= QUIRE_POINTWISE_MATCH_RMS, "kind");
   checks.require(
-      pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_SWIGLU_OAI,
+      pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_TANH,
       "activation");
   checks.view(pointwise.a);
   checks.view(pointwise.out);

@@ -40,7 +40,7 @@ const OpKind* checked_kind(const Model& model, const quire_op& op, bool last) {
   require(op.rows == QUIRE_ROWS_TOKENS || op.rows == QUIRE_ROWS_LOGITS, "op: unknown rows");
   const OpKind* kind = find_op_kind(op.kind);
   require((kind != nullptr && kind->is_last) == last,
-          "ops: logits must be the last op, and only it");
+          "ops: logits or vectors must be the last op, and only it");
   require(kind != nullptr, "op: unknown kind");
   kind->check(OpChecks(model, kind->name, op.rows), op);
   return kind;
@@ -83,6 +83,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   model.op_seconds.assign(num_ops, 0.0);
   model.num_query_heads = needs.num_query_heads;
   model.num_token_ids = needs.num_token_ids;
+  model.num_token_types = needs.num_token_types;
   model.linear_scratch = std::make_unique<Reservation>(needs.scratch_bytes);
   model.logits = std::make_unique<Reservation>(needs.logits_bytes);
 }

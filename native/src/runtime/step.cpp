@@ -95,6 +95,9 @@ void check_batch(const Model& model, const quire_batch& batch, const quire_outpu
           "seq_starts do not divide the tokens");
   for (int32_t seq = 0; seq < batch.num_seqs; ++seq) check_seq(model, batch, seq);
   check_range("token id", batch.token_ids, batch.num_tokens, model.num_token_ids);
+  if (batch.token_types) {
+    check_range("token type", batch.token_types, batch.num_tokens, model.num_token_types);
+  }
   check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
   if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
 }

@@ -5,7 +5,8 @@ one step at a time on flat arrays. Called by `worker/`; knows nothing of request
 schedulers or tokenizers.
 
 Legend: T tokens in the step, R requests (rows), G groups of layers, B entries of a block
-table, L rows that need logits, V vocabulary, S block size. Arrays are C-contiguous NumPy.
+table, L rows whose results are wanted (logits, or vectors of D numbers), V vocabulary, S block
+size. Arrays are C-contiguous NumPy.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class StepBatch:
     block_tables[r, g, p // S], place p % S. Where g has a window, entries that lie wholly before
     the window of the request's first token of the step are not read, whatever they hold."""
     logits_rows: NDArray[np.int32]
-    """[L]; the tokens, as indices into T, whose logits are wanted; ascending."""
+    """[L]; the tokens, as indices into T, whose results are wanted; ascending."""
     sampling: SamplingColumns | None
     """None: choose nothing (StepOutput.sampled is empty)."""
     want_logits: bool = False
@@ -100,6 +101,9 @@ class StepBatch:
     logits_places: NDArray[np.int32] | None = None
     """[L]; with `want_logits`, which row of `StepOutput.logits` each goes to, from 0 up and each
     once; -1: it is not copied. None: its own."""
+
+    token_types: NDArray[np.int32] | None = None
+    """[T]; None: all are 0."""
 
     @property
     def num_logits_out(self) -> int:
@@ -121,6 +125,8 @@ class StepOutput:
     get no token and no log-probabilities. None: not checked, because no token was to be sampled."""
     no_choice: NDArray[np.bool_] | None = None
     """[L]; rows whose tokens are all forbidden; treated like `not_finite`."""
+    vectors: NDArray[np.float32] | None = None
+    """[L, D]; the results of a program that ends in `Vectors`. No tokens are sampled then."""
 
 
 @dataclass(frozen=True, slots=True)

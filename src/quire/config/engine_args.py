@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quire.config.names import checked_arguments, default_of
+from quire.config.pooling import PoolerConfig
 from quire.config.records import LogprobsMode
 from quire.redaction import shown
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
 LoadFormat = Literal["auto", "hf", "safetensors", "pt", "gguf", "dummy"]
 ModelImpl = Literal["auto", "vllm", "transformers"]
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "none", "embed", "classify"]
 LogLevel = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 
 
@@ -58,8 +61,20 @@ class EngineArgs:
     model_impl: ModelImpl = "auto"
     """Who computes the model: `vllm` the families here, `transformers` the modules of transformers,
     slowly (needs `quire[transformers]`); `auto` these where no family has the architecture."""
+    runner: Runner = "auto"
+    """What the model does: `generate` text, or `pooling`: vectors and classes of texts; `auto`: as
+    its class and its files say."""
+    convert: Convert = "auto"
+    """How a language model becomes a pooling model: `embed` or `classify`; `none` and `auto`: as it
+    is."""
+    task: str | None = None
+    """An older name of runner and convert: `generate`, `embed`, `classify`, `score`, `reward`."""
+    pooler_config: dict[str, Any] | PoolerConfig | None = None
+    """How states become vectors, instead of what the checkpoint says: {"pooling_type": "MEAN"},
+    also task, use_activation, dimensions, logit_mean and logit_sigma, as vLLM has them."""
     dtype: DtypeChoice = "auto"
-    """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses. `float16` and
+    """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses, and float32
+    for a pooling model whose checkpoint is float32. `float16` and
     `half` are computed in bfloat16, which has the same size and a wider range, but 8 bits of
     precision instead of 11; float32 keeps them all."""
     quantization: str | None = None

@@ -220,12 +220,18 @@ class KVLayout:
     def max_concurrency(
         self, num_blocks: int, num_tokens: int, max_chunk: int, block_size: int
     ) -> float:
-        """Requests of `num_tokens` that can generate at once, while one more prompt is computed."""
+        """Requests of `num_tokens` that can generate at once, while one more prompt is computed; 0
+        if nothing is kept."""
+        if not self.groups:
+            return 0.0
         kept = self.most_blocks(num_tokens, 1, block_size)
         return (num_blocks - self._for_a_prompt(num_tokens, max_chunk, block_size)) / kept
 
     def tokens_held(self, num_blocks: int, num_tokens: int, max_chunk: int, block_size: int) -> int:
-        """Tokens of requests of `num_tokens` that so many blocks have room for, in whole blocks."""
+        """Tokens of requests of `num_tokens` that so many blocks have room for, in whole blocks; 0
+        if nothing is kept."""
+        if not self.groups:
+            return 0
         kept = self.most_blocks(num_tokens, 1, block_size)
         free = num_blocks - self._for_a_prompt(num_tokens, max_chunk, block_size)
         return free * -(-num_tokens // block_size) // kept * block_size

@@ -91,6 +91,9 @@ def num_kv_blocks(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableM
     Raises DoesNotFitError where the weights, the blocks that the user asks for, or one request
     of `max_model_len` do not fit.
     """
+    if not needs.kv_layout.groups:
+        kv_budget_bytes(needs, choice, memory)
+        return 1  # nothing is kept from step to step, and a pool has at least one block
     if choice.num_blocks is not None:
         num_blocks = _checked_blocks(choice.num_blocks, needs, choice, memory)
     else:
@@ -152,6 +155,8 @@ def kv_budget_bytes(needs: MemoryNeeds, choice: KVMemoryChoice, memory: Availabl
 def longest_fit(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:
     """The longest context of which one request fits, up to `max_model_len`."""
     num_blocks = choice.num_blocks
+    if not needs.kv_layout.groups:
+        return needs.max_model_len
     if num_blocks is None:
         num_blocks = kv_budget_bytes(needs, choice, memory) // needs.kv_block_bytes
     return needs.longest_request(num_blocks)

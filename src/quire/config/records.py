@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.config.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
+from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.speculation import SpeculationConfig
 from quire.reasoning.marks import ReasoningMarks
@@ -62,6 +63,8 @@ class ModelConfig:
     """Most tokens of any reply of a server; None: what the context has room for."""
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
+    pooling: PoolingConfig | None = None
+    """How it pools; None: it generates."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""
@@ -79,13 +82,13 @@ class ModelConfig:
 
     @property
     def runner_type(self) -> str:
-        """vLLM's name of what runs the model: every model here generates."""
-        return "generate"
+        """vLLM's name of what runs the model."""
+        return "generate" if self.pooling is None else "pooling"
 
     @property
     def supported_tasks(self) -> tuple[str, ...]:
         """vLLM's names of what the model can do."""
-        return ("generate",)
+        return ("generate",) if self.pooling is None else self.pooling.supported_tasks
 
     def get_vocab_size(self) -> int:
         """`vocab_size`."""

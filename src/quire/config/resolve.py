@@ -48,15 +48,19 @@ def spelled_dtype(name: str) -> str | None:
     return _SPELLINGS.get(name)
 
 
-def resolve_dtype(args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str]) -> Dtype:
+def resolve_dtype(
+    args: EngineArgs, hf_config: Mapping[str, Any], dtypes: Collection[str], *, pools: bool = False
+) -> Dtype:
     """The dtype of the computation: bfloat16, or float32 if requested or the backend has no other.
 
-    `dtypes`: those of the backend."""
+    `dtypes`: those of the backend. `pools`: the model gives vectors, which are compared with those
+    of other programs: a float32 checkpoint is computed in float32."""
     stored = str(hf_config.get("dtype") or hf_config.get("torch_dtype") or "float32")
     stored = stored.removeprefix("torch.")
     wanted = spelled_dtype(args.dtype)
     if args.dtype == "auto":
-        wanted = "bfloat16" if "bfloat16" in dtypes else "float32"
+        is_wide = "bfloat16" not in dtypes or (pools and stored == "float32")
+        wanted = "float32" if is_wide else "bfloat16"
         if stored != wanted:
             logger.info("the checkpoint is %s; computing in %s", stored, wanted)
     if wanted is None:
@@ -90,16 +94,19 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
     return wanted
 
 
-def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> SchedulerConfig:
-    """Limits of a step and of the queue. The defaults are vLLM's for a CPU."""
-    chunked = args.enable_chunked_prefill is not False
+def resolve_scheduler(
+    args: EngineArgs, usage: Usage, max_model_len: int, *, needs_whole: bool = False
+) -> SchedulerConfig:
+    """Limits of a step and of the queue. The defaults are vLLM's for a CPU. `needs_whole`: the
+    model computes all tokens of a request in one step."""
+    chunked = args.enable_chunked_prefill is not False and not needs_whole
     budget, seqs = _step_limits(args, usage, max_model_len, chunked)
     _check_scheduling(args)
     return SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=seqs,
         enable_chunked_prefill=chunked,
-        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        long_prefill_token_threshold=0 if needs_whole else args.long_prefill_token_threshold,
         max_decode_slowdown=_max_decode_slowdown(args, usage, chunked),
         policy=args.scheduling_policy,
         max_num_queued_reqs=args.max_num_queued_reqs or _QUEUED_REQS[usage],
@@ -130,7 +137,7 @@ def _step_limits(
     if not chunked and budget < max_model_len:
         raise ConfigError(
             f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}), "
-            "and without chunked prefill a longer prompt cannot run; "
+            "and without chunked prefill, which encoders cannot have, a longer prompt cannot run; "
             f"use at least {max_model_len}, or leave enable_chunked_prefill on"
         )
     return budget, seqs

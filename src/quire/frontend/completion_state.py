@@ -11,7 +11,7 @@ from typing import cast
 from quire.frontend.positions import Positions
 from quire.outputs import CompletionOutput, RequestStateStats, SampleLogprobs
 from quire.params import RequestOutputKind, SamplingParams
-from quire.protocol import EngineCoreOutput, TokenLogprobs
+from quire.protocol import EngineCoreOutput, PooledRows, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
 
 _TOKENS_AT_ONCE = 64
@@ -28,8 +28,8 @@ class CompletionState:
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
         "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
-        "kv_name", "loaded_tokens", "num_cached_tokens", "request_id", "stats", "stop_reason",
-        "token_ids",
+        "kv_name", "loaded_tokens", "num_cached_tokens", "pooled", "request_id", "stats",
+        "stop_reason", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,8 @@ class CompletionState:
         """Number of cached tokens whose K/V was loaded from the KV store, by tier."""
         self.kv_name: str | None = None
         """Name of the prompt's K/V, for another engine that continues the request."""
+        self.pooled: PooledRows | None = None
+        """The result of a pooling request."""
         self.stats = RequestStateStats(
             arrival_time=arrival_time,
             queued_ts=arrival_time,
@@ -91,7 +93,8 @@ class CompletionState:
         """Add the result of a step. Returns True if a stop string ended the output here, so that
         the core request must be aborted."""
         stats, new = self.stats, output.new_token_ids
-        if not self.token_ids and new:
+        self.pooled = output.pooled or self.pooled
+        if not self.token_ids and (new or output.pooled is not None):
             stats.first_token_ts = timestamp
             stats.first_token_latency = timestamp - stats.arrival_time
             stats.scheduled_ts = output.scheduled_time or timestamp

@@ -14,8 +14,7 @@ from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.observer import RequestObserver, StepTokens
-from quire.frontend.request_record import RequestRecord, Sink
-from quire.outputs import RequestOutput
+from quire.frontend.request_record import AnyOutput, RequestRecord, Sink
 from quire.protocol import EngineCoreOutputs
 from quire.system import clock
 from quire.tokenizer import Tokenizer
@@ -25,7 +24,7 @@ from quire.tokenizer import Tokenizer
 class ProcessedOutputs:
     """The result of a step."""
 
-    request_outputs: list[RequestOutput] = field(default_factory=list)
+    request_outputs: list[AnyOutput] = field(default_factory=list)
     """Outputs of requests without a sink."""
     aborts: list[str] = field(default_factory=list)
     """Core requests that ended by a stop string; the caller must abort them in the core."""
@@ -111,7 +110,7 @@ class OutputProcessor:
             if completion.take(output, now):
                 done.aborts.append(output.request_id)
             num_tokens += num_new
-            if num_new and is_first:
+            if (num_new or output.pooled is not None) and is_first:
                 self._first_token(record, completion)
             elif num_new:
                 gaps_s.append(now - last)
@@ -193,7 +192,7 @@ class OutputProcessor:
             observer.on_finished(record, completion, now)
 
 
-def _put(record: RequestRecord, sink: Sink, output: RequestOutput) -> None:
+def _put(record: RequestRecord, sink: Sink, output: AnyOutput) -> None:
     """Pass an output to the sink; the last output detaches record and sink."""
     if output.finished:
         record.sink = None

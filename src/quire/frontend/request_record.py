@@ -7,21 +7,32 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.kv_hand_off import answer
 from quire.frontend.positions import Positions
-from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
+from quire.outputs import (
+    CompletionOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    RequestOutput,
+    RequestStateStats,
+)
 from quire.params import RequestOutputKind
 from quire.protocol import PromptChunkLogprobs
 from quire.tokenizer import Tokenizer
+
+AnyOutput = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
 
 class Sink(Protocol):
     """Receiver of a request's outputs. Nothing follows the last output or an error."""
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: AnyOutput) -> None:
         """Receive the next output."""
 
     def fail(self, error: QuireError) -> None:
@@ -102,7 +113,7 @@ class RequestRecord:
         """Number of prompt tokens, which all completions share."""
         return len(self.input.prompt_token_ids)
 
-    def output(self, completion: CompletionState) -> RequestOutput | None:
+    def output(self, completion: CompletionState) -> AnyOutput | None:
         """The output to send after `completion` has grown; None: nothing yet."""
         if self.is_final_only:
             return None if self.num_open else self.request_output(self.completions)
@@ -117,9 +128,29 @@ class RequestRecord:
         num_known = len(self.prompt_logprobs.entries)
         self.prompt_logprobs.add(piece.positions[max(0, num_known - piece.first) :])
 
-    def request_output(self, completions: list[CompletionState]) -> RequestOutput:
+    def request_output(self, completions: list[CompletionState]) -> AnyOutput:
         """An output with these completions."""
+        if self.input.pooling_params is not None:
+            return self._pooling_output(completions[0])
         return self._of([one.snapshot(is_delta=self._is_delta) for one in completions])
+
+    def _pooling_output(self, completion: CompletionState) -> PoolingRequestOutput[PoolingOutput]:
+        pooled = completion.pooled
+        data: NDArray[np.float32] = np.empty(0, np.float32)
+        if pooled is not None:
+            data = np.frombuffer(pooled.data, np.float32)
+        elif self.error is None:
+            self.error = "the request was aborted"
+        if pooled is not None and pooled.by_token:
+            data = data.reshape(-1, pooled.width)
+        return PoolingRequestOutput(
+            self.input.request_id,
+            PoolingOutput(data),
+            self.input.prompt_token_ids,
+            completion.num_cached_tokens,
+            True,
+            error=self.error,
+        )
 
     def _of(self, outputs: list[CompletionOutput]) -> RequestOutput:
         request, first = self.input, self.completions[0]

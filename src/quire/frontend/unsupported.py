@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from quire.errors import ConfigError
 
 _LORA = "LoRA adapters"
-_POOLING = "pooling models (embeddings, classification, scoring)"
 _TRANSFER = "connection to a trainer"
 _NEW_WEIGHTS = (
     "load new weights from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
@@ -70,20 +69,9 @@ class UnsupportedTransfers:
     get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
 
 
-class UnsupportedLLMMethods(UnsupportedTransfers):
-    """Methods that `LLM` lacks."""
-
-    encode = _Refused(_POOLING)
-    embed = _Refused(_POOLING)
-    classify = _Refused(_POOLING)
-    score = _Refused(_POOLING)
-    reward = _Refused(_POOLING)
-
-
 class UnsupportedAsyncMethods(UnsupportedEngineMethods, UnsupportedTransfers):
     """Methods that `AsyncLLM` lacks."""
 
-    encode = _Refused(_POOLING)
     scale_elastic_ep = _Refused(_SCALING)
     handle_fault = _Refused(_SCALING)
     get_status = _Refused(_SCALING)

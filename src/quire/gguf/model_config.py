@@ -5,6 +5,7 @@ The families check the values' ranges, as they do those of any config.json.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -113,6 +114,26 @@ def _rope_scaling(keys: Keys, theta: float) -> Config | None:
     if kind == "yarn":
         return yarn_scaling(keys, factor)
     return {"rope_type": kind, "factor": factor, **original_length(keys)}
+
+
+_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
+"""Source: llama.cpp, `llama_pooling_type`; 0: the model generates."""
+
+
+def sentence_files(keys: Keys) -> dict[str, str]:
+    """Files of sentence-transformers by name, for an embedder; empty for a model that generates."""
+    mode = _POOLINGS.get(keys.whole("{arch}.pooling_type", 0))
+    if mode is None:
+        return {}
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"}
+        for path, kind in kinds.items()
+    ]
+    return {
+        "modules.json": json.dumps(modules, indent=2),
+        "1_Pooling/config.json": json.dumps({"pooling_mode": mode}),
+    }
 
 
 _SAMPLING = {

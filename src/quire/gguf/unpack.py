@@ -20,14 +20,14 @@ from quire import env
 from quire.errors import CheckpointError, ConfigError, reason
 from quire.files import write_text
 from quire.gguf.keys import Keys
-from quire.gguf.model_config import generation_config, model_config
+from quire.gguf.model_config import generation_config, model_config, sentence_files
 from quire.gguf.split import files_of, read_headers
 from quire.gguf.tokenizer import token_texts, tokenizer_files
 from quire.log import get_logger, phase
 
 logger = get_logger(__name__)
 
-_VERSION = 4
+_VERSION = 5
 """Version of the unpacked files; increase it when their contents change."""
 _PREFIX = "gguf-"
 MAIN_NAME = "model.gguf"
@@ -92,6 +92,7 @@ def _texts(files: list[Path]) -> dict[str, str]:
         config = model_config(keys)
         texts = tokenizer_files(keys)
         generation = generation_config(keys, token_texts(keys))
+        texts |= sentence_files(keys)
     texts["generation_config.json"] = json.dumps(generation, indent=2)
     return {**texts, "config.json": json.dumps(config, indent=2)}
 
@@ -105,6 +106,7 @@ def _write(parent: Path, name: str, texts: dict[str, str], files: list[Path]) ->
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=parent))
     try:
         for file_name, text in texts.items():
+            (unfinished / file_name).parent.mkdir(exist_ok=True)
             write_text(unfinished / file_name, text)
         for file in files:
             (unfinished / (MAIN_NAME if len(files) == 1 else file.name)).symlink_to(file)

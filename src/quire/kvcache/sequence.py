@@ -50,7 +50,7 @@ class SequenceBlocks:
 
     def tail_first(self) -> Iterator[int]:
         """Every block of the tables, from the last entry of all groups to the first."""
-        for back in range(1, max(map(len, self.tables)) + 1):
+        for back in range(1, max(map(len, self.tables), default=0) + 1):
             for table in self.tables:
                 if back <= len(table):
                     yield table[-back]

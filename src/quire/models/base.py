@@ -10,10 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.models.config_reader import ConfigReader
-from quire.program import Activation, Program
+from quire.program import Activation, Builder, Program, Value
+
+if TYPE_CHECKING:
+    from quire.config.pooling import PoolingType
+    from quire.models.pooling.head import PoolingHead
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -68,12 +72,18 @@ class NameMap:
     prediction_layers: tuple[str, ...] = ()
     """Prefixes of the layers for multi-token prediction."""
 
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Endings of names in old checkpoints, with the present ones."""
+
     def canonical(self, name: str) -> str | None:
         """Return the canonical name, which the program may lack; None for a tensor that is not
         loaded."""
         if self.part_left_out(name) is not None:
             return None
         name = self._without_wrapper(name)
+        for old, new in self.renamed:
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
         bare = name
         for prefix in (self.prefix, *self.other_prefixes):
             if name.startswith(prefix):
@@ -152,6 +162,14 @@ class ModelFamily:
     names: Callable[[ConfigReader], NameMap]
     models: str = ""
     """Well-known models of the family, for users."""
+    hidden: Callable[[Builder, ConfigReader], Value] | None = None
+    """Writes the model up to its last hidden states, for models that pool. None: it cannot."""
+    classifier: Callable[[Builder, ConfigReader, Value, PoolingHead], Value] | None = None
+    """Writes the classes of the pooled states, where that is not the linear layer `score`."""
+    classifier_pooling: Callable[[ConfigReader], PoolingType] | None = None
+    """Which state is classified; None: the last token's."""
+    is_encoder: bool = False
+    """Whether tokens see later ones, so that the family cannot generate."""
 
 
 HfConfig = Mapping[str, Any]

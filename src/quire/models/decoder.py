@@ -4,8 +4,10 @@ from a function that reads the spec."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from quire.errors import UnsupportedModelError
 from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.experts import mixture
@@ -49,26 +51,46 @@ def decoder_family(
     return ModelFamily(
         name=name,
         architectures=architectures,
-        build=lambda reader: build_decoder(read(reader)[1]),
+        build=lambda reader: build_decoder(_causal(*read(reader))),
         facts=facts,
         names=names,
         models=models,
+        hidden=lambda builder, reader: decoder_hidden(builder, both_ways(*read(reader))),
     )
+
+
+def _sees_later(reader: ConfigReader) -> bool:
+    key = "use_bidirectional_attention"
+    of_images = reader.text(key) is not None  # "vision": in images alone
+    return reader.is_false("is_causal") or (not of_images and reader.flag(key, False))
+
+
+def _causal(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
+    """The spec of a model that generates."""
+    if _sees_later(reader):
+        raise UnsupportedModelError(
+            f"{reader.where}: use_bidirectional_attention is not supported for generation; use "
+            "runner='pooling' for vectors"
+        )
+    return spec
+
+
+def both_ways(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
+    """The spec, whose tokens see later ones too if config.json says so. A window then reaches as
+    far in each direction, and is half as wide."""
+    if not _sees_later(reader):
+        return spec
+    windows = tuple(size and size // 2 + 1 for size in spec.attention.windows)
+    return replace(spec, attention=replace(spec.attention, is_causal=False, windows=windows))
 
 
 def build_decoder(spec: DecoderSpec) -> Program:
     """Build the program of a spec."""
     builder = Builder(spec.name)
+    x = decoder_hidden(builder, spec)
     names = spec.names
     size = (spec.vocab_size, spec.hidden_size)
     table = Tensor(f"{names.root}{names.embed}.weight", size)
-    x = builder.embed(table, spec.embed_scale)
-    if names.embed_norm is not None:
-        x = _norm(builder, x, spec, names.root + names.embed_norm, "embed_norm")
-    for layer in range(spec.num_layers):
-        with builder.scope(f"layers.{layer}"):
-            x = _layer(builder, x, spec, layer)
-    x = _norm(builder, x, spec, names.root + names.final_norm, "norm")
     builder.logits(
         x,
         table if spec.tie_word_embeddings else Tensor(f"{names.head}.weight", size),
@@ -77,6 +99,19 @@ def build_decoder(spec: DecoderSpec) -> Program:
         softcap=spec.logits_softcap,
     )
     return builder.program()
+
+
+def decoder_hidden(builder: Builder, spec: DecoderSpec) -> Value:
+    """Write a decoder up to the norm after its last layer."""
+    names = spec.names
+    table = Tensor(f"{names.root}{names.embed}.weight", (spec.vocab_size, spec.hidden_size))
+    x = builder.embed(table, spec.embed_scale)
+    if names.embed_norm is not None:
+        x = _norm(builder, x, spec, names.root + names.embed_norm, "embed_norm")
+    for layer in range(spec.num_layers):
+        with builder.scope(f"layers.{layer}"):
+            x = _layer(builder, x, spec, layer)
+    return _norm(builder, x, spec, names.root + names.final_norm, "norm")
 
 
 def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
@@ -156,6 +191,7 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix
         alibi_slopes=attention.alibi_slopes,
         sinks=prefix + names.sinks if attention.has_sinks else None,
         is_chunked=attention.is_chunked and attention.windows[layer] is not None,
+        is_causal=attention.is_causal,
     )
     return builder.linear(
         attended, prefix + names.out, spec.hidden_size, bias=attention.out_bias, hint="o"

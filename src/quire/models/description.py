@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
+from quire.models.pooling.head import pooling_head
+from quire.models.pooling.program import pooled_names, pooled_program
 from quire.models.quantised import (
     BlockFormats,
     Expanded,
@@ -69,7 +71,11 @@ class ModelDescription:
         its format."""
         if self.is_transformers:
             return self._outline.program
-        program = self.family.build(ConfigReader(self.text))
+        reader, head = ConfigReader(self.text), pooling_head(self.hf_config)
+        if head is None:
+            program = self.family.build(reader)
+        else:
+            program = pooled_program(self.family, reader, head)
         if self.shipped is None or isinstance(self.shipped, Expanded):
             return program
         return with_shipped_formats(program, self.shipped)
@@ -88,6 +94,8 @@ class ModelDescription:
         if self.is_transformers:
             return NameMap("", (), ())
         names = self.family.names(ConfigReader(self.text))
+        if pooling_head(self.hf_config) is not None:
+            names = pooled_names(names, self.program)
         return replace(names, has_other_parts=self.has_other_parts)
 
     @cached_property

@@ -7,6 +7,7 @@ use.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,18 @@ _BUILT_IN = {
     "ArceeForCausalLM": "quire.models.families.llama:ARCEE",
     "BaiChuanForCausalLM": "quire.models.families.remote:BAICHUAN_7B",
     "BaichuanForCausalLM": "quire.models.families.remote:BAICHUAN",
+    "BertModel": "quire.models.families.encoders.bert:BERT",
+    "CamembertModel": "quire.models.families.encoders.bert:ROBERTA",
+    "EuroBertModel": "quire.models.families.encoders.rotary:EUROBERT",
+    "GteModel": "quire.models.families.encoders.rotary:GTE",
+    "JinaEmbeddingsV3Model": "quire.models.families.encoders.rotary:JINA_V3",
+    "ModernBertModel": "quire.models.families.encoders.rotary:MODERNBERT",
+    "NewModel": "quire.models.families.encoders.rotary:GTE",
+    "NomicBertModel": "quire.models.families.encoders.rotary:NOMIC",
+    "DistilBertModel": "quire.models.families.encoders.bert:DISTILBERT",
+    "MPNetModel": "quire.models.families.encoders.bert:MPNET",
+    "RobertaModel": "quire.models.families.encoders.bert:ROBERTA",
+    "XLMRobertaModel": "quire.models.families.encoders.bert:ROBERTA",
     "BloomForCausalLM": "quire.models.families.layer_norm:BLOOM",
     "ChatGLMForConditionalGeneration": "quire.models.families.glm:CHATGLM",
     "ChatGLMModel": "quire.models.families.glm:CHATGLM",
@@ -91,6 +104,14 @@ _BUILT_IN = {
     "Starcoder2ForCausalLM": "quire.models.families.layer_norm:STARCODER2",
 }
 
+_POOLING_CLASSES = re.compile(
+    r"(Model|For(MaskedLM|(Sequence|Token)Classification|RewardModel|ProcessRewardModel))$"
+)
+"""Endings of classes that are a base model, perhaps with a head that is not a language model's."""
+
+_OTHER_NAMES = {"Gemma3TextModel": "Gemma3ForCausalLM"}
+"""Base models whose language models have names of another form."""
+
 _TEXT_MODELS = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
@@ -139,10 +160,18 @@ class _ModelRegistry:
         """Return the known architectures, sorted."""
         return sorted(self._rows)
 
+    def row_name(self, architecture: str) -> str | None:
+        """Return the architecture's name in the table, where a base model, with a language model's
+        head or another, has one name: `LlamaForCausalLM`, `BertModel`. None: it is unknown."""
+        stem = _POOLING_CLASSES.sub("", architecture)
+        other = _OTHER_NAMES.get(architecture, "")
+        names = (architecture, other, f"{stem}ForCausalLM", f"{stem}Model")
+        return next((name for name in names if name in self._rows), None)
+
     def resolve(self, architectures: Sequence[str]) -> ModelFamily:
         """Return the family of the first known name. Raises UnsupportedModelError if there is
         none."""
-        known = next((name for name in architectures if name in self._rows), None)
+        known = next((name for name in map(self.row_name, architectures) if name), None)
         if known is None:
             raise UnsupportedModelError(
                 f"config.json: model architectures {list(architectures)} are not supported; "
@@ -168,7 +197,7 @@ def resolve(registry: _ModelRegistry, config: HfConfig, is_wrapped: bool) -> Mod
     architectures = architectures_of(config)
     known = registry.get_supported_archs()
     of_type = _TEXT_MODELS.get(str(config.get("model_type")))
-    if not set(architectures) & set(known):
+    if not any(map(registry.row_name, architectures)):
         if is_wrapped and of_type is not None:
             return registry.resolve([of_type])
         from quire.models.nearest import nearest, why_never  # for this message alone

@@ -75,6 +75,8 @@ class AttentionSpec:
     softcap: float | None = None
     alibi_slopes: tuple[float, ...] | None = None
     has_sinks: bool = False
+    is_causal: bool = True
+    """Whether a token sees only tokens before it."""
 
 
 @dataclass(frozen=True, slots=True)

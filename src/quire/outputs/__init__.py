@@ -7,15 +7,33 @@ from quire.outputs.logprobs import (
     PromptLogprobs,
     SampleLogprobs,
 )
+from quire.outputs.pooling import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
 from quire.outputs.request_output import CompletionOutput, RequestOutput, RequestStateStats
 
 __all__ = [
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "FlatLogprobs",
     "Logprob",
     "LogprobsOnePosition",
+    "PoolingOutput",
+    "PoolingRequestOutput",
     "PromptLogprobs",
     "RequestOutput",
     "RequestStateStats",
     "SampleLogprobs",
+    "ScoringOutput",
+    "ScoringRequestOutput",
 ]

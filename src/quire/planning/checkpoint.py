@@ -14,10 +14,12 @@ from quire.config.hf_overrides import overridden
 from quire.config.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.names import check_assigned
 from quire.config.places.hub import resolve_model
+from quire.config.pooling import PoolingConfig
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
 from quire.models.transformers.choice import with_model_impl
+from quire.planning.pooling.choice import with_pooling
 from quire.planning.stored_matrices import as_stored
 from quire.weights import PACKED_NAME, PackedHeader, weight_files
 from quire.weights.packed_file import read_packed_header
@@ -35,6 +37,8 @@ class Checkpoint:
     """The header of packed weights."""
     is_gguf: bool = False
     """The weights come from a GGUF file."""
+    pooling: PoolingConfig | None = None
+    """How the model pools; None: it generates."""
 
 
 def read_checkpoint(args: EngineArgs) -> Checkpoint:
@@ -54,6 +58,8 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         raise ConfigError(f"load_format='gguf': {path} has no GGUF file; leave load_format out")
     hf_config = as_asked(overridden(read_config(path), args.hf_overrides), args.quantization)
     hf_config = with_model_impl(hf_config, args.model_impl)
+    pooled = with_pooling(args, dict(hf_config), path)
+    hf_config = pooled.hf_config
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"
     packed = None
     if args.load_format == "auto" and has_file(path / PACKED_NAME):
@@ -63,7 +69,7 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     model = ModelDescription(hf_config)
     _ = model.facts, model.program  # raise for a model that is not supported
     is_gguf = weights == "checkpoint" and _is_gguf(path)
-    return Checkpoint(name, path, model, weights, packed, is_gguf)
+    return Checkpoint(name, path, model, weights, packed, is_gguf, pooled.pooling)
 
 
 def _is_gguf(path: Path) -> bool:

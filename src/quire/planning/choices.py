@@ -58,6 +58,7 @@ class Choices:
     fits_memory: bool
     """Whether `max_model_len` may be reduced to fit the memory."""
     scheduler: SchedulerConfig
+    enable_prefix_caching: bool
     kv_memory: KVMemoryChoice
     sampling_defaults: Mapping[str, Any]
     max_output_tokens: int | None
@@ -74,7 +75,13 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     arithmetic = settle_arithmetic(args, checkpoint, capabilities)
     own_len = checkpoint.model.facts.max_model_len
     wanted_len = resolve.resolve_max_model_len(args, own_len)
+    pooling = checkpoint.pooling
+    if pooling is not None and pooling.max_tokens is not None and args.max_model_len is None:
+        wanted_len = min(own_len, pooling.max_tokens)
     max_model_len = wanted_len or own_len
+    needs_whole = checkpoint.model.program.needs_whole_requests or (
+        pooling is not None and pooling.is_by_token
+    )
     if args.max_logprobs < -1:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
     sampling_defaults = resolve.resolve_sampling_defaults(args, facts.generation)
@@ -87,7 +94,8 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         block_size=resolve_block_size(args.block_size, capabilities.block_size_multiple),
         max_model_len=max_model_len,
         fits_memory=wanted_len is None,
-        scheduler=_scheduler(args, facts, usage, max_model_len),
+        scheduler=_scheduler(args, facts, usage, max_model_len, needs_whole=needs_whole),
+        enable_prefix_caching=args.enable_prefix_caching is not False and not needs_whole,
         kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
         sampling_defaults=sampling_defaults,
         max_output_tokens=resolve.resolve_max_output_tokens(args, sampling_defaults),
@@ -97,9 +105,11 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     )
 
 
-def _scheduler(args: EngineArgs, facts: Facts, usage: Usage, max_model_len: int) -> SchedulerConfig:
+def _scheduler(
+    args: EngineArgs, facts: Facts, usage: Usage, max_model_len: int, *, needs_whole: bool
+) -> SchedulerConfig:
     """`resolve_scheduler`, with what custom logits processors forbid."""
-    scheduler = resolve.resolve_scheduler(args, usage, max_model_len)
+    scheduler = resolve.resolve_scheduler(args, usage, max_model_len, needs_whole=needs_whole)
     if not facts.logits_processors:
         return scheduler
     if args.speculative_config:
@@ -149,7 +159,12 @@ def settle_arithmetic(
     if name in GGUF_FORMATS and checkpoint.is_gguf:  # a GGUF file without block formats
         name = None
     return Arithmetic(
-        resolve.resolve_dtype(args, checkpoint.model.hf_config, capabilities.dtypes),
+        resolve.resolve_dtype(
+            args,
+            checkpoint.model.hf_config,
+            capabilities.dtypes,
+            pools=checkpoint.pooling is not None,
+        ),
         resolve_quantization(name, capabilities.weight_formats),
     )
 

@@ -68,7 +68,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         block_size=needs.block_size,
         num_blocks=compiled.kv.num_blocks,
         kv_cache_dtype=choices.kv_cache_dtype,
-        enable_prefix_caching=args.enable_prefix_caching is not False,
+        enable_prefix_caching=choices.enable_prefix_caching,
         block_bytes=needs.kv_block_bytes,
         layout=needs.kv_layout,
         asked=choices.kv_memory,
@@ -126,7 +126,8 @@ def _model_config(
         max_output_tokens=choices.max_output_tokens,
         eos_token_ids=tuple(i for i in facts.eos_token_ids if i < vocab_size),
         chat_template=facts.chat_template,
-        logits_processors=facts.logits_processors,
+        logits_processors=() if checkpoint.pooling else facts.logits_processors,
+        pooling=checkpoint.pooling,
     )
 
 
@@ -137,6 +138,16 @@ def _log_plan(plan: EnginePlan) -> None:
             "%s runs on the modules of transformers, which is slow: requests run one at a time",
             model.architecture,
         )
+    if not needs.kv_layout.groups:
+        logger.info(
+            "%s (%s, %s) for %s, max_model_len %d, no KV cache",
+            model.model,
+            model.architecture,
+            model.dtype + f", weights {model.quantization}" * bool(model.quantization),
+            ", ".join(model.supported_tasks),
+            model.max_model_len,
+        )
+        return
     logger.info(
         "%s (%s, %s), max_model_len %d; KV cache %s: %d tokens in %d blocks%s, "
         "maximum concurrency %.2fx",

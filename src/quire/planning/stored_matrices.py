@@ -30,6 +30,7 @@ from quire.models import (
     with_plain,
     with_tied_head,
 )
+from quire.models.pooling.head import pooling_head
 from quire.program import Embed, Param, Program, Tensor
 from quire.program.values import GroupedFormat
 from quire.units import MiB
@@ -51,7 +52,8 @@ def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     except CheckpointError:  # loading reports the error
         return hf_config
     with closing(files):
-        hf_config = _with_stored_head(hf_config, files)
+        if pooling_head(hf_config) is None:
+            hf_config = _with_stored_head(hf_config, files)
         shipped = shipped_format(hf_config)
         if not isinstance(shipped, Shipped) or shipped.expanded is None:
             return hf_config

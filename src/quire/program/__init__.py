@@ -19,6 +19,7 @@ from quire.program.ops import (
     Linear,
     Logits,
     MatchRms,
+    MeanRows,
     Memory,
     Module,
     ModuleSource,
@@ -35,6 +36,8 @@ from quire.program.ops import (
     SigmoidGate,
     SoftCap,
     TakeRows,
+    TokenTypes,
+    Vectors,
     Weigh,
     Xielu,
 )
@@ -53,10 +56,10 @@ from quire.program.values import (
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
     "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout",
-    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms", "Memory", "Module",
-    "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
-    "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale",
-    "SigmoidGate", "SoftCap", "TakeRows", "Tensor", "Value", "WeightFormat", "Weigh", "Xielu",
-    "check_layout", "keep_all", "kv_layout", "last_reads", "place_of",
-    "some_tokens",
+    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms", "MeanRows",
+    "Memory", "Module", "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param",
+    "PositionScale", "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
+    "RowScale", "Scale", "SigmoidGate", "SoftCap", "TakeRows", "Tensor", "TokenTypes", "Value",
+    "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout", "keep_all", "kv_layout",
+    "last_reads", "place_of", "some_tokens",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from quire.program.ops import (
     Linear,
     Logits,
     MatchRms,
+    MeanRows,
     NormKind,
     Op,
     Outliers,
@@ -40,6 +41,8 @@ from quire.program.ops import (
     SigmoidGate,
     SoftCap,
     TakeRows,
+    TokenTypes,
+    Vectors,
     Weigh,
     Xielu,
 )
@@ -152,6 +155,11 @@ class Builder:
         out = self._value("positioned", x.dim)
         table = self._param("embed_positions", (tensor,))
         return self._emit(LearnedPositions(x, out, table, offset), out)
+
+    def token_types(self, x: Value, tensor: Tensor) -> Value:
+        """x plus the rows of `tensor` [types, D] of the tokens' types."""
+        out = self._value("typed", x.dim)
+        return self._emit(TokenTypes(x, out, self._param("embed_types", (tensor,))), out)
 
     def rms_norm(
         self,
@@ -275,19 +283,24 @@ class Builder:
         alibi_slopes: tuple[float, ...] | None = None,
         sinks: str | None = None,
         is_chunked: bool = False,
+        is_causal: bool = True,
+        relative: Param | None = None,
+        buckets: tuple[int, ...] = (),
     ) -> Value:
-        """Causal attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the
-        checkpoint's tensor [N]. Without k and v, attends to the K and V of `layer`."""
+        """Attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the checkpoint's
+        tensor [N]. Without k and v, attends to the K and V of `layer`. If it is not causal, nothing
+        is kept from step to step."""
         out = self._value("attention", heads.q_dim)
         slot = None
         if sinks is not None:
             slot = self._param("sinks", (Tensor(sinks, (heads.num_heads,)),))
-        if layer is None:
+        if layer is None and is_causal:
             layer, self._num_attentions = self._num_attentions, self._num_attentions + 1
         op = Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
-            sinks=slot, is_chunked=is_chunked,
+            sinks=slot, is_chunked=is_chunked, is_causal=is_causal, relative=relative,
+            buckets=buckets,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -399,6 +412,32 @@ class Builder:
         return Param(
             self._unique(f"{self._scope}{hint}"), (num_experts, rows // num_experts, k), parts
         )
+
+    def relative_biases(self, name: str, num_buckets: int, num_heads: int) -> Param:
+        """The checkpoint's tensor [buckets, N] of biases that layers share, see `Attention`."""
+        tensor = Tensor(name, (num_buckets, num_heads))
+        return Param(self._unique("relative_biases"), (num_buckets * num_heads,), (tensor,))
+
+    def chosen_rows(self, x: Value, tensor: Tensor, rows: Sequence[int], hint: str) -> Value:
+        """x times some rows of the matrix `tensor`, one number for each."""
+        parts = tuple(replace(tensor, rows=((row, 1),)) for row in rows)
+        out = self._value(hint, len(rows))
+        return self._emit(Linear(x, (out,), self._param(f"{hint}.weight", parts), None, True), out)
+
+    def take_rows(self, x: Value) -> Value:
+        """The rows of x whose results are wanted."""
+        out = self._value("taken", x.dim)
+        return self._emit(TakeRows(x, out), out)
+
+    def mean_rows(self, x: Value) -> Value:
+        """The mean of x over each request's tokens, see `MeanRows`."""
+        out = self._value("mean", x.dim)
+        return self._emit(MeanRows(x, out), out)
+
+    def vectors(self, x: Value) -> Value:
+        """Ends the program: its result is x."""
+        out = self._value("vectors", x.dim)
+        return self._emit(Vectors(x, out), out)
 
     def logits(
         self,

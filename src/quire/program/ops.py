@@ -17,7 +17,9 @@ from typing import ClassVar, Literal
 from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
 from quire.program.values import ActivationBits, Param, Value
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai"]
+Activation = Literal[
+    "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai", "tanh"
+]
 """`gelu_quick` is x * sigmoid(1.702 x); `relu2` is relu(x)^2. `swiglu_oai` is only defined for a
 gate and an up: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 and 7.
 Source: openai/gpt-oss, `gpt_oss/torch/model.py`."""
@@ -101,6 +103,16 @@ class LearnedPositions(Op):
     out: Value
     table: Param
     offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTypes(Op):
+    """out[t] = x[t] + table[token_types[t]]; table is [types, D]. BERT's segments."""
+
+    rows: ClassVar[RowsRead] = "step"
+    x: Value
+    out: Value
+    table: Param
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +212,13 @@ class Attention(Op):
     head to the softmax, which has no value (gpt-oss).
 
     `layer` None: nothing is kept. A token attends to all tokens of its request in the step, also to
-    later ones if `is_causal` is False; a request is then computed in one step (encoders).
+    later ones if `is_causal` is False; a request is then computed in one step (encoders). A
+    window is then mirrored: a token at p attends to positions p - window + 1 .. p + window - 1.
+    ALiBi counts distances: alibi_slopes[n] * -|key position - p|.
+
+    `relative` [buckets * N], bucket by bucket, holds numbers added to the scores of head n: a key
+    at distance d = key position - p has bucket `buckets[d + len(buckets) // 2]`; more distant
+    keys have the bucket of the end (MPNet, T5).
 
     `activation_bits` 8: q and the softmax weights are 8-bit activations, like those of the linears
     around them. With an 8-bit cache a backend may then round a token's q of a head, and its softmax
@@ -226,6 +244,8 @@ class Attention(Op):
     is_chunked: bool = False
     value_dim: int | None = None
     is_causal: bool = True
+    relative: Param | None = None
+    buckets: tuple[int, ...] = ()
 
     def memories(self) -> tuple[Memory, ...]:
         """K and V of every token, or of those in the window."""
@@ -439,6 +459,25 @@ class TakeRows(Op):
     """Keeps only the rows that need logits: out is [L, dim], L = len(batch.logits_rows)."""
 
     rows: ClassVar[RowsRead] = "step"
+    x: Value
+    out: Value
+
+
+@dataclass(frozen=True, slots=True)
+class MeanRows(Op):
+    """out[l] = the mean of x over the tokens of the request of batch.logits_rows[l], all of which
+    the step has. Sums of 16 tokens, counted from the first of the request, are added in order."""
+
+    rows: ClassVar[RowsRead] = "request"
+    x: Value
+    out: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors(Op):
+    """A result: the rows of x [L, D] in float32."""
+
+    is_result: ClassVar[bool] = True
     x: Value
     out: Value
 

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from quire.errors import IntegrityError
-from quire.program.ops import Attention, Embed, LearnedPositions, Logits, Memory, Module, Op
+from quire.program.ops import (
+    Attention,
+    Embed,
+    LearnedPositions,
+    Logits,
+    MeanRows,
+    Memory,
+    Module,
+    Op,
+    TokenTypes,
+)
 from quire.program.values import Param
 
 
@@ -64,6 +74,32 @@ class Program:
         if not isinstance(last, Logits):
             raise IntegrityError(f"program {self.name}: the last op is {last}, not Logits")
         return last
+
+    @property
+    def head_name(self) -> str | None:
+        """The name of the head's weight; None: the program does not end in logits."""
+        last = self.result
+        return last.weight.name if isinstance(last, Logits) else None
+
+    @property
+    def num_token_types(self) -> int:
+        """Token types are below it; 1: the program has no token types, so that all are 0."""
+        tables = [op.table.shape[0] for op in self.ops if isinstance(op, TokenTypes)]
+        return min(tables, default=1)
+
+    @property
+    def needs_whole_requests(self) -> bool:
+        """Whether a step must have all tokens of each of its requests."""
+        return any(
+            isinstance(op, MeanRows) or (isinstance(op, Attention) and op.layer is None)
+            for op in self.ops
+        )
+
+    @property
+    def result_width(self) -> int:
+        """Numbers in a row of the result."""
+        [out] = self.result.outputs()
+        return out.dim
 
     @property
     def module(self) -> Module | None:

@@ -18,7 +18,7 @@ def some_tokens(program: Program, num_tokens: int) -> Program:
     table that is also the head is read completely, and so are the weights of a `Module`."""
     if program.module is not None:
         return program
-    head = program.logits.weight.name
+    head = program.head_name
 
     def shrunk(op: Op) -> Op:
         if isinstance(op, Experts):

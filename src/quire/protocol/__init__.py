@@ -6,6 +6,7 @@ from quire.protocol.messages import (
     EngineCoreRequest,
     FinishReason,
     KVStoreStats,
+    PooledRows,
     PromptChunkLogprobs,
     ScheduledRequest,
     SchedulePlan,
@@ -17,6 +18,7 @@ from quire.protocol.messages import (
 
 __all__ = [
     "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "KVStoreStats",
-    "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats", "SpeculationStats",
+    "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats",
+    "SpeculationStats",
     "StepResult", "TokenLogprobs",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from quire.params import SamplingParams
+from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
 FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
@@ -31,7 +32,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Number of tokens at the end of the prompt that belong to the reply (in beam search). A
     grammar must accept them first."""
     sampling_params: SamplingParams
-    """`max_tokens` is a number here and `seed` is set."""
+    """`max_tokens` is a number here and `seed` is set. Neutral ones if the request pools."""
+    pooling_params: PoolingParams | None = None
+    """None: the request generates. Otherwise it ends with its first result."""
     arrival_time: float
     """Seconds since the epoch."""
     stop_token_ids: list[int] = []
@@ -61,6 +64,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All tokens so far: the prompt, then tokens that were generated before a preemption."""
     num_prompt_tokens: int
     sampling_params: SamplingParams
+    pooling_params: PoolingParams | None = None
+    """Both as in `EngineCoreRequest`."""
     block_ids: list[list[int]]
     """A block table for each layer group."""
     first_entries: list[int]
@@ -125,6 +130,15 @@ class PromptChunkLogprobs(msgspec.Struct, array_like=True):
     positions: list[TokenLogprobs]
 
 
+class PooledRows(msgspec.Struct, array_like=True):
+    """The result of a pooling request: a row, or a row for each of its tokens."""
+
+    data: bytes
+    """float32, little-endian, row after row."""
+    width: int
+    by_token: bool = False
+
+
 class StepResult(msgspec.Struct, kw_only=True):
     """Result of a step, parallel to the plan's `request_ids`."""
 
@@ -135,6 +149,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """One entry per sampled token, for requests that asked for them."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
     """Of the prompt tokens that the step predicts, for requests that asked for them."""
+    pooled: dict[str, PooledRows] = {}
+    """Results of pooling requests whose last token the step computed."""
     failures: dict[str, str] = {}
     """Error messages of requests that failed; the other fields contain nothing of them."""
     unmet: list[str] = []
@@ -149,6 +165,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: PromptChunkLogprobs | None = None
     """Sent in pieces before the first token; after a preemption some are repeated, unchanged."""
+    pooled: PooledRows | None = None
+    """The result of a pooling request."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token that ended it, or `repetition_detected`; None for EOS and other reasons."""

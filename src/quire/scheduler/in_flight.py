@@ -82,6 +82,7 @@ class PlanInFlight:
             token_ids=request.token_ids.copy(),
             num_prompt_tokens=request.num_prompt_tokens,
             sampling_params=request.sampling_params,
+            pooling_params=request.pooling_params,
             block_ids=[table.copy() for table in blocks.tables],
             first_entries=blocks.first_entries.copy(),
             num_computed_tokens=request.num_computed_tokens,

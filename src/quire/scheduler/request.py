@@ -66,6 +66,7 @@ class Request:
         "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
         "num_drafts_in_flight", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
+        "pooling_params",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
         "stop_token_ids", "token_ids",
@@ -84,6 +85,7 @@ class Request:
         room = max_model_len - num_prompt
         self.request_id = message.request_id
         self.sampling_params = params
+        self.pooling_params = message.pooling_params
         self.blocks = blocks
         self.cache_salt = message.cache_salt
         self.number = number
@@ -124,6 +126,8 @@ class Request:
         self.banned_token_ids = message.banned_token_ids
         self.reasoning = message.reasoning
         self.skip_reading_cache = bool(params.skip_reading_prefix_cache)
+        if message.pooling_params is not None:
+            self.skip_reading_cache = bool(message.pooling_params.skip_reading_prefix_cache)
         if params.prompt_logprobs is not None:  # only computing the prompt yields them
             self.skip_reading_cache = True
         self.may_load = not self.skip_reading_cache

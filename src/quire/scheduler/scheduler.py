@@ -223,13 +223,17 @@ class Scheduler:
                 self._saves.advanced(request)
             request_id = request.request_id
             prompt_logprobs = of_prompts.get(request_id) if of_prompts else None
-            if not sampled and prompt_logprobs is None:
+            pooled = result.pooled.get(request_id) if result.pooled else None
+            if not sampled and prompt_logprobs is None and pooled is None:
                 continue
             new_token_ids = request.append_tokens(sampled)
             if request.has_grammar and new_token_ids and not request.is_finished:
                 self._follow(request, new_token_ids)
             output = self._output(request, new_token_ids)
             output.prompt_logprobs = prompt_logprobs
+            if pooled is not None:
+                output.pooled = pooled
+                request.status = RequestStatus.FINISHED_STOPPED
             if logprobs and request_id in logprobs:
                 output.logprobs = logprobs[request_id][: len(new_token_ids)]
             outputs.append(output)

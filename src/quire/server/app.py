@@ -238,10 +238,8 @@ def user_middleware(path: str) -> Middleware:
 
 
 _REASONS: dict[str, tuple[str, ...]] = {
-    "pooling models are not supported": (
-        "/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/v1/score",
-        "/generative_scoring", "/rerank", "/v1/rerank", "/v2/rerank",
-    ),
+    "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
+    "sparse vectors are not implemented; dense ones are at /embed": ("/embed_sparse",),
     "only text goes in": (
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),

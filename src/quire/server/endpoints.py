@@ -12,20 +12,28 @@ from quire.server.apis import invocations as sagemaker
 from quire.server.apis import kv_store
 from quire.server.apis.chat import routes as chat_routes
 from quire.server.apis.chat import schema as chat
+from quire.server.apis.cohere import routes as cohere_routes
+from quire.server.apis.cohere import schema as cohere
 from quire.server.apis.completions import routes as completion_routes
 from quire.server.apis.completions import schema as completion
+from quire.server.apis.embeddings import routes as embedding_routes
+from quire.server.apis.embeddings import schema as embedding
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
 from quire.server.apis.engine import server_info
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
+from quire.server.apis.ollama import routes as ollama
 from quire.server.apis.page import routes as page
 from quire.server.apis.responses import create, stored
 from quire.server.apis.responses.schema import events, reply
 from quire.server.apis.responses.schema.request import ResponsesRequest
+from quire.server.apis.scores import routes as score_routes
+from quire.server.apis.scores import schema as scores
 from quire.server.apis.service import routes as service
 from quire.server.apis.service import schema
+from quire.server.apis.tei import routes as tei
 from quire.server.apis.text import routes as text
 from quire.server.apis.text import schema as text_schema
 from quire.server.apis.tokens import routes as token_routes
@@ -100,6 +108,11 @@ _PROBES: tuple[tuple[Literal["GET", "POST"], str, Handler], ...] = (
     ("GET", "/ping", service.ping),
     ("POST", "/ping", service.ping),
 )
+_RERANKS: tuple[tuple[str, Handler], ...] = (
+    ("/rerank", score_routes.rerank),
+    ("/v1/rerank", score_routes.rerank),
+    ("/v2/rerank", score_routes.rerank_v2),
+)
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/v1/completions", completion_routes.completions, "generation",
@@ -130,6 +143,44 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         (chat.ChatRequest, completion.CompletionRequest),
         (chat.ChatResponse, completion.CompletionResponse),
         stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/v1/embeddings", embedding_routes.embeddings, "pooling",
+        embedding.EmbeddingRequest, embedding.EmbeddingResponse, errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/pooling", embedding_routes.pooling, "pooling",
+        embedding.PoolingRequest, embedding.PoolingResponse, errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/classify", embedding_routes.classify, "pooling",
+        embedding.ClassifyRequest, embedding.ClassifyResponse, errors=(*_BAD_BODY, 500),
+    ),
+    *(
+        Endpoint(
+            "POST", path, score_routes.score, "pooling",
+            scores.ScoreRequest, scores.ScoreResponse, errors=(*_BAD_BODY, 500),
+        )
+        for path in ("/score", "/v1/score")
+    ),
+    *(
+        Endpoint(
+            "POST", path, handler, "pooling", scores.RerankRequest,
+            (scores.RerankResponse, list[scores.TeiRank]), errors=(*_BAD_BODY, 500),
+        )
+        for path, handler in _RERANKS
+    ),
+    Endpoint(
+        "POST", "/v2/embed", cohere_routes.embed, "pooling",
+        cohere.CohereEmbedRequest, cohere.CohereEmbedReply, errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/embed", tei.embed, "pooling", tei.TeiEmbedRequest, list[list[float]],
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/api/embed", ollama.embed, "pooling", ollama.OllamaEmbedRequest,
+        ollama.OllamaEmbedReply, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
         "POST", "/inference/v1/generate", token_routes.generate, "generation",

@@ -2,7 +2,8 @@
 
 `tokenizer.json` holds everything and is taken as it is; `vocab.json` with `merges.txt` is a
 byte-level BPE vocabulary of GPT-2's kind (GPT-2, OPT) or Qwen2's; `tekken.json` is Mistral's;
-`tokenizer.model` is SentencePiece's or tiktoken's. Called by `Tokenizer`.
+`tokenizer.model` is SentencePiece's or tiktoken's; `vocab.txt` is BERT's WordPiece. Called by
+`Tokenizer`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ logger = get_logger(__name__)
 MAX_TOKENIZER_BYTES = 256 * MiB
 TEKKEN = "tekken.json"
 MODEL = "tokenizer.model"
+VOCAB = "vocab.txt"
 
 _QWEN2_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -76,9 +78,11 @@ def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -
         return _of_tekken(directory, special)
     if has_file(directory / MODEL):
         return _of_model(directory, tokenizer_config, special)
+    if has_file(directory / VOCAB):
+        return _of_words(directory, tokenizer_config, special)
     raise CheckpointError(
-        f"{directory} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, {TEKKEN} or "
-        f"{MODEL}"
+        f"{directory} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, {TEKKEN}, "
+        f"{MODEL} or {VOCAB}"
     )
 
 
@@ -110,6 +114,17 @@ def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens
     return RustTokenizer(backend, special.roles, own.encode)
 
 
+def _of_words(directory: Path, config: Mapping[str, Any], special: SpecialTokens) -> RustTokenizer:
+    from quire.tokenizer.formats.bert.wordpiece import ROLES, build_wordpiece
+
+    backend = build_wordpiece(directory / VOCAB, config, special.roles, MAX_TOKENIZER_BYTES)
+    found = {role: token for role, token in ROLES.items() if backend.token_to_id(token) is not None}
+    roles = {**found, **special.roles}
+    specs = tuple(TokenSpec(token, special=True) for token in dict.fromkeys(roles.values()))
+    _add_tokens(backend, SpecialTokens(roles, (*special.to_add, *specs)), directory)
+    return RustTokenizer(backend, roles)
+
+
 def _of_tekken(directory: Path, special: SpecialTokens) -> RustTokenizer:
     from quire.tokenizer.formats.tekken import build_tekken
 
@@ -123,7 +138,7 @@ def _of_tekken(directory: Path, special: SpecialTokens) -> RustTokenizer:
 
 def main_file(directory: Path) -> Path:
     """The file that holds the vocabulary, for messages."""
-    paths = [directory / name for name in ("tokenizer.json", "vocab.json", TEKKEN, MODEL)]
+    paths = [directory / name for name in ("tokenizer.json", "vocab.json", TEKKEN, MODEL, VOCAB)]
     return next((path for path in paths if has_file(path)), paths[0])
 
 

@@ -33,6 +33,15 @@ _REPLACEMENT = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedPair:
+    """Two texts as tokens."""
+
+    ids: list[int]
+    type_ids: list[int]
+    """0 for the tokens of the first text, 1 for those of the second, if the tokenizer says so."""
+
+
+@dataclass(frozen=True, slots=True)
 class SpecialFrame:
     """The special tokens that a tokenizer adds around a text."""
 
@@ -109,6 +118,19 @@ class Tokenizer:
                 list(texts), add_special_tokens=add_special_tokens
             )
         return [encoding.ids for encoding in encodings]
+
+    def encode_pair(self, first: str, second: str) -> EncodedPair:
+        """The ids of two texts with the special tokens around them. Raises RequestError as `encode`
+        does."""
+        with library_errors(_no_ids):
+            found = self.backend.encode(first, second)
+        return EncodedPair(found.ids, found.type_ids)
+
+    def beginning(self, text: str, num_tokens: int) -> str:
+        """The text of its first `num_tokens` tokens, without special ones."""
+        with library_errors(_no_ids):
+            offsets = self.backend.encode(text, add_special_tokens=False).offsets
+        return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of these ids: invalid UTF-8 becomes U+FFFD, unknown ids are left out.

@@ -12,7 +12,7 @@ from quire.errors import ConfigError
 from quire.vllm.surface import VLLM_VERSION, surface_names
 
 _LORA = "LoRA adapters do not work yet"
-_POOLING = "only generation of text is supported, no pooling: embeddings, classes, scores"
+_POOLING = "a part of vLLM's pooling that Quire does not have"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
 _PROCESSORS = (
     "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
@@ -41,16 +41,7 @@ _OLD = "vLLM 0.32 has no such package either; it belonged to the engine of earli
 
 MISSING_NAMES: dict[str, dict[str, str]] = {
     _LORA: {"vllm.lora.request": "LoRARequest", "vllm.config": "LoRAConfig"},
-    _POOLING: {
-        "vllm": "ClassificationOutput ClassificationRequestOutput EmbeddingOutput "
-        "EmbeddingRequestOutput PoolingOutput PoolingParams PoolingRequestOutput ScoringOutput "
-        "ScoringRequestOutput",
-        "vllm.config": "PoolerConfig",
-        "vllm.outputs": "ClassificationOutput ClassificationRequestOutput EmbeddingOutput "
-        "EmbeddingRequestOutput PoolingOutput PoolingRequestOutput RequestError ScoringOutput "
-        "ScoringRequestOutput",
-        "vllm.pooling_params": "PoolingParams",
-    },
+    _POOLING: {"vllm.outputs": "RequestError"},
     _PARSERS: {"vllm.config": "ReasoningConfig"},
     _WATERMARK: {
         "vllm.config": "WatermarkConfig",

@@ -14,8 +14,10 @@ VLLM_VERSION = "0.32.0"
 SURFACE: dict[str, dict[str, str]] = {
     **PARSER_SURFACE,
     "vllm": {
-        "quire": "AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLM LLMEngine "
-        "ModelRegistry RequestOutput SamplingParams TextPrompt TokensPrompt",
+        "quire": "AsyncEngineArgs AsyncLLMEngine ClassificationOutput ClassificationRequestOutput "
+        "CompletionOutput EmbeddingOutput EmbeddingRequestOutput EngineArgs LLM LLMEngine "
+        "ModelRegistry PoolingOutput PoolingParams PoolingRequestOutput RequestOutput "
+        "SamplingParams ScoringOutput ScoringRequestOutput TextPrompt TokensPrompt",
         "quire.inputs": "PromptType",
         "quire.vllm.own.version": "__version__ __version_tuple__",
     },
@@ -26,6 +28,7 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.config": {
         "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
+        "quire.config.pooling": "PoolerConfig",
         "quire.structured.config": "StructuredOutputsConfig",
         "quire.vllm.own.model_config": "ModelConfig",
         "quire.vllm.own.no_effect": "KernelConfig",
@@ -91,7 +94,12 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.model_executor.models": {"quire": "ModelRegistry"},
     "vllm.model_executor.models.registry": {"quire": "ModelRegistry"},
-    "vllm.outputs": {"quire": "CompletionOutput RequestOutput"},
+    "vllm.outputs": {
+        "quire": "ClassificationOutput ClassificationRequestOutput CompletionOutput "
+        "EmbeddingOutput EmbeddingRequestOutput PoolingOutput PoolingRequestOutput RequestOutput "
+        "ScoringOutput ScoringRequestOutput"
+    },
+    "vllm.pooling_params": {"quire": "PoolingParams"},
     "vllm.platforms": {"quire.vllm.own.platforms": "current_platform"},
     "vllm.entrypoints.chat_utils": {
         "quire.server.plugins.records": "make_tool_call_id",

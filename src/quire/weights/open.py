@@ -16,7 +16,7 @@ from quire.config.model_files import has_file
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.weights.safetensors import SafetensorsFile
-from quire.weights.sharded import indexed_store, joined_store, read_index
+from quire.weights.sharded import FolderStore, indexed_store, joined_store, read_index
 from quire.weights.store import WeightStore
 from quire.weights.torch_bin import TorchFile
 
@@ -81,6 +81,14 @@ def open_checkpoint(path: Path) -> WeightStore:
         if names:
             return joined_store(_open_all(path, names, format, f"{path} holds"))
     raise _no_weights(path)
+
+
+def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
+    """Open the weights in a model directory and those in folders of it; the names of the latter
+    begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint` does."""
+    files = {"": open_checkpoint(path)}
+    files |= {folder: open_checkpoint(path / folder) for folder in folders}
+    return files[""] if len(files) == 1 else FolderStore(files)
 
 
 def weight_files(path: Path) -> list[Path]:

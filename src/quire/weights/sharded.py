@@ -6,6 +6,7 @@ Called by `open`. Independent of file formats: each file is a WeightStore of its
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -74,6 +75,35 @@ class ShardedStore(WeightStore):
         if owner is None:
             raise CheckpointError(f"{', '.join(self._files)} have no tensor {name!r}")
         return self._files[owner]
+
+
+class FolderStore(ShardedStore):
+    """The tensors of a model, and those of linear layers in folders of their own."""
+
+    def __init__(self, files: Mapping[str, WeightStore]) -> None:
+        """`files`: stores by folder; "": the model's own."""
+        self._inner: dict[str, str] = {}
+        owners: dict[str, str] = {}
+        for folder, file in files.items():
+            for name in file.names():
+                kind = name.rpartition(".")[2]
+                outer = f"{folder}.linear.{kind}" if folder else name
+                owners[outer], self._inner[outer] = folder, name
+        super().__init__(files, owners, ", ".join(file.source for file in files.values()))
+
+    def get(self, name: str) -> HostTensor:
+        found = self._owner(name).get(self._inner[name])
+        return replace(found, name=name)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._owner(name).shape(self._inner[name])
+
+    def integers(self, name: str) -> NDArray[np.generic]:
+        return self._owner(name).integers(self._inner[name])
+
+    def release(self, name: str) -> None:
+        if name in self._inner:
+            self._owner(name).release(self._inner[name])
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from quire.backends.base import StepBatch
 from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.protocol.pooling_params import PoolingParams
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
 
@@ -105,6 +106,8 @@ class InputBatch:
         self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._forced: dict[int, _ForcedTokens] = {}
+        self._pooling: dict[int, PoolingParams] = {}
+        """Of the rows whose requests pool."""
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
         self._block_tables = np.zeros((max_num_seqs, num_groups, max_num_entries), np.int32)
@@ -126,6 +129,7 @@ class InputBatch:
                 self.sampling.clear(row)
                 self._prompt_logprobs.clear(row)
                 self._forced.pop(row, None)
+                self._pooling.pop(row, None)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
@@ -222,6 +226,24 @@ class InputBatch:
             )
         }
 
+    def pooling_params(self, row: int) -> PoolingParams:
+        """The parameters of the pooling request in this row."""
+        return self._pooling[row]
+
+    def token_types(self, step: PreparedStep) -> Ints | None:
+        """[T]; the types of the step's tokens. None: all are 0."""
+        types = [self._pooling[row].token_type_ids for row in step.rows.tolist()]
+        if not any(types):
+            return None
+        found = np.zeros(len(step.batch.token_ids), np.int32)
+        starts = step.batch.seq_starts
+        for index, given in enumerate(types):
+            if given:
+                begin, end = starts[index], starts[index + 1]
+                first = int(step.ends[index]) - int(end - begin)
+                found[begin:end] = given[first : first + end - begin]
+        return found
+
     def known_tokens(self, row: int) -> Ints:
         """The tokens that the request in this row was started with."""
         return self._known[row]
@@ -263,6 +285,9 @@ class InputBatch:
             table[:first] = _UNSEEN
             table[first:end] = block_ids
             self._num_entries[row, group] = end
+        if request.pooling_params is not None:
+            self._pooling[row] = request.pooling_params
+            return
         self.sampling.set(row, request)
         self._prompt_logprobs.set(row, request)
 
@@ -304,7 +329,7 @@ class InputBatch:
         """[R, G, B]; a view of the whole tables if the rows are in order."""
         if of.are_in_order:
             return self._block_tables[: len(of.rows)]
-        return self._block_tables[of.rows, :, : int(self._num_entries[of.rows].max())]
+        return self._block_tables[of.rows, :, : int(self._num_entries[of.rows].max(initial=0))]
 
 
 def _counts_of(drafts: dict[int, list[int]], rows: Rows) -> Ints:

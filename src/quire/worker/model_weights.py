@@ -21,6 +21,7 @@ from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 from quire.models import ModelDescription
+from quire.models.pooling.head import pooling_head
 from quire.program import Program
 from quire.suggest import did_you_mean
 from quire.weights import (
@@ -32,6 +33,7 @@ from quire.weights import (
     WeightStore,
     bind,
     open_checkpoint,
+    open_with_folders,
 )
 from quire.weights.dummy import DummyStore
 from quire.weights.quantised.store import as_shipped
@@ -138,7 +140,9 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
     if description.is_transformers:  # transformers maps the names of a checkpoint
         return open_checkpoint(model.path)
     names = description.names
-    store = as_shipped(open_checkpoint(model.path), description.shipped)
+    head = pooling_head(model.hf_config)
+    folders = () if head is None else [layer.folder for layer in head.dense]
+    store = as_shipped(open_with_folders(model.path, folders), description.shipped)
     if (left_out := names.summary(store.names())) is not None:
         logger.info("%s", left_out)
     return bind(program, store, names.canonical, origin.given)

@@ -35,6 +35,7 @@ from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, re
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.model_weights import ModelWeights
+from quire.worker.pooling_runner import PoolingRunner
 
 if TYPE_CHECKING:
     from quire.worker.processors.processing import LogitsProcessing
@@ -72,6 +73,11 @@ class Worker:
         self._weights.note_loaded()
         self.model, self._packed, self._program = loaded.model, loaded.packed, loaded.program
         keeps_all = config.cache.layout.keeps_all
+        pooling = config.model.pooling
+        self._runner: ModelRunner | PoolingRunner
+        if pooling is not None:
+            self._runner = PoolingRunner(self.model, self._batch, pooling, keeps_all)
+            return
         self._runner = ModelRunner(
             self.model, self._batch, keeps_all=keeps_all, processing=self._processing
         )

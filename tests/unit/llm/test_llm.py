@@ -235,12 +235,12 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
         llm.generate("a", GREEDY, tokenization_kwargs={"max_length": 5})
     with pytest.raises(RequestError, match="cannot hold multi_modal_data"):
         llm.generate({"prompt": "a", "multi_modal_data": {"image": 1}}, GREEDY)  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(ConfigError, match="embed is not supported: Quire has no pooling models"):
+    with pytest.raises(ConfigError, match="update_weights is not supported: Quire has no connec"):
+        llm.update_weights("a")
+    with pytest.raises(RequestError, match=r"gives no vectors or classes; use LLM\.generate"):
         llm.embed("a")
-    assert (llm.embed.__name__, llm.embed.__doc__) == (
-        "embed", "Raises ConfigError: embed is not supported: Quire has no pooling models "
-        "(embeddings, classification, scoring) yet.",
-    )  # fmt: skip
+    with pytest.raises(RequestError, match=r"gives no vectors or classes; use LLM\.generate"):
+        llm.score("a", "b")
 
 
 def test_a_priority_is_ignored_under_first_come(llm: LLM) -> None:

@@ -27,11 +27,12 @@ from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.stand_ins import stand_ins
+from quire.backends.cpu.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError
 from quire.log import get_logger, phase
-from quire.program import GroupedFormat, Logits, Program, check_layout
+from quire.program import GroupedFormat, Program, Vectors, check_layout
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
@@ -86,7 +87,10 @@ class CpuBackend(Backend):
         )
 
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
-        """Bytes of one KV block with all slots, including the padding of the head dimension."""
+        """Bytes of one KV block with all slots, including the padding of the head dimension; 0 for
+        a program that keeps nothing."""
+        if has_step_kv(program):
+            return 0
         size: int = self._library.lib.quire_kv_block_bytes(_kv_spec(self._library, program, kv))
         return size
 
@@ -178,7 +182,9 @@ class CpuBackend(Backend):
         program, ops = lowered.program, lowered.ops
         storage = assign_storage(ops, options.dtype, options.max_num_tokens)
         spec = ffi.new("quire_model_spec *")
-        spec.kv = _kv_spec(self._library, program, kv)[0]
+        is_of_step = has_step_kv(program)
+        own_kv = step_kv(program, kv, options) if is_of_step else kv
+        spec.kv = _kv_spec(self._library, program, own_kv)[0]
         spec.workspace_bytes = storage.workspace_bytes
         spec.max_num_tokens = options.max_num_tokens
         spec.max_num_seqs = options.max_num_seqs
@@ -193,7 +199,12 @@ class CpuBackend(Backend):
         if lib.quire_set_ops(model, records, len(records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
         groups = kv.layout.groups
-        return CpuModel(self._library, model, self._pool, places, program.vocab_size, ops, groups)
+        gives_vectors = isinstance(program.result, Vectors)
+        return CpuModel(
+            self._library, model, self._pool, places, program.vocab_size, ops, groups,
+            vector_width=program.result_width if gives_vectors else None,
+            step_block_size=kv.block_size if is_of_step else None,
+        )  # fmt: skip
 
 
 def _lower(program: Program) -> _Lowered:
@@ -227,8 +238,6 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             f"block_size must be a multiple of {group_tokens}, not {kv.block_size}; "
             f"use {group_tokens}"
         )
-    if not isinstance(program.result, Logits):
-        raise BackendError(f"{program.name}: the CPU backend computes programs that end in logits")
     counts = {op.num_heads for op in program.attention_ops()}
     if not counts:
         raise BackendError(f"{program.name} must have at least one attention layer")

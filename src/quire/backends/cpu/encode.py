@@ -19,6 +19,9 @@ from quire.backends.cpu.weights import WeightLoader
 from quire.config.kv_groups import KVPlace
 from quire.program import Activation, Param, Value
 
+STEP_PLACE = KVPlace(0, 0)
+"""The place of K and V that live for one step, see `step_kv`."""
+
 _DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
 
 
@@ -71,8 +74,8 @@ class _ModelFields(Fields):
         view.dim = place.dim if dim is None else dim
         view.dtype = self.code(_DTYPES[place.dtype])
 
-    def kv_place(self, place: Any, layer: int) -> None:
-        found = self._kv_places[layer]
+    def kv_place(self, place: Any, layer: int | None) -> None:
+        found = STEP_PLACE if layer is None else self._kv_places[layer]
         place.layer_group = found.group
         place.slot = found.slot
 
@@ -81,6 +84,9 @@ class _ModelFields(Fields):
 
     def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
         return self._loader.vector(param, plus=plus)
+
+    def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
+        return self._loader.gathered(param, places)
 
     def constant(self, values: NDArray[np.float32]) -> int:
         return self._loader.constant(values)

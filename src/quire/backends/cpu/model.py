@@ -19,6 +19,7 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
+from quire.backends.cpu.step_kv import step_tables
 from quire.config.kv_groups import KVGroup
 from quire.errors import BackendError
 from quire.program import OpPlace
@@ -41,9 +42,14 @@ class CpuModel(CompiledModel):
         vocab_size: int,
         ops: tuple[NativeOp, ...],
         kv_groups: tuple[KVGroup, ...],
+        *,
+        vector_width: int | None = None,
+        step_block_size: int | None = None,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
-        of layers; a request has a block table for each."""
+        of layers; a request has a block table for each. `vector_width`: numbers in a row of the
+        result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
+        blocks of so many tokens (`step_kv`)."""
         self._library = library
         self._ffi = library.ffi
         self._model = model
@@ -53,6 +59,8 @@ class CpuModel(CompiledModel):
         self._vocab_size = vocab_size
         self._kv_groups = kv_groups
         self._ops = ops
+        self._vector_width = vector_width
+        self._step_block_size = step_block_size
         members = self._ffi.typeof("quire_sampling").fields
         self._sampling_types = {
             name: f"{one.type.item.cname}[]" for name, one in members if one.type.kind == "pointer"
@@ -62,8 +70,11 @@ class CpuModel(CompiledModel):
         }
         memory = self._ffi.new("quire_memory *")
         library.lib.quire_model_memory(model, memory)
+        of_step = memory.kv_reserved_bytes if step_block_size else 0
         self._memory = MemoryReport(
-            memory.weight_bytes, memory.workspace_bytes, memory.kv_reserved_bytes
+            memory.weight_bytes,
+            memory.workspace_bytes + of_step,
+            memory.kv_reserved_bytes - of_step,
         )
         self._block_bytes: int = self._measure_block()
 
@@ -74,7 +85,11 @@ class CpuModel(CompiledModel):
         native = self._batch(batch, alive)
         output = StepOutput(np.empty(0, np.int32))
         result = self._ffi.new("quire_output *")
-        if batch.want_logits:
+        if self._vector_width is not None:
+            shape = (len(batch.logits_rows), self._vector_width)
+            output.vectors = np.empty(shape, np.float32)
+            result.logits = self._ffi.from_buffer("float[]", output.vectors)
+        elif batch.want_logits:
             output.logits = np.empty((batch.num_logits_out, self._vocab_size), np.float32)
             result.logits = self._ffi.from_buffer("float[]", output.logits)
             if batch.logits_places is not None:
@@ -200,9 +215,15 @@ class CpuModel(CompiledModel):
         native = self._ffi.new("quire_batch *")
         for name in _BATCH_ARRAYS:
             setattr(native, name, self._int32(getattr(batch, name), alive))
+        tables = batch.block_tables
+        if self._step_block_size is not None:
+            tables = step_tables(batch, self._step_block_size)
+            native.block_tables = self._int32(tables, alive)
+        if batch.token_types is not None:
+            native.token_types = self._int32(batch.token_types, alive)
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
-        native.table_width = batch.block_tables.shape[2]
+        native.table_width = tables.shape[2]
         native.num_logits_rows = len(batch.logits_rows)
         return native
 
@@ -236,6 +257,8 @@ class CpuModel(CompiledModel):
             raise BackendError(
                 "the arrays of a step must have one entry per token and one row per request"
             )
+        if batch.token_types is not None and len(batch.token_types) != tokens:
+            raise BackendError("token_types must have one entry per token")
         places = batch.logits_places
         if places is not None and len(places) != len(batch.logits_rows):
             raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")

@@ -73,6 +73,10 @@ class WeightLoader:
                 self._vectors[weight, plus] = self.constant(values + np.float32(plus))
         return self._vectors[weight, plus]
 
+    def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
+        """Add a vector of the weight's numbers at these places and return its id."""
+        return self.constant(self._places[StoredWeight("vector", param)].view(np.float32)[places])
+
     def constant(self, values: NDArray[np.float32]) -> int:
         """Add a vector of these numbers and return its id."""
         numbers = np.ascontiguousarray(values, np.float32)

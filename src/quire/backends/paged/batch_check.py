@@ -53,6 +53,15 @@ def check_batch(
         _check_request(batch, request, kv)
 
 
+def check_token_types(batch: StepBatch, num_types: int) -> None:
+    """Raises BackendError unless every token has a type that the program knows."""
+    if batch.token_types is None:
+        return
+    if len(batch.token_types) != len(batch.token_ids):
+        raise BackendError("token_types and token_ids differ in length")
+    _check_range("token type", batch.token_types, num_types)
+
+
 def _check_request(batch: StepBatch, request: int, kv: KVCacheSpec) -> None:
     begin, end = batch.seq_starts[request : request + 2]
     length = int(batch.context_lens[request])
@@ -63,7 +72,7 @@ def _check_request(batch: StepBatch, request: int, kv: KVCacheSpec) -> None:
         )
     num_blocks = -(-length // kv.block_size)
     tables = batch.block_tables[request]
-    if num_blocks > tables.shape[1]:
+    if len(tables) and num_blocks > tables.shape[1]:
         raise BackendError(
             f"request {request}: {length} tokens do not fit {tables.shape[1]} blocks"
         )

@@ -16,18 +16,23 @@ from quire.sampling.reference import logprobs, no_choice, not_finite, sample
 class PagedModel(CompiledModel):
     """A model with such a cache. Tokens are chosen as `quire.sampling.reference` says."""
 
-    def __init__(self, cache: PagedKVCache) -> None:
+    def __init__(self, cache: PagedKVCache, *, gives_vectors: bool = False) -> None:
         self._cache: PagedKVCache | None = cache
+        self._gives_vectors = gives_vectors
 
     @abstractmethod
     def _compute(self, batch: StepBatch) -> NDArray[np.float32]:
-        """Runs the model and writes its K/V: logits [L, V]. Raises BackendError as `step` does."""
+        """Runs the model and writes its K/V: logits [L, V], or vectors [L, D]. Raises BackendError
+        as `step` does."""
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Computes the logits, chooses from them and copies them out. Raises BackendError, also for
         an index out of range."""
         logits = self._compute(batch)
         output = StepOutput(np.empty(0, np.int32))
+        if self._gives_vectors:
+            output.vectors = logits
+            return output
         if batch.sampling is not None:
             output = self.sample(logits, batch.sampling)
         if batch.want_logits:

@@ -7,6 +7,8 @@ no neighbour can change a bit.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +20,19 @@ from quire.program import Attention
 Floats = NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """The numbers of an attention op's weights, where it has any."""
+
+    sinks: Floats | None
+    biases: Floats | None
+    """Of `Attention.relative`."""
+
+
 def attend(
     op: Attention,
     qkv: tuple[Floats, Floats | None, Floats | None],
-    sinks: Floats | None,
+    extras: Extras,
     batch: StepBatch,
     cache: PagedKVCache,
 ) -> Floats:
@@ -46,9 +57,10 @@ def attend(
         by_head = (len(keys), op.num_kv_heads, -1)
         keys, values = keys.reshape(by_head), values.reshape(by_head)
         for token, position in enumerate(positions.tolist(), start=begin):
-            last = position + 1 if op.is_causal else int(length)
-            visible = slice(_first_visible(op, position) - origin, last - origin)
-            out[token] = _attend_one(op, q[token], sinks, keys[visible], values[visible])
+            first, last = _first_visible(op, position), _last_visible(op, position, int(length))
+            seen = slice(first - origin, last + 1 - origin)
+            distances = np.arange(first, last + 1) - position
+            out[token] = _attend_one(op, q[token], extras, keys[seen], values[seen], distances)
     return out
 
 
@@ -82,10 +94,21 @@ def _first_visible(op: Attention, position: int) -> int:
     return max(0, position - op.window + 1)
 
 
+def _last_visible(op: Attention, position: int, length: int) -> int:
+    if op.is_causal:
+        return position
+    return min(length, length if op.window is None else position + op.window) - 1
+
+
 def _attend_one(
-    op: Attention, q: Floats, sinks: Floats | None, keys: Floats, values: Floats
+    op: Attention,
+    q: Floats,
+    extras: Extras,
+    keys: Floats,
+    values: Floats,
+    distances: NDArray[np.int64],
 ) -> Floats:
-    """One query [N * H] over C keys and values [C, K, H]: [N * H]."""
+    """One query [N * H] over C keys and values [C, K, H] at `distances` [C] from it: [N * H]."""
     # Heads that share a kv head are neighbours: [K, N / K, H].
     grouped = q.reshape(op.num_kv_heads, -1, op.head_dim).copy()
     scores = grouped @ keys.transpose(1, 2, 0) * np.float32(op.scale)
@@ -94,9 +117,15 @@ def _attend_one(
         scores = cap * np.tanh(scores / cap)
     if op.alibi_slopes is not None:
         slopes = np.array(op.alibi_slopes, np.float32).reshape(op.num_kv_heads, -1, 1)
-        scores = scores + slopes * np.arange(1 - len(keys), 1, dtype=np.float32)
+        scores = scores - slopes * np.abs(distances).astype(np.float32)
+    if extras.biases is not None:
+        reach = len(op.buckets) // 2
+        chosen = np.array(op.buckets)[np.clip(distances, -reach, reach) + reach]
+        biases = extras.biases.reshape(-1, op.num_heads)[chosen].T
+        scores = scores + biases.reshape(op.num_kv_heads, -1, len(keys))
     largest = scores.max(axis=-1, keepdims=True)
     by_head = (op.num_kv_heads, -1, 1)
+    sinks = extras.sinks
     if sinks is not None:
         largest = np.maximum(largest, sinks.reshape(by_head))
     weights = np.exp(scores - largest)

@@ -23,7 +23,7 @@ from quire.backends.base import (
     MemoryReport,
     StepBatch,
 )
-from quire.backends.paged.batch_check import check_batch
+from quire.backends.paged.batch_check import check_batch, check_token_types
 from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.paged.model import PagedModel
 from quire.backends.reference.build import build
@@ -40,6 +40,7 @@ from quire.program import (
     Op,
     OpPlace,
     Program,
+    Vectors,
     check_layout,
     last_reads,
     place_of,
@@ -123,7 +124,7 @@ class ReferenceModel(PagedModel):
     def __init__(
         self, program: Program, weights: Weights, cache: PagedKVCache, options: CompileOptions
     ) -> None:
-        super().__init__(cache)
+        super().__init__(cache, gives_vectors=isinstance(program.result, Vectors))
         self._program = program
         self._weights = weights
         self._options = options
@@ -133,7 +134,7 @@ class ReferenceModel(PagedModel):
     def _compute(self, batch: StepBatch) -> NDArray[np.float32]:
         """Interprets the program."""
         cache = self._open_cache()
-        check_batch(batch, self._program.vocab_size, cache.spec, self._options)
+        self._check(batch, cache)
         frame = Frame(batch, self._weights, cache)
         for _ in self._run(frame):
             pass
@@ -145,7 +146,7 @@ class ReferenceModel(PagedModel):
         if not self._program.is_repeatable:
             raise BackendError(f"{self._program.name} keeps a state: its steps cannot be repeated")
         cache = self._open_cache()
-        check_batch(batch, self._program.vocab_size, cache.spec, self._options)
+        self._check(batch, cache)
         num_tokens = len(batch.token_ids)
         request_of_token = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.seq_starts))
         places: list[OpPlace | None] = [None] * len(batch.context_lens)
@@ -159,6 +160,10 @@ class ReferenceModel(PagedModel):
                 for request in np.unique(request_of_token[tokens]).tolist():
                     places[request] = places[request] or place_of(op)
         return places
+
+    def _check(self, batch: StepBatch, cache: PagedKVCache) -> None:
+        check_batch(batch, self._program.vocab_size, cache.spec, self._options)
+        check_token_types(batch, self._program.num_token_types)
 
     def _run(self, frame: Frame) -> Iterator[Op]:
         """Runs the ops one after the other, each when the next is asked for. What is not finite

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
-from quire.backends.reference.attention import attend
+from quire.backends.reference.attention import Extras, attend
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.route import route, sigmoid
 from quire.errors import BackendError
@@ -36,6 +36,7 @@ from quire.program import (
     Linear,
     Logits,
     MatchRms,
+    MeanRows,
     Op,
     Outliers,
     Param,
@@ -48,12 +49,17 @@ from quire.program import (
     SigmoidGate,
     SoftCap,
     TakeRows,
+    TokenTypes,
     Value,
+    Vectors,
     Weigh,
     Xielu,
 )
 
 Floats = NDArray[np.float32]
+
+_MEAN_BLOCK = 16
+"""Tokens whose sum is taken first: see `MeanRows`."""
 
 
 @dataclass(slots=True)
@@ -113,6 +119,13 @@ def _divide(rows: Floats, outs: Sequence[Value], frame: Frame) -> None:
 @run.register
 def _(op: LearnedPositions, frame: Frame) -> None:
     rows = frame.array(op.table)[frame.batch.positions + op.offset]
+    frame.values[op.out] = frame.values[op.x] + rows
+
+
+@run.register
+def _(op: TokenTypes, frame: Frame) -> None:
+    types = frame.batch.token_types
+    rows = frame.array(op.table)[0 if types is None else types]
     frame.values[op.out] = frame.values[op.x] + rows
 
 
@@ -192,7 +205,9 @@ def _(op: Rope, frame: Frame) -> None:
 def _(op: Attention, frame: Frame) -> None:
     k, v = (None if value is None else frame.values[value] for value in (op.k, op.v))
     sinks = None if op.sinks is None else frame.array(op.sinks)
-    frame.values[op.out] = attend(op, (frame.values[op.q], k, v), sinks, frame.batch, frame.cache)
+    biases = None if op.relative is None else frame.array(op.relative)
+    extras = Extras(sinks, biases)
+    frame.values[op.out] = attend(op, (frame.values[op.q], k, v), extras, frame.batch, frame.cache)
 
 
 @run.register
@@ -278,6 +293,7 @@ _ACTIVATIONS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]
     "gelu_quick": lambda x: _silu(1.702 * x) / 1.702,
     "relu": lambda x: np.maximum(x, 0.0),
     "relu2": lambda x: np.square(np.maximum(x, 0.0)),
+    "tanh": np.tanh,
 }
 
 
@@ -348,6 +364,25 @@ def _(op: Scale, frame: Frame) -> None:
 @run.register
 def _(op: TakeRows, frame: Frame) -> None:
     frame.values[op.out] = frame.values[op.x][frame.batch.logits_rows]
+
+
+@run.register
+def _(op: MeanRows, frame: Frame) -> None:
+    x, starts = frame.values[op.x], frame.batch.seq_starts
+    out = np.empty((len(frame.batch.logits_rows), op.out.dim), np.float32)
+    requests = np.searchsorted(starts, frame.batch.logits_rows, side="right") - 1
+    for row, request in enumerate(requests):
+        tokens = x[starts[request] : starts[request + 1]].astype(np.float64)
+        sums = [
+            tokens[at : at + _MEAN_BLOCK].sum(axis=0) for at in range(0, len(tokens), _MEAN_BLOCK)
+        ]
+        out[row] = np.sum(sums, axis=0) / len(tokens)
+    frame.values[op.out] = out
+
+
+@run.register
+def _(op: Vectors, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.x]
 
 
 @run.register

@@ -25,6 +25,7 @@ from quire.program import (
     Linear,
     Logits,
     MatchRms,
+    MeanRows,
     Op,
     Outliers,
     Param,
@@ -35,6 +36,7 @@ from quire.program import (
     Route,
     SigmoidGate,
     SoftCap,
+    TokenTypes,
     Value,
     Xielu,
     last_reads,
@@ -54,6 +56,7 @@ _ACTIVATION_BYTES: dict[Activation, int] = {
     "silu": 72,
     "gelu_tanh": 72,
     "swiglu_oai": 96,
+    "tanh": 32,
     "gelu": 192,  # erf is computed on Python's own floats
 }
 _TILE_ROWS = 8
@@ -98,7 +101,7 @@ class _Bounds:
         """Bytes that an op allocates in addition to its outputs."""
         rows = self.options.max_num_tokens
         match op:
-            case Embed() | LearnedPositions():
+            case Embed() | LearnedPositions() | TokenTypes():
                 return 2 * self.values(op.out.dim)
             case EmbedSlices():
                 return 2 * self.values(op.table.shape[1])
@@ -126,7 +129,7 @@ class _Bounds:
                 return 40 * rows * op.x.dim  # float64
             case Xielu():
                 return 80 * rows * op.x.dim
-            case PositionScale() | Clamp():
+            case PositionScale() | Clamp() | MeanRows():
                 return 2 * self.values(op.x.dim)
             case _:
                 return 0

@@ -111,8 +111,27 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
         ("arithmetic", _arithmetic(plan)),
+        *_pooling_rows(plan),
         *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
     ]
+
+
+def _pooling_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """What a pooling model gives for a text."""
+    pooling = plan.config.model.pooling
+    if pooling is None:
+        return []
+    what = "classes" if pooling.task.endswith("classify") else "numbers"
+    activation = pooling.activation if pooling.is_activated else "identity"
+    rows = [
+        ("task", f"{pooling.task}: {pooling.width:,} {what} for each text"),
+        ("pooling", f"{pooling.pooling_type}, then {activation}"),
+    ]
+    if pooling.prompts:
+        names = ", ".join(sorted(pooling.prompts))
+        default = f" (default {pooling.default_prompt})" if pooling.default_prompt else ""
+        rows.append(("prompts", names + default))
+    return rows
 
 
 def _arithmetic(plan: EnginePlan) -> str:
@@ -151,15 +170,24 @@ def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    needs, cache, memory = plan.needs, plan.config.cache, plan.facts.memory
-    pool_bytes = cache.num_blocks * cache.block_bytes
-    tokens = tokens_held(needs, cache.num_blocks)
-    longest = max_concurrency(needs, cache.num_blocks)
+    needs, memory = plan.needs, plan.facts.memory
     return [
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
         ("  one token reads", _read_by_a_token(plan)),
         ("one step", f"{format_bytes(needs.workspace_bytes)} at most: {_STEP_PARTS}"),
+        *_kv_rows(plan),
+    ]
+
+
+def _kv_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    needs, cache = plan.needs, plan.config.cache
+    if not cache.layout.groups:
+        return [("KV cache", "none: a text is computed in one step")]
+    pool_bytes = cache.num_blocks * cache.block_bytes
+    tokens = tokens_held(needs, cache.num_blocks)
+    longest = max_concurrency(needs, cache.num_blocks)
+    return [
         ("KV cache", f"{format_bytes(pool_bytes)}, reserved now, used as it fills"),
         ("  holds", f"{tokens:,} tokens in {cache.num_blocks:,} blocks of {cache.block_size}"),
         *_request_rows(plan),

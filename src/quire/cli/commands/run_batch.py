@@ -40,7 +40,10 @@ from quire.units import MiB
 if TYPE_CHECKING:
     from quire.cli.in_process import InProcessServer
 
-PATHS = ("/v1/chat/completions", "/v1/completions")
+PATHS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/score",
+    "/v1/rerank", "/v2/rerank", "/rerank",
+)  # fmt: skip
 _MAX_LINE_BYTES = 16 * MiB
 _DEFAULTS = {"max_num_queued_reqs": 1_000_000, "disable_log_stats": True}
 _QUIET = {"ui": False, "disable_fastapi_docs": True, "disable_access_log": True}

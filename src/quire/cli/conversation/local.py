@@ -18,6 +18,7 @@ from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.engine_args import EngineArgs
 from quire.config.model_files import chat_sampling_params
 from quire.frontend.offline.llm_engine import LLMEngine
+from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.parsers.detection.finder import find_blocking
 from quire.parsers.detection.found import FoundFormat
@@ -87,6 +88,8 @@ class LocalConversation(Conversation):
         try:
             while self.engine.has_unfinished_requests():
                 for output in self.engine.step():
+                    if not isinstance(output, RequestOutput):
+                        continue
                     self.counts.prompt = len(output.prompt_token_ids or ())
                     self.counts.cached = output.num_cached_tokens or 0
                     for completion in output.outputs:

@@ -55,9 +55,6 @@ REFUSED: dict[str, _Names] = {
         "aux_output_config": ({"enable_return_routed_experts": False},),
     },
     "only generation of text is supported": {
-        "runner": ("auto", "generate"),
-        "convert": ("auto", "none"),
-        "pooler_config": (None,),
         "enable_prompt_embeds": (False,),
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
@@ -179,9 +176,5 @@ REFUSED: dict[str, _Names] = {
         "tokens_only": (False,),
         "additional_config": ({},),
         "watermark_config": (None, {}),
-    },
-    "Quire generates text only, without embeddings, classes or scores (task is an older name of "
-    "runner and convert)": {
-        "task": ("auto", "generate"),
     },
 }  # fmt: skip

@@ -12,7 +12,7 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import msgspec
 
@@ -26,12 +26,14 @@ from quire.frontend.inputs.model_checks import (
     check_reasoning,
 )
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
+from quire.frontend.inputs.tasks import cannot_generate, cannot_pool
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
-from quire.params import SamplingParams
+from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.protocol.pooling_params import PoolingParams, prompt_of
 from quire.reasoning.marks import ReasoningTokens
 from quire.structured.params import StructuredOutputsParams
 from quire.structured.trials.trial import GrammarTrial
@@ -41,6 +43,10 @@ from quire.tokenizer import Tokenizer
 _MAX_TIME_S = 1e11
 """Upper limit of timestamps, a few thousand years after the epoch."""
 _AS_IT_IS = Tokenization()
+_NEUTRAL = SamplingParams(
+    max_tokens=1, seed=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+)
+"""Of requests that pool, which ends them after their first result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +59,14 @@ class EngineInput:
     """None if token ids were given."""
     prompt_token_ids: list[int]
     params: SamplingParams
-    """Validated parameters of the whole request."""
+    """Validated parameters of the whole request; neutral ones if it pools."""
     core_requests: list[EngineCoreRequest]
     """One for each of the `n` outputs, in order; their ids are unique in this process."""
     arrival_time: float
     trace_headers: Mapping[str, str] | None = None
     """Headers of the caller's trace."""
+    pooling_params: PoolingParams | None = None
+    """None: the request generates."""
 
 
 class InputProcessor:
@@ -93,7 +101,7 @@ class InputProcessor:
         self,
         request_id: str,
         prompt: PromptType,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         arrival_time: float | None = None,
         priority: int = 0,
@@ -106,11 +114,25 @@ class InputProcessor:
 
         A request that passes can be served: no later step fails because of the caller's input.
         """
-        if not isinstance(params, SamplingParams):
-            raise TypeError(f"params must be SamplingParams, but got {type(params).__name__}")
         check_request_id(request_id)
         _check_time(arrival_time)
         _check_headers(trace_headers)
+        if isinstance(params, PoolingParams):
+            return self._pooling(
+                request_id,
+                prompt,
+                params,
+                clock.now() if arrival_time is None else arrival_time,
+                priority,
+                tokenization,
+                trace_headers,
+            )
+        if not isinstance(params, SamplingParams):
+            raise TypeError(
+                f"params must be SamplingParams or PoolingParams, but got {type(params).__name__}"
+            )
+        if self.model_config.pooling is not None:
+            raise RequestError(cannot_generate(self.model_config))
         params.verify()
         check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
         self._check_priority(priority)
@@ -143,6 +165,60 @@ class InputProcessor:
             arrival_time=arrival_time,
             trace_headers=trace_headers,
         )
+
+    def _pooling(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: PoolingParams,
+        arrival_time: float,
+        priority: int,
+        tokenization: Tokenization,
+        trace_headers: Mapping[str, str] | None,
+    ) -> EngineInput:
+        """A request for a vector or for classes."""
+        model = self.model_config
+        if model.pooling is None:
+            raise RequestError(cannot_pool(model))
+        self._check_priority(priority)
+        params.verify(model.pooling, model.served_model_name[0], self._num_token_types)
+        if isinstance(prompt, str) and model.pooling.task.endswith("embed"):
+            prompt = prompt_of(params, model.pooling) + prompt
+        parsed = self._prompts.parse(prompt, tokenization)
+        given = params.clone()
+        given.token_type_ids = params.token_type_ids or parsed.token_type_ids
+        given.verify(model.pooling, model.served_model_name[0], self._num_token_types)
+        if given.token_type_ids and len(given.token_type_ids) != len(parsed.token_ids):
+            raise RequestError(
+                f"token_type_ids must have one number for each of the {len(parsed.token_ids)} "
+                f"tokens, got {len(given.token_type_ids)}",
+                parameter="token_type_ids",
+            )
+        core_request = EngineCoreRequest(
+            request_id=f"{request_id}-{next(self._numbers):x}",
+            prompt_token_ids=parsed.token_ids,
+            sampling_params=_NEUTRAL,
+            pooling_params=given,
+            arrival_time=arrival_time,
+            cache_salt=parsed.cache_salt,
+            priority=priority,
+        )
+        return EngineInput(
+            request_id=request_id,
+            prompt=parsed.text,
+            prompt_token_ids=parsed.token_ids,
+            params=_NEUTRAL,
+            core_requests=[core_request],
+            arrival_time=arrival_time,
+            trace_headers=trace_headers,
+            pooling_params=given,
+        )
+
+    @cached_property
+    def _num_token_types(self) -> int:
+        from quire.models import build_program
+
+        return build_program(self.model_config.hf_config).num_token_types
 
     def check_grammar(self, spec: StructuredOutputsParams) -> StructuredOutputsParams:
         """The grammar with the engine's settings. Raises GrammarError if it cannot be compiled."""

@@ -6,19 +6,23 @@ Called by `InputProcessor` for every request. Messages are vLLM's. Thread-safe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.inputs.too_long import prompt_fills_context, prompt_too_long
+from quire.frontend.inputs.too_long import (
+    prompt_fills_context,
+    prompt_too_long,
+    text_fills_model,
+)
 from quire.tokenizer import Tokenizer
 
-_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt", "token_type_ids"})
 _NEUTRAL_KEYS = frozenset({
     "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
-    "prompt_embeds", "token_type_ids",
+    "prompt_embeds",
 })  # fmt: skip
 """Further keys of vLLM's prompts, accepted only with an empty value."""
 
@@ -30,6 +34,8 @@ class ParsedPrompt:
     text: str | None
     token_ids: list[int]
     cache_salt: str | None
+    token_type_ids: list[int] = field(default_factory=list)
+    """Of prompts of token ids for models that have types."""
 
 
 class PromptParser:
@@ -80,7 +86,9 @@ class PromptParser:
             )
         ids = prompt.get("prompt_token_ids")
         if ids is not None:
-            return ParsedPrompt(text, _cut(_as_token_ids(ids), tokenization), salt)
+            cut = _cut(_as_token_ids(ids), tokenization)
+            types = _as_token_ids(prompt.get("token_type_ids") or [])
+            return ParsedPrompt(text, cut, salt, types)
         if text is None:
             raise PromptError(
                 "a prompt must contain prompt or prompt_token_ids", parameter="prompt"
@@ -103,11 +111,12 @@ class PromptParser:
 
     def _check_tokens(self, token_ids: list[int]) -> None:
         count, limit = len(token_ids), self._model_config.max_model_len
+        pools = self._model_config.pooling is not None
         if not count:
             raise PromptError("The decoder prompt cannot be empty", parameter="prompt")
         if count > limit:
-            raise prompt_too_long(count, limit)
-        if count == limit:
+            raise text_fills_model(count, limit) if pools else prompt_too_long(count, limit)
+        if count == limit and not pools:
             raise prompt_fills_context(limit)
         vocab_size = self._model_config.vocab_size
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)

@@ -24,13 +24,21 @@ class Truncation:
     num_tokens: int
     side: Literal["left", "right"] | None
     """The end that is cut off. None: the left end, keeping the special tokens around a text."""
+    keeps_frame: bool = False
+    """Whether special tokens are kept whichever end is cut; the right one is by default."""
 
     @classmethod
     def of(
-        cls, count: int | None, side: Literal["left", "right"] | None, max_model_len: int
+        cls,
+        count: int | None,
+        side: Literal["left", "right"] | None,
+        max_model_len: int,
+        *,
+        pools: bool = False,
     ) -> Truncation | None:
         """Keep `count` tokens; -1: as many as leave room for one more; None: no truncation. Raises
-        RequestError for 0, and for more than the context holds."""
+        RequestError for 0, and for more than the context holds. `pools`: no token follows, and a
+        text loses its end by default."""
         if count is None:
             return None
         if count == 0:
@@ -47,18 +55,20 @@ class Truncation:
                 parameter="truncate_prompt_tokens",
                 value=count,
             )
-        return cls(max_model_len - 1 if count == -1 else count, side)
+        most = max_model_len if pools else max_model_len - 1
+        return cls(most if count == -1 else count, side, keeps_frame=pools)
 
     def kept(self, token_ids: list[int], frame: SpecialFrame | None = None) -> list[int]:
         """The kept part of a prompt. `frame`: the special tokens at its beginning and end."""
         if len(token_ids) <= self.num_tokens:
             return token_ids
         before = after = 0
-        if frame is not None and self.side is None:
+        if frame is not None and (self.side is None or self.keeps_frame):
             before, after = len(frame.before), len(frame.after)
         room = max(0, self.num_tokens - before - after)
         inner = token_ids[before : len(token_ids) - after]
-        inner = inner[:room] if self.side == "right" else inner[len(inner) - room :]
+        cuts_right = self.side == "right" or (self.side is None and self.keeps_frame)
+        inner = inner[:room] if cuts_right else inner[len(inner) - room :]
         kept = [*token_ids[:before], *inner, *token_ids[len(token_ids) - after :]]
         return kept[: self.num_tokens]
 
@@ -73,7 +83,9 @@ class Tokenization:
     """None: a prompt that is too long is rejected."""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None, max_model_len: int) -> Tokenization:
+    def of(
+        cls, given: Mapping[str, Any] | None, max_model_len: int, *, pools: bool = False
+    ) -> Tokenization:
         """Parse `tokenization_kwargs`. Raises ConfigError for unknown or invalid options, and
         RequestError for an impossible length."""
         if given is None:
@@ -92,7 +104,7 @@ class Tokenization:
         side = given.get("truncation_side")
         if side not in (None, "left", "right"):
             raise ConfigError(f"truncation_side must be left or right, got {quoted(side)}")
-        return cls(special, Truncation.of(_num_kept(given), side, max_model_len))
+        return cls(special, Truncation.of(_num_kept(given), side, max_model_len, pools=pools))
 
 
 _DEFAULT = Tokenization()

@@ -38,6 +38,16 @@ def prompt_fills_context(max_model_len: int) -> PromptError:
     )
 
 
+def text_fills_model(num_tokens: int, max_model_len: int) -> PromptError:
+    """The error for a text that is longer than a pooling model's longest."""
+    return PromptError(
+        f"This model's maximum context length is {max_model_len} tokens. However, your text "
+        f"contains {num_tokens} input tokens. {_LESS} Or set truncate_prompt_tokens=-1 to cut it.",
+        parameter="input_tokens",
+        value=num_tokens,
+    )
+
+
 def text_too_long(num_bytes: int, max_bytes: int, max_model_len: int) -> PromptError:
     """The error for a text that is too long for any tokenization to fit."""
     return PromptError(

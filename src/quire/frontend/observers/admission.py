@@ -131,10 +131,9 @@ class AdmissionControl(RequestObserver):
 
     def on_finished(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
         self._num_open -= 1
-        if completion.token_ids:
+        if self._replying.pop(completion.request_id, None) is not None:
             reply_s = now - completion.stats.first_token_ts
             self._mean_reply_s += _SMOOTHING * (reply_s - self._mean_reply_s)
-            self._replying.pop(completion.request_id, None)
         else:
             self._add_waiting(record, -1)
 

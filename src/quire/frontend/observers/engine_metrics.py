@@ -75,7 +75,7 @@ class EngineMetrics(RequestObserver):
         series.request_generation_tokens.observe(stats.num_generation_tokens)
         series.request_params_max_tokens.observe(record.input.params.max_tokens or 0)
         series.request_num_preemptions.observe(stats.num_preemptions)
-        if stats.num_generation_tokens:
+        if stats.first_token_ts:
             self._observe_phases(record, completion)
         self.num_in_flight -= 1
         if not self.num_in_flight:
@@ -125,7 +125,7 @@ class EngineMetrics(RequestObserver):
             record.num_prompt_tokens - completion.num_cached_tokens
         )
         num_gaps = stats.num_generation_tokens - 1
-        if num_gaps:
+        if num_gaps > 0:
             series.request_time_per_output_token.observe(decode_s / num_gaps)
 
     def _count_drafts(self, stats: SpeculationStats) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.errors import RequestError, quoted
@@ -79,7 +79,7 @@ def _outputs(
             tickets.append(Ticket(request.request_id, 1))
             engine.add_input(request, tickets[-1])
             deliver_signals()
-        return loop.collect(tickets, lambda _: None)
+        return cast("list[RequestOutput]", loop.collect(tickets, lambda _: None))
     except BaseException:
         engine.abort_request({ticket.request_id for ticket in tickets})
         raise

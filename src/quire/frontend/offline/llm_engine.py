@@ -27,12 +27,12 @@ from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.idle_time import IdleTime
 from quire.frontend.offline.turn_lock import TurnLock
 from quire.frontend.output_processor import OutputProcessor
-from quire.frontend.request_record import Sink
+from quire.frontend.request_record import AnyOutput, Sink
 from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
-from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
+from quire.protocol.pooling_params import PoolingParams
 from quire.system.deferred_signals import deferred_signals
 from quire.tokenizer.for_model import load_tokenizer
 
@@ -76,7 +76,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         )
         self._lock = TurnLock()
         self._is_shut_down = False
-        self._untaken: list[RequestOutput] = []
+        self._untaken: list[AnyOutput] = []
         """Outputs of a step that a signal handler kept from returning."""
         self._idle_time = IdleTime(self.engine_core, self._lock)
         self._idle_time.begin()
@@ -156,7 +156,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         self,
         request_id: str,
         prompt: PromptType,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
@@ -185,7 +185,11 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
                 params,
                 arrival_time=arrival_time,
                 priority=priority,
-                tokenization=Tokenization.of(tokenization_kwargs, self.config.model.max_model_len),
+                tokenization=Tokenization.of(
+                    tokenization_kwargs,
+                    self.config.model.max_model_len,
+                    pools=self.config.model.pooling is not None,
+                ),
                 trace_headers=trace_headers,
                 prompt_text=prompt_text,
             )
@@ -197,9 +201,9 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         with self.turn():
             self._add(request, sink)
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[AnyOutput]:
         """Run one step; returns its outputs according to the requests' `output_kind`."""
-        outputs: list[RequestOutput] = []
+        outputs: list[AnyOutput] = []
 
         def give_back() -> None:
             with self._lock:
@@ -308,7 +312,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             self._untaken += self._step()
             deliver()
 
-    def _step(self) -> list[RequestOutput]:
+    def _step(self) -> list[AnyOutput]:
         if not self.engine_core.has_unfinished_requests():
             return []
         outputs = self.engine_core.step()

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from quire.errors import quoted
+from quire.frontend.request_record import AnyOutput
 from quire.outputs import RequestOutput
 
 Item = TypeVar("Item")
@@ -32,13 +33,14 @@ class ProgressBar:
                 postfix=_speeds(0.0, 0.0),
             )
 
-    def add(self, output: RequestOutput) -> None:
+    def add(self, output: AnyOutput) -> None:
         """Count a finished request."""
         if self._bar is None:
             return
-        num_outputs = len(output.outputs)
+        completions = output.outputs if isinstance(output, RequestOutput) else []
+        num_outputs = len(completions) or 1
         self._num_in += len(output.prompt_token_ids or ()) * num_outputs
-        self._num_out += sum(len(one.token_ids) for one in output.outputs)
+        self._num_out += sum(len(one.token_ids) for one in completions)
         elapsed = self._bar.format_dict["elapsed"] or 1e-9
         self._bar.postfix = _speeds(self._num_in / elapsed, self._num_out / elapsed)
         self._bar.update(num_outputs)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from quire.errors import EngineDeadError, EngineGenerateError, QuireError
 from quire.frontend.offline.turn_lock import TurnLock
-from quire.outputs import RequestOutput
+from quire.frontend.request_record import AnyOutput
 from quire.system.deferred_signals import deliver_signals, delivered_signals
 
 if TYPE_CHECKING:
     from quire.frontend.offline.llm_engine import LLMEngine
 
-OnOutput = Callable[[RequestOutput], None]
+OnOutput = Callable[[AnyOutput], None]
 
 
 class Ticket:
@@ -35,13 +35,13 @@ class Ticket:
         self.request_id = request_id
         self.num_outputs = num_outputs
         """The request's `n`."""
-        self.output: RequestOutput | None = None
+        self.output: AnyOutput | None = None
         self.error: QuireError | None = None
         """Error that ended the request without an output."""
         self.caller: _Caller | None = None
         """The waiting caller, if any."""
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: AnyOutput) -> None:
         """Store the final output."""
         self.output = output
         if self.caller is not None:
@@ -60,7 +60,7 @@ class _Caller:
     def __init__(self) -> None:
         self.num_open = 0
         """Tickets without an output; changed only while holding the engine's turn."""
-        self.arrived: deque[RequestOutput] = deque()
+        self.arrived: deque[AnyOutput] = deque()
         """Outputs not passed to `on_output` yet."""
         self.error: QuireError | None = None
         self.is_waiting = False
@@ -80,7 +80,7 @@ class _Caller:
         with suppress(RuntimeError):  # already released and not acquired since
             self._is_asleep.release()
 
-    def take(self, output: RequestOutput) -> None:
+    def take(self, output: AnyOutput) -> None:
         self.num_open -= 1
         self.arrived.append(output)
         self.wake_up()
@@ -107,7 +107,7 @@ class SharedLoop:
         self._callers: list[_Caller] = []
         self._driver: _Caller | None = None
 
-    def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[RequestOutput]:
+    def collect(self, tickets: Sequence[Ticket], on_output: OnOutput) -> list[AnyOutput]:
         """Wait for the outputs of all tickets; returns them in the tickets' order.
 
         `on_output` is called with each output as it arrives, on this thread. If an exception is

@@ -12,14 +12,14 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
-from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
+from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError, quoted
 from quire.frontend.arguments import (
     check_data_parallel_rank,
     refuse_arguments,
@@ -40,11 +40,12 @@ from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType, StreamingInput
-from quire.outputs import RequestOutput
+from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol import EngineCoreOutputs
+from quire.protocol.pooling_params import PoolingParams
 from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
@@ -185,11 +186,37 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         finally:
             stream.close()
 
+    async def encode(
+        self,
+        prompt: PromptType,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """Yields one output: the vector, classes or vectors of the prompt. Arguments and errors are
+        those of `add_request`; also raises EngineGenerateError if this request failed."""
+        stream = await self.add_request(
+            request_id,
+            prompt,
+            pooling_params,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            trace_headers=trace_headers,
+            priority=priority,
+        )
+        try:
+            yield await cast(RequestStream, stream).pooled()
+        finally:
+            stream.close()
+
     async def add_request(
         self,
         request_id: str,
         prompt: PromptType | AsyncGenerator[StreamingInput, None],
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
@@ -218,7 +245,11 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
         check_data_parallel_rank(data_parallel_rank)
-        tokenization = Tokenization.of(tokenization_kwargs, self.config.model.max_model_len)
+        tokenization = Tokenization.of(
+            tokenization_kwargs,
+            self.config.model.max_model_len,
+            pools=self.config.model.pooling is not None,
+        )
         process = partial(
             self._process,
             request_id,
@@ -227,12 +258,18 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             trace_headers=trace_headers,
         )
         if isinstance(prompt, AsyncGenerator):
+            if isinstance(params, PoolingParams):
+                raise RequestError("a pooling request needs its whole prompt", parameter="prompt")
             return self._begin_session(request_id, prompt, params, tokenization, process)
         request = await process(prompt, params, tokenization=tokenization, prompt_text=prompt_text)
         return self.requests.start(request)
 
     async def _process(
-        self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams | PoolingParams,
+        **options: Any,
     ) -> EngineInput:
         if self._client.is_other_process and isinstance(params, SamplingParams):
             checked_json(params.extra_args, "extra_args", _IN_A_PROCESS)

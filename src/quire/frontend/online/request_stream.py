@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from quire.errors import EngineGenerateError, QuireError, RequestError
-from quire.frontend.request_record import RequestRecord
-from quire.outputs import RequestOutput
+from quire.frontend.request_record import AnyOutput, RequestRecord
+from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.params import RequestOutputKind
 from quire.system.turn_queue import TurnQueue
 
@@ -40,7 +41,7 @@ class RequestStream:
         self._owner = owner
         self._wakeups = wakeups
         self._wake_up = wake_up or asyncio.Event()
-        self._pending: RequestOutput | None = None
+        self._pending: AnyOutput | None = None
         self._error: QuireError | None = None
 
     @property
@@ -48,18 +49,22 @@ class RequestStream:
         """Whether no more output will arrive; an output may still be pending."""
         return self.record.sink is not self
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: AnyOutput) -> None:
         """Add the next output; it is merged with a pending one."""
-        if output.finished and any(one.finish_reason == "error" for one in output.outputs):
+        if isinstance(output, PoolingRequestOutput):
+            if output.error is not None:
+                self._error = EngineGenerateError(output.error)
+        elif output.finished and any(one.finish_reason == "error" for one in output.outputs):
             message = output.error or "the engine failed"
             if self.record.is_unmet:
                 self._error = RequestError(message, parameter=self.record.unmet_parameter)
             else:
                 self._error = EngineGenerateError(message)
-        if self._pending is None:
+        pending = self._pending
+        if not isinstance(pending, RequestOutput) or not isinstance(output, RequestOutput):
             self._pending = output
         else:
-            self._pending.add(output, aggregate=self._is_delta)
+            pending.add(output, aggregate=self._is_delta)
         self._wakeups.add(self._wake_up.set)
 
     def fail(self, error: QuireError) -> None:
@@ -68,12 +73,21 @@ class RequestStream:
         self._wake_up.set()
 
     def take(self) -> RequestOutput | None:
-        """The pending output, without waiting; None if there is none. Raises the stream's error."""
+        """The pending output, without waiting; None if there is none. Of a pooling request it is a
+        `PoolingRequestOutput`. Raises the stream's error."""
         pending, self._pending = self._pending, None
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        return pending
+        return cast("RequestOutput | None", pending)
+
+    async def pooled(self) -> PoolingRequestOutput[PoolingOutput]:
+        """Wait for the result of a pooling request. Raises the stream's error, and
+        EngineGenerateError if the stream was closed."""
+        try:
+            return cast("PoolingRequestOutput[PoolingOutput]", await self.__anext__())
+        except StopAsyncIteration:
+            raise EngineGenerateError("the request was closed before its result came") from None
 
     @property
     def request_id(self) -> str:

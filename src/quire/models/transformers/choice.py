@@ -49,7 +49,7 @@ def with_model_impl(hf_config: HfConfig, model_impl: ModelImpl) -> HfConfig:
 
 def _is_known(hf_config: HfConfig) -> bool:
     text = text_part(hf_config)
-    if set(architectures_of(text)) & set(ModelRegistry.get_supported_archs()):
+    if any(map(ModelRegistry.row_name, architectures_of(text))):
         return True
     if not has_other_parts(hf_config):
         return False

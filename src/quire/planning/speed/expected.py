@@ -65,6 +65,9 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
     Takes about a second per format.
     """
     sizes = _sizes(plan)
+    if plan.config.model.pooling is not None:
+        why = "only generation is timed, and this model gives vectors or classes"
+        return Expected((), (), sizes.context, sizes.prompt, why)
     speeds, left_out = [], []
     try:
         for name, other in _formats(args, plan, usage):

@@ -135,19 +135,12 @@ class Generation:
         trace_headers: Mapping[str, str] | None = None,
     ) -> Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
-        engine = model.live_engine()
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
         size += params_work(params, len(prompts))
         inputs = await model.pool.run(
             size, _inputs, model, prompts, params, request_id, priority, trace_headers
         )
-        generation = cls(model, engine.requests, deadline)
-        try:
-            await generation._submit(inputs)
-        except BaseException:
-            generation.close()
-            raise
-        return generation
+        return await cls.of_inputs(model, inputs, deadline)
 
     async def _submit(self, inputs: Sequence[EngineInput], *, is_admitted: bool = False) -> None:
         """Passes the requests to the engine; other tasks run meanwhile if there are many.
@@ -189,6 +182,19 @@ class Generation:
                 yield batch
             elif open_streams:
                 await self._wait_for_news()
+
+    @classmethod
+    async def of_inputs(
+        cls, model: ServedModel, inputs: Sequence[EngineInput], deadline: Deadline
+    ) -> Generation:
+        """Admits validated requests or none. Raises CapacityError, EngineDeadError."""
+        generation = cls(model, model.live_engine().requests, deadline)
+        try:
+            await generation._submit(inputs)
+        except BaseException:
+            generation.close()
+            raise
+        return generation
 
     async def final_outputs(self) -> list[RequestOutput]:
         """The last output of each prompt, in order."""

@@ -67,14 +67,17 @@ class Fields(Protocol):
         """Fills a quire_view. `dim`: width of `value` and its neighbours together; None: the width
         of `value`."""
 
-    def kv_place(self, place: Any, layer: int) -> None:
-        """Fills a quire_kv_place."""
+    def kv_place(self, place: Any, layer: int | None) -> None:
+        """Fills a quire_kv_place. None: that of attention without a cache."""
 
     def weight(self, weight: StoredWeight) -> int:
         """Return the id of a matrix or a table."""
 
     def vector(self, param: Param | None, *, plus: float = 0.0) -> int:
         """Return the id of a vector with `plus` added to each number; -1 for None."""
+
+    def gathered(self, param: Param, places: NDArray[np.intp]) -> int:
+        """Add a vector of the weight's numbers at these places and return its id."""
 
     def constant(self, values: NDArray[np.float32]) -> int:
         """Add a vector of these numbers and return its id."""

@@ -16,7 +16,6 @@ from quire.models.reading import (
     read_activation,
     read_cap,
     read_spec,
-    refuse_flags,
     rotaries_by_kind,
 )
 from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm
@@ -47,7 +46,6 @@ def _second(reader: ConfigReader) -> DecoderSpec:
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
-    refuse_flags(reader, "use_bidirectional_attention")
     pattern = reader.size("sliding_window_pattern", MAX_LAYERS, example=6, default=6)
     windows = pattern_windows(reader, pattern)
     local = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)

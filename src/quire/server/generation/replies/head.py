@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
+from quire.errors import RequestError
+from quire.frontend.inputs.tasks import cannot_generate
 from quire.server.generation.reply_fields import ReplyFields
 from quire.server.generation.request_fields import GenerationFields
 
@@ -43,10 +45,14 @@ class ReplyHead:
     ) -> ReplyHead:
         """For a request; its id is the caller's `X-Request-Id` or `request_id`, or random.
 
-        Raises HttpError 404 if the model is not served here.
+        Raises HttpError 404 if the model is not served here, and RequestError if it gives vectors
+        or classes instead of text.
         """
         has_own_id = "x-request-id" in http.headers
         target = context.target(request.model)
+        engine = target.model.engine
+        if engine is not None and engine.config.model.pooling is not None:
+            raise RequestError(cannot_generate(engine.config.model), parameter="model")
         base = http.state.request_id if has_own_id else request.request_id
         options, args = request.stream_options, context.args
         wants_usage = options is not None and options.include_usage is True

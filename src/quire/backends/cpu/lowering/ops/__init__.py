@@ -11,6 +11,7 @@ from quire.backends.cpu.lowering.ops.linear import NativeLinear, NativeLogits
 from quire.backends.cpu.lowering.ops.lookups import NativeEmbed, NativePositions, NativeTakeRows
 from quire.backends.cpu.lowering.ops.norm import NativeNorm
 from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
+from quire.backends.cpu.lowering.ops.results import NativeMean, NativeVectors
 
 __all__ = [
     "HeadsPart",
@@ -20,9 +21,11 @@ __all__ = [
     "NativeHeads",
     "NativeLinear",
     "NativeLogits",
+    "NativeMean",
     "NativeNorm",
     "NativePointwise",
     "NativePositions",
     "NativeRoute",
+    "NativeVectors",
     "NativeTakeRows",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
@@ -25,7 +26,8 @@ class NativeAttention(NativeOp):
     struct: ClassVar[str] = "attention"
     q: Value
     out: Value
-    layer: int
+    layer: int | None
+    """None: K and V of the step alone, see `CpuModel`."""
     num_heads: int
     scale: float
     window: int | None
@@ -35,6 +37,9 @@ class NativeAttention(NativeOp):
     taken_only: bool
     sinks: Param | None = None
     is_chunked: bool = False
+    is_causal: bool = True
+    relative: Param | None = None
+    buckets: tuple[int, ...] = ()
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -60,25 +65,34 @@ class NativeAttention(NativeOp):
         struct.softcap = self.softcap or 0.0
         struct.window = self.window or 0
         struct.is_chunked = self.is_chunked
+        struct.is_bidirectional = not self.is_causal
+        struct.relative = -1
+        if self.relative is not None:
+            struct.relative = fields.gathered(self.relative, self._relative_places())
         struct.activation_bits = self.activation_bits
         struct.taken_only = self.taken_only
         slopes = self.alibi_slopes
         struct.sinks = fields.vector(self.sinks)
         struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
 
+    def _relative_places(self) -> NDArray[np.intp]:
+        """Where each head's bias for each distance lies among the weights [buckets, N]."""
+        buckets, heads = np.array(self.buckets, np.intp), np.arange(self.num_heads)
+        return (buckets * self.num_heads + heads[:, None]).reshape(-1)
+
 
 @lower.register
 def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
-    if op.layer is None or not op.is_causal or op.value_dim not in (None, op.head_dim):
-        raise BackendError(
-            f"{place_of(op)}: the CPU backend has causal attention over a KV cache, with keys and "
-            "values of one width"
-        )
+    if op.value_dim not in (None, op.head_dim):
+        raise BackendError(f"{place_of(op)}: the CPU backend needs keys and values of one width")
     attention = NativeAttention(
         op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
         op.activation_bits,
         taken_only=all(isinstance(reader, TakeRows) for reader in graph.readers(op.out)),
         sinks=op.sinks,
         is_chunked=op.is_chunked,
+        is_causal=op.is_causal,
+        relative=op.relative,
+        buckets=op.buckets,
     )  # fmt: skip
     return *heads_of(op, graph), attention

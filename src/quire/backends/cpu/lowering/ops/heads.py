@@ -37,7 +37,7 @@ class NativeHeads(NativeOp):
     parts: tuple[HeadsPart, ...]
     head_dim: int
     layer: int | None = None
-    """The attention layer to whose cache k and v are written; None: the op has neither k nor v."""
+    """The attention layer to whose cache k and v are written; None: that of the step."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -53,7 +53,7 @@ class NativeHeads(NativeOp):
     def fill(self, struct: Any, fields: Fields) -> None:
         struct.num_parts = len(self.parts)
         struct.head_dim = self.head_dim
-        if self.layer is not None:
+        if any(part.target != "view" for part in self.parts):
             fields.kv_place(struct.kv, self.layer)
         for slot, part in zip(struct.parts, self.parts, strict=False):
             fields.view(slot.x, part.x)

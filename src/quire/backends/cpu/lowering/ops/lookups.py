@@ -8,7 +8,16 @@ from typing import Any, ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
-from quire.program import Embed, EmbedSlices, LearnedPositions, OpPlace, Param, TakeRows, Value
+from quire.program import (
+    Embed,
+    EmbedSlices,
+    LearnedPositions,
+    OpPlace,
+    Param,
+    TakeRows,
+    TokenTypes,
+    Value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +66,14 @@ class NativeEmbed(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativePositions(NativeOp):
-    """x plus the row of the position table for each token."""
+    """x plus the row of a table for each token, by its position or its type."""
 
     struct: ClassVar[str] = "positions"
     x: Value
     out: Value
     table: Param
-    offset: int
+    offset: int = 0
+    by_type: bool = False
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -86,6 +96,7 @@ class NativePositions(NativeOp):
         fields.view(struct.out, self.out)
         struct.table = fields.weight(self.weights[0])
         struct.offset = self.offset
+        struct.by_type = self.by_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,7 @@ class NativeTakeRows(NativeOp):
 
 @lower.register
 def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
-    tied = op.table.name == graph.program.logits.weight.name
+    tied = op.table.name == graph.program.head_name
     return (NativeEmbed((op.out,), op.table, op.scale, tied),)
 
 
@@ -127,6 +138,11 @@ def _(op: EmbedSlices, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
 @lower.register
 def _(op: LearnedPositions, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
     return (NativePositions(op.x, op.out, op.table, op.offset),)
+
+
+@lower.register
+def _(op: TokenTypes, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePositions(op.x, op.out, op.table, by_type=True),)
 
 
 @lower.register

@@ -1,0 +1,71 @@
+"""How a program ends in vectors: the mean of a request's rows, and the result itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp
+from quire.program import MeanRows, OpPlace, Value, Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class NativeMean(NativeOp):
+    """The mean of all rows of each request whose result is wanted, in float32."""
+
+    struct: ClassVar[str] = "mean"
+    takes_rows: ClassVar[bool] = True
+    x: Value
+    out: Value
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        return (self.x, self.out)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.x, self.x)
+        fields.view(struct.out, self.out)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeVectors(NativeOp):
+    """The program's result: it goes straight to the caller's array."""
+
+    struct: ClassVar[str] = "vectors"
+    x: Value
+    name: str
+    """That of the value in the program."""
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return ()
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.name)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.x, self.x)
+
+
+@lower.register
+def _(op: MeanRows, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeMean(op.x, op.out),)
+
+
+@lower.register
+def _(op: Vectors, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeVectors(op.x, op.out.name),)

@@ -1,0 +1,159 @@
+"""What a pooling model gives for a text: vectors or classes, and how they are made of its states.
+
+Resolved once by `planning` from the checkpoint and the arguments; read by the worker, the front
+ends and the server. Names and values are vLLM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from quire.errors import ConfigError, quoted
+
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+POOLING_TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
+PoolingType = Literal["cls", "last", "mean", "all"]
+"""Which states of a text become its result: that of the first or the last token, the mean of all,
+or each token's own."""
+PoolingActivation = Literal["normalize", "softmax", "sigmoid", "identity"]
+"""What is done to a result, unless a request has `use_activation=False`. `normalize`: a vector is
+divided by its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    """How an engine pools."""
+
+    task: PoolingTask
+    pooling_type: PoolingType
+    activation: PoolingActivation
+    is_activated: bool
+    """Whether the activation is done for requests that do not say."""
+    width: int
+    """Numbers in a vector, or classes."""
+    labels: Mapping[int, str] = field(default_factory=dict)
+    """Names of classes, as config.json has them."""
+    dimensions: tuple[int, ...] | None = ()
+    """Lengths to which a request may shorten a vector, which then keeps its meaning (Matryoshka);
+    empty: any length; None: the model is not trained for that."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts that are put before an input, by name: what sentence-transformers calls prompts."""
+    default_prompt: str | None = None
+    """The name of the prompt for inputs whose request names none."""
+    score_template: bool = False
+    """Whether queries and documents are scored in Qwen3-Reranker's form."""
+    is_difference: bool = False
+    """Whether the score is the second of two numbers less the first: those of two tokens."""
+    max_tokens: int | None = None
+    """The longest texts that the model was trained for; None: as long as its positions allow."""
+    logit_mean: float = 0.0
+    logit_sigma: float = 1.0
+    """Scores are moved and scaled before the activation: (x - mean) / sigma."""
+
+    @property
+    def is_by_token(self) -> bool:
+        """Whether each token has a result."""
+        return self.task.startswith("token_")
+
+    @property
+    def supported_tasks(self) -> tuple[PoolingTask, ...]:
+        """The tasks of requests."""
+        return (self.task,)
+
+    @property
+    def scoring(self) -> str | None:
+        """vLLM's name of how pairs of texts are scored; None: they are not."""
+        if self.task == "classify":
+            return "cross-encoder" if self.width == 1 else None
+        return {"embed": "bi-encoder", "token_embed": "late-interaction"}.get(self.task)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerConfig:
+    """What a user may choose about pooling: the engine's argument `pooler_config`. None: the
+    checkpoint decides. Raises ConfigError for a value that does not work."""
+
+    task: PoolingTask | None = None
+    pooling_type: str | None = None
+    """`CLS`, `LAST`, `MEAN` or `ALL`; the next two say the same for one kind of task."""
+    seq_pooling_type: str | None = None
+    tok_pooling_type: str | None = None
+    use_activation: bool | None = None
+    dimensions: int | None = None
+    """Length of all vectors of requests that name none."""
+    enable_chunked_processing: bool | None = None
+    max_embed_len: int | None = None
+    logit_mean: float | None = None
+    logit_sigma: float | None = None
+    step_tag_id: int | None = None
+    returned_token_ids: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.task is not None and self.task not in POOLING_TASKS:
+            raise _error("task", self.task, f"one of {', '.join(POOLING_TASKS)}")
+        for name in ("pooling_type", "seq_pooling_type", "tok_pooling_type"):
+            value = getattr(self, name)
+            allowed = _TYPES[name]
+            if value is not None and value not in allowed:
+                raise _error(name, value, f"one of {', '.join(allowed)}")
+        for name, neutral in _NOT_YET.items():
+            if getattr(self, name) not in neutral:
+                raise _error(name, getattr(self, name), "left out: it is not implemented")
+        if self.logit_sigma == 0:
+            raise _error("logit_sigma", 0, "a number other than 0")
+        if self.dimensions is not None and self.dimensions < 1:
+            raise _error("dimensions", self.dimensions, "a whole number from 1 up")
+
+    @classmethod
+    def of(cls, given: Any) -> PoolerConfig:
+        """From the argument: such a record, a dict, or None."""
+        if isinstance(given, cls):
+            return given
+        if given is None:
+            return cls()
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"pooler_config must be a dict such as {{'pooling_type': 'MEAN'}}, got "
+                f"{quoted(given)}"
+            )
+        known = {one.name for one in fields(cls)}
+        values = {_OLD_NAMES.get(str(name), str(name)): one for name, one in given.items()}
+        for name in values:
+            if name not in known:
+                raise ConfigError(
+                    f"pooler_config has no {quoted(name)}; it has {', '.join(sorted(known))}"
+                )
+        return cls(**values)
+
+    @property
+    def type_for_texts(self) -> PoolingType | None:
+        """The kind of pooling of tasks with one result for a text; None: the checkpoint's."""
+        name = self.seq_pooling_type or self.pooling_type
+        return None if name in (None, "ALL") else _BY_NAME[name or ""]
+
+
+_TYPES = {
+    "pooling_type": ("CLS", "LAST", "MEAN", "ALL"),
+    "seq_pooling_type": ("CLS", "LAST", "MEAN"),
+    "tok_pooling_type": ("ALL",),
+}
+_BY_NAME: Mapping[str, PoolingType] = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}
+_NOT_YET: Mapping[str, tuple[object, ...]] = {
+    "enable_chunked_processing": (None, False),
+    "max_embed_len": (None,),
+    "step_tag_id": (None,),
+    "returned_token_ids": (None, []),
+}
+_OLD_NAMES = {
+    "normalize": "use_activation",
+    "activation": "use_activation",
+    "softmax": "use_activation",
+    "logit_bias": "logit_mean",
+}
+"""Names in earlier versions of vLLM, with the present ones."""
+
+
+def _error(name: str, value: object, wanted: str) -> ConfigError:
+    return ConfigError(f"pooler_config: {name} must be {wanted}, got {quoted(value)}")

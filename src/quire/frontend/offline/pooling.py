@@ -1,0 +1,173 @@
+"""`PoolingMethods`: the methods of `LLM` for vectors, classes and scores. Names are vLLM's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quire.config.pooling import PoolingTask
+from quire.config.records import ModelConfig
+from quire.errors import EngineGenerateError, RequestError, quoted
+from quire.frontend.arguments import located, refuse_arguments
+from quire.frontend.inputs.tasks import cannot_pool, wrong_task
+from quire.frontend.offline.llm_arguments import as_prompts, one_each
+from quire.frontend.offline.progress_bar import Progress, ProgressBar
+from quire.frontend.offline.shared_loop import SharedLoop, Ticket
+from quire.frontend.scoring import Scoring
+from quire.inputs import PromptType
+from quire.outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringRequestOutput,
+)
+from quire.protocol.pooling_params import PoolingParams
+from quire.system.deferred_signals import deliver_signals, with_signals_deferred
+
+if TYPE_CHECKING:
+    from quire.frontend.offline.llm_engine import LLMEngine
+
+Params = PoolingParams | Sequence[PoolingParams] | None
+Pooled = PoolingRequestOutput[PoolingOutput]
+
+
+class PoolingMethods:
+    """Base class of `LLM`. All methods keep the prompts' order, and run none if one is invalid."""
+
+    llm_engine: LLMEngine
+    request_counter: itertools.count[int]
+    _loop: SharedLoop
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The configuration of the model."""
+        return self.llm_engine.model_config
+
+    @with_signals_deferred
+    def encode(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        pooling_params: Params = None,
+        *,
+        use_tqdm: Progress = True,
+        lora_request: None = None,
+        pooling_task: PoolingTask | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Pooled]:
+        """What the model gives for each prompt, as arrays. `pooling_task` must be the model's; see
+        `supported_tasks`."""
+        refuse_arguments(lora_request=lora_request)
+        if pooling_task is None and self.model_config.pooling is not None:
+            raise RequestError(
+                "pooling_task must be given to LLM.encode: "
+                f"{quoted(self.model_config.pooling.task)} for this model, or use LLM.embed, "
+                "LLM.classify or LLM.score",
+                parameter="pooling_task",
+            )
+        return self._pool(prompts, pooling_params, pooling_task, use_tqdm, tokenization_kwargs)
+
+    @with_signals_deferred
+    def embed(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        use_tqdm: Progress = True,
+        pooling_params: Params = None,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each prompt."""
+        refuse_arguments(lora_request=lora_request)
+        found = self._pool(prompts, pooling_params, "embed", use_tqdm, tokenization_kwargs)
+        return [EmbeddingRequestOutput.from_base(one) for one in found]
+
+    @with_signals_deferred
+    def classify(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        *,
+        pooling_params: Params = None,
+        use_tqdm: Progress = True,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """The probability of each class for each prompt."""
+        refuse_arguments(lora_request=lora_request)
+        found = self._pool(prompts, pooling_params, "classify", use_tqdm, tokenization_kwargs)
+        return [ClassificationRequestOutput.from_base(one) for one in found]
+
+    @with_signals_deferred
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: Progress = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        chat_template: None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How well the texts of each pair fit: one with one, one with each of many, or many with as
+        many."""
+        refuse_arguments(lora_request=lora_request, chat_template=chat_template)
+        queries, documents = _texts("data_1", data_1), _texts("data_2", data_2)
+        scoring = Scoring(self.model_config, self.llm_engine.tokenizer, queries, documents)
+        found = self._pool(scoring.prompts, pooling_params, None, use_tqdm, tokenization_kwargs)
+        return scoring.scores(found)
+
+    def _pool(
+        self,
+        prompts: Any,
+        params: Params,
+        task: PoolingTask | None,
+        use_tqdm: Progress,
+        tokenization_kwargs: Mapping[str, Any] | None,
+    ) -> list[Pooled]:
+        pooling = self.model_config.pooling
+        if pooling is None:
+            raise RequestError(cannot_pool(self.model_config))
+        if task is not None and task not in pooling.supported_tasks:
+            raise RequestError(wrong_task(self.model_config, task), parameter="pooling_task")
+        every = as_prompts(prompts)
+        given = PoolingParams() if params is None else params
+        params_of = one_each("params", given, PoolingParams, len(every))
+        name = None if isinstance(given, PoolingParams) else "pooling_params"
+        tickets: list[Ticket] = []
+        try:
+            for index, (prompt, its_params) in enumerate(zip(every, params_of, strict=True)):
+                ticket = Ticket(str(next(self.request_counter)), 1)
+                with located("prompts", index, len(every), params=name):
+                    self.llm_engine.add_request(
+                        ticket.request_id,
+                        prompt,
+                        its_params,
+                        tokenization_kwargs=tokenization_kwargs,
+                        sink=ticket,
+                    )
+                tickets.append(ticket)
+                deliver_signals()
+            with ProgressBar(use_tqdm, len(tickets)) as bar:
+                found = self._loop.collect(tickets, bar.add)
+        except BaseException:
+            self.llm_engine.abort_request([ticket.request_id for ticket in tickets])
+            raise
+        return [_checked(one) for one in found]
+
+
+def _checked(output: Any) -> Pooled:
+    if not isinstance(output, PoolingRequestOutput) or output.error is not None:
+        raise EngineGenerateError(f"request {output.request_id}: {output.error}")
+    return output
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        raise RequestError(
+            f"{name} must be a text or a list of texts, got {quoted(value)}", parameter=name
+        )
+    return list(texts)

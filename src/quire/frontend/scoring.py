@@ -1,0 +1,162 @@
+"""Scores of pairs of texts: what is sent to the engine for them, and what its results mean.
+
+Used by `LLM.score` and by the server's `/score` and `/rerank`. A cross-encoder reads both texts of
+a pair at once. A bi-encoder gives each text a vector, and late interaction a vector for each token;
+these are compared afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.config.records import ModelConfig
+from quire.errors import ConfigError, RequestError, quoted
+from quire.frontend.inputs.tasks import works, wrong_task
+from quire.frontend.inputs.too_long import text_fills_model
+from quire.inputs import PromptType, TokensPrompt
+from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
+from quire.tokenizer import Tokenizer
+
+Floats = NDArray[np.float32]
+Result = PoolingRequestOutput[PoolingOutput]
+
+_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+_TEMPLATE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""Qwen3-Reranker's. Source: the model's card."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreLimits:
+    """How long the texts of a pair may be; 0: as long as the model allows."""
+
+    max_tokens_per_query: int = 0
+    max_tokens_per_doc: int = 0
+    truncates: bool = False
+    """Whether a document that does not fit loses its end."""
+
+
+@dataclass
+class Scoring:
+    """The texts of a request for scores, and the prompts that the engine computes for them."""
+
+    model: ModelConfig
+    tokenizer: Tokenizer | None
+    queries: Sequence[str]
+    documents: Sequence[str]
+    limits: ScoreLimits = ScoreLimits()
+    instruction: str | None = None
+    prompts: list[PromptType] = field(init=False)
+    """For a cross-encoder a prompt for each pair; otherwise those of the queries, then of the
+    documents."""
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for numbers of texts that do not fit each other, and for a model
+        that does not score."""
+        pooling = self.model.pooling
+        if pooling is None or pooling.scoring is None:
+            raise RequestError(_refusal(self.model))
+        num_queries, num_documents = len(self.queries), len(self.documents)
+        if not num_queries or not num_documents:
+            name = "data_2" if num_queries else "data_1"
+            raise RequestError("At least one text element must be given", parameter=name)
+        if num_queries not in (1, num_documents):
+            raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
+        if self.is_cross_encoder:
+            self.prompts = [self._pair(*pair) for pair in self._pairs()]
+        else:
+            self.prompts = [*self.queries, *self.documents]
+
+    @property
+    def is_cross_encoder(self) -> bool:
+        return self.model.pooling is not None and self.model.pooling.scoring == "cross-encoder"
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        queries = [*self.queries] * (len(self.documents) if len(self.queries) == 1 else 1)
+        return list(zip(queries, self.documents, strict=True))
+
+    def scores(self, results: Sequence[Result]) -> list[ScoringRequestOutput]:
+        """The scores of the pairs, given the results of `prompts`."""
+        if self.is_cross_encoder:
+            return [_scored(one, float(one.outputs.data[0]), [one]) for one in results]
+        num_queries = len(self.queries)
+        queries, documents = list(results[:num_queries]), results[num_queries:]
+        if num_queries == 1:
+            queries *= len(documents)
+        return [
+            _scored(
+                document, similarity(query.outputs.data, document.outputs.data), [query, document]
+            )
+            for query, document in zip(queries, documents, strict=True)
+        ]
+
+    def _pair(self, query: str, document: str) -> TokensPrompt:
+        tokenizer, limits = self.tokenizer, self.limits
+        if tokenizer is None:
+            raise ConfigError("scores of texts need a tokenizer: leave out skip_tokenizer_init")
+        limit = self.model.max_model_len
+        if limits.max_tokens_per_query:
+            query = tokenizer.beginning(query, limits.max_tokens_per_query)
+        if limits.max_tokens_per_doc:
+            document = tokenizer.beginning(document, limits.max_tokens_per_doc)
+        found = self._encoded(tokenizer, query, document)
+        count = len(found["prompt_token_ids"])
+        if count <= limit:
+            return found
+        if not limits.truncates:
+            raise text_fills_model(count, limit)
+        room = len(tokenizer.encode(document, add_special_tokens=False)) - (count - limit)
+        if room < 1:
+            raise text_fills_model(count, limit)
+        return self._encoded(tokenizer, query, tokenizer.beginning(document, room))
+
+    def _encoded(self, tokenizer: Tokenizer, query: str, document: str) -> TokensPrompt:
+        if self.model.pooling is not None and self.model.pooling.score_template:
+            text = _TEMPLATE.format(
+                instruction=self.instruction or _INSTRUCTION, query=query, document=document
+            )
+            return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+        pair = tokenizer.encode_pair(query, document)
+        types = pair.type_ids if any(pair.type_ids) and self._has_types else []
+        return {"prompt_token_ids": pair.ids, "token_type_ids": types}
+
+    @cached_property
+    def _has_types(self) -> bool:
+        from quire.models import build_program
+
+        return build_program(self.model.hf_config).num_token_types > 1
+
+
+def similarity(query: Floats, document: Floats) -> float:
+    """The cosine of two vectors; of two texts with a vector for each token, the sum of each query
+    token's best product (Khattab and Zaharia 2020, ColBERT)."""
+    a, b = query.astype(np.float64), document.astype(np.float64)
+    if a.ndim == 2:
+        return float((a @ b.T).max(axis=1).sum())
+    length = np.sqrt(np.square(a).sum()) * np.sqrt(np.square(b).sum())
+    return float((a * b).sum() / max(float(length), 1e-12))
+
+
+def _scored(output: Result, score: float, used: Sequence[Result]) -> ScoringRequestOutput:
+    tokens = [token for one in used for token in one.prompt_token_ids]
+    cached = sum(one.num_cached_tokens for one in used)
+    return ScoringRequestOutput(output.request_id, ScoringOutput(score), tokens, cached, True)
+
+
+def _refusal(model: ModelConfig) -> str:
+    pooling = model.pooling
+    if pooling is None:
+        return wrong_task(model, "score")
+    return (
+        f"{quoted(model.served_model_name[0])} gives {pooling.width} classes, and a score needs "
+        f"one (num_labels=1); use {works(pooling)}"
+    )

@@ -1,0 +1,1 @@
+"""Families of encoders, which give vectors and classes."""

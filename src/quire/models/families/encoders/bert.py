@@ -1,0 +1,198 @@
+"""BERT, and encoders that differ from it in a few values: RoBERTa, XLM-R, DistilBERT, MPNet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from quire.errors import UnsupportedModelError
+from quire.models.base import ACTIVATIONS
+from quire.models.config_reader import (
+    MAX_FEED_FORWARD,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_VOCAB,
+    ConfigReader,
+)
+from quire.models.pooling.encoder import (
+    EncoderNames,
+    EncoderSpec,
+    RelativeBiases,
+    encoder_family,
+)
+from quire.models.pooling.head import PoolingHead
+from quire.models.reading import split_heads
+from quire.program import Builder, Value
+
+_MAX_TYPES = 64
+_DISTANCE = 128
+"""Distances from which on MPNet does not distinguish them."""
+
+
+def read_encoder(reader: ConfigReader, name: str, root: str) -> EncoderSpec:
+    """Read BERT's spec; families change the result."""
+    kind = reader.text("position_embedding_type") or "absolute"
+    if kind != "absolute":
+        raise UnsupportedModelError(
+            f"{reader.where}: position_embedding_type {kind!r} is not supported here"
+        )
+    hidden_size = reader.size("hidden_size", MAX_HIDDEN, example=768)
+    num_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=512)
+    return EncoderSpec(
+        name=name,
+        num_layers=reader.size("num_hidden_layers", MAX_LAYERS, example=12),
+        hidden_size=hidden_size,
+        vocab_size=reader.size("vocab_size", MAX_VOCAB, example=30522),
+        heads=split_heads(
+            reader, hidden_size, reader.size("num_attention_heads", MAX_HEADS, example=12)
+        ),
+        mlp_size=reader.size("intermediate_size", MAX_FEED_FORWARD, example=3072),
+        activation=reader.choice("hidden_act", ACTIVATIONS, default="gelu"),
+        eps=reader.number("layer_norm_eps", 0.0, 1.0, example=1e-12, default=1e-12),
+        max_model_len=num_positions,
+        position_rows=num_positions,
+        num_types=reader.size("type_vocab_size", _MAX_TYPES, example=2, default=2),
+        names=EncoderNames(root=root),
+    )
+
+
+def _bert(reader: ConfigReader) -> EncoderSpec:
+    return read_encoder(reader, "bert", "bert.")
+
+
+def _roberta(reader: ConfigReader) -> EncoderSpec:
+    """Positions are counted from the row after that of the padding."""
+    return _after_padding(reader, read_encoder(reader, "roberta", "roberta."))
+
+
+def _after_padding(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
+    offset = reader.count("pad_token_id", MAX_VOCAB, default=1) + 1
+    return replace(spec, position_offset=offset, max_model_len=spec.position_rows - offset)
+
+
+def _distilbert(reader: ConfigReader) -> EncoderSpec:
+    names = EncoderNames(
+        root="distilbert.",
+        layers="transformer.layer",
+        q="attention.q_lin",
+        k="attention.k_lin",
+        v="attention.v_lin",
+        out="attention.out_lin",
+        attention_norm="sa_layer_norm",
+        up="ffn.lin1",
+        down="ffn.lin2",
+        mlp_norm="output_layer_norm",
+    )
+    spec = read_encoder(reader, "distilbert", "distilbert.")
+    return replace(spec, num_types=0, names=names)
+
+
+def _mpnet(reader: ConfigReader) -> EncoderSpec:
+    names = EncoderNames(
+        root="mpnet.",
+        q="attention.attn.q",
+        k="attention.attn.k",
+        v="attention.attn.v",
+        out="attention.attn.o",
+        attention_norm="attention.LayerNorm",
+    )
+    num_buckets = reader.size("relative_attention_num_buckets", 1024, example=32, default=32)
+    reach = range(-_DISTANCE, _DISTANCE + 1)
+    biases = RelativeBiases(
+        "encoder.relative_attention_bias.weight",
+        num_buckets,
+        tuple(_bucket(distance, num_buckets) for distance in reach),
+    )
+    spec = _after_padding(reader, read_encoder(reader, "mpnet", "mpnet."))
+    return replace(spec, num_types=0, names=names, relative=biases)
+
+
+def _bucket(distance: int, num_buckets: int) -> int:
+    """The bucket of a key at this distance. Half of the buckets are for each direction; the first
+    half of these have one distance each, the others grow.
+
+    Source: Raffel et al. 2020, T5, as in transformers' models/mpnet (`relative_position_bucket`).
+    """
+    half, far = num_buckets // 2, num_buckets // 4
+    first, steps = (half if distance > 0 else 0), abs(distance)
+    if steps < far:
+        return first + steps
+    growth = math.log(steps / far) / math.log(_DISTANCE / far) * (half - far)
+    return first + min(far + int(growth), half - 1)
+
+
+def _bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
+    """The pooler on the first token's state, then the classes; of tokens the classes alone."""
+    del reader
+    if not head.by_token:
+        x = builder.linear(x, "pooler.dense", x.dim, bias=True, hint="pooler", exact=True)
+        x = builder.act(x, "tanh")
+    return _classes(builder, x, "classifier", head)
+
+
+def _roberta_classifier(
+    builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
+) -> Value:
+    del reader
+    if head.by_token:
+        return _classes(builder, x, "classifier", head)
+    x = builder.linear(x, "classifier.dense", x.dim, bias=True, hint="dense", exact=True)
+    return _classes(builder, builder.act(x, "tanh"), "classifier.out_proj", head)
+
+
+def _distilbert_classifier(
+    builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
+) -> Value:
+    del reader
+    if not head.by_token:
+        x = builder.linear(x, "pre_classifier", x.dim, bias=True, hint="dense", exact=True)
+        x = builder.act(x, "relu")
+    return _classes(builder, x, "classifier", head)
+
+
+def _classes(builder: Builder, x: Value, name: str, head: PoolingHead) -> Value:
+    return builder.linear(x, name, head.num_labels, bias=True, hint="classes", exact=True)
+
+
+_OLD_NAMES = (r".*\.embeddings\.token_type_ids",)
+
+BERT = encoder_family(
+    "bert",
+    ("BertModel",),
+    _bert,
+    models="BERT, MiniLM, BGE v1.5, E5, GTE v1, mxbai-embed, Snowflake Arctic Embed",
+    classifier=_bert_classifier,
+    ignorable=_OLD_NAMES,
+)
+ROBERTA = encoder_family(
+    "roberta",
+    ("RobertaModel", "XLMRobertaModel", "CamembertModel"),
+    _roberta,
+    models="RoBERTa, XLM-R, BGE-M3, multilingual E5, BGE rerankers, Arctic Embed L v2",
+    defaults={"layer_norm_eps": 1e-12},
+    classifier=_roberta_classifier,
+    ignorable=_OLD_NAMES,
+)
+DISTILBERT = encoder_family(
+    "distilbert",
+    ("DistilBertModel",),
+    _distilbert,
+    models="DistilBERT, msmarco-distilbert, SST-2",
+    keys={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+    },
+    classifier=_distilbert_classifier,
+)
+MPNET = encoder_family(
+    "mpnet",
+    ("MPNetModel",),
+    _mpnet,
+    models="MPNet, all-mpnet-base-v2, multi-qa-mpnet",
+    classifier=_roberta_classifier,
+)

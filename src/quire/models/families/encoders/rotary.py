@@ -1,0 +1,211 @@
+"""Encoders with rotary positions: ModernBERT, Nomic BERT, GTE, Jina Embeddings 3, EuroBERT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.config.pooling import PoolingType
+from quire.models.base import ACTIVATIONS
+from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.families.encoders.bert import read_encoder
+from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
+from quire.models.pooling.head import PoolingHead
+from quire.models.reading import read_spec
+from quire.models.rope import rotary
+from quire.models.spec import DecoderSpec
+from quire.program import Builder, Rotary, Value
+
+_POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
+
+_FLASH = EncoderNames(
+    embed_norm="emb_ln",
+    layers="encoder.layers",
+    qkv="attn.Wqkv",
+    out="attn.out_proj",
+    attention_norm="norm1",
+    up="mlp.fc11",
+    gate="mlp.fc12",
+    down="mlp.fc2",
+    mlp_norm="norm2",
+)
+"""The names of BERT in the flash-attention package, which Nomic and Jina have kept."""
+
+
+def _modernbert(reader: ConfigReader) -> EncoderSpec:
+    spec = _without_tables(read_encoder(reader, "modernbert", "model."))
+    every = reader.size("global_attn_every_n_layers", MAX_LAYERS, example=3, default=3)
+    kinds = reader.texts("layer_types", spec.num_layers) or [
+        "sliding_attention" if layer % every else "full_attention"
+        for layer in range(spec.num_layers)
+    ]
+    # Both neighbours of this distance are seen.
+    reach = reader.size("local_attention", MAX_POSITIONS, example=128, default=128) // 2
+    is_local = [kind == "sliding_attention" for kind in kinds]
+    head_dim = spec.heads.head_dim
+    full = _rotary_of(reader, head_dim, "full_attention", "global_rope_theta", 160_000.0)
+    local = _rotary_of(reader, head_dim, "sliding_attention", "local_rope_theta", 10_000.0)
+    attention_bias, mlp_bias = reader.flag("attention_bias", False), reader.flag("mlp_bias", False)
+    return replace(
+        spec,
+        norm_first=True,
+        first_norm=False,
+        biases=Biases(
+            attention_bias, attention_bias, mlp_bias, mlp_bias, reader.flag("norm_bias", False)
+        ),
+        rotaries=tuple(local if one else full for one in is_local),
+        windows=tuple(reach + 1 if one else None for one in is_local),
+        names=EncoderNames(
+            root="model.",
+            embed="embeddings.tok_embeddings",
+            embed_norm="embeddings.norm",
+            layers="layers",
+            final_norm="final_norm",
+            qkv="attn.Wqkv",
+            out="attn.Wo",
+            attention_norm="attn_norm",
+            up="mlp.Wi",
+            gate="mlp.Wi",
+            down="mlp.Wo",
+            mlp_norm="mlp_norm",
+        ),
+    )
+
+
+def _without_tables(spec: EncoderSpec) -> EncoderSpec:
+    return replace(spec, position_rows=0, num_types=0)
+
+
+def _rotary_of(reader: ConfigReader, head_dim: int, kind: str, key: str, default: float) -> Rotary:
+    """The rotary positions of a kind of layer, in transformers' new form or in the old one."""
+    kinds = reader.section("rope_parameters")
+    scaling = None if kinds is None else kinds.section(kind)
+    theta = reader.number(key, 1.0, 1e12, example=default, default=default)
+    plain = ConfigReader({"rope_type": "default", "rope_theta": theta}, reader.where)
+    return rotary(reader, head_dim, scaling=scaling or plain)
+
+
+def _modernbert_classifier(
+    builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
+) -> Value:
+    bias = reader.flag("classifier_bias", False)
+    x = builder.linear(x, "head.dense", x.dim, bias=bias, hint="dense", exact=True)
+    x = builder.act(x, reader.choice("classifier_activation", ACTIVATIONS, default="gelu"))
+    x = builder.layer_norm(
+        x,
+        "head.norm",
+        reader.number("norm_eps", 0.0, 1.0, example=1e-5, default=1e-5),
+        has_bias=reader.flag("norm_bias", False),
+        hint="head_norm",
+    )
+    return builder.linear(x, "classifier", head.num_labels, bias=True, hint="classes", exact=True)
+
+
+def _classifier_pooling(reader: ConfigReader) -> PoolingType:
+    return reader.choice("classifier_pooling", _POOLINGS, default="cls")
+
+
+def _nomic(reader: ConfigReader) -> EncoderSpec:
+    """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
+    spec = _rotated(reader, read_encoder(reader, "nomic_bert", "bert."))
+    biases = Biases(qkv=False, out=False, up=False, down=False)
+    return replace(spec, position_rows=0, biases=biases, names=replace(_FLASH, root="bert."))
+
+
+def _rotated(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
+    rotation = rotary(reader, spec.heads.head_dim)
+    return replace(spec, rotaries=(rotation,) * spec.num_layers)
+
+
+def _gte(reader: ConfigReader) -> EncoderSpec:
+    names = EncoderNames(
+        root="new.",
+        qkv="attention.qkv_proj",
+        out="attention.o_proj",
+        attention_norm="attn_ln",
+        up="mlp.up_gate_proj",
+        gate="mlp.up_gate_proj",
+        down="mlp.down_proj",
+        mlp_norm="mlp_ln",
+    )
+    return replace(
+        _rotated(reader, read_encoder(reader, "gte", names.root)),
+        position_rows=0,
+        num_types=reader.count("type_vocab_size", 64, default=1),
+        biases=Biases(up=False),
+        names=names,
+        gate_first=False,
+    )
+
+
+def _jina_v3(reader: ConfigReader) -> EncoderSpec:
+    names = replace(
+        _FLASH, root="roberta.", qkv="mixer.Wqkv", out="mixer.out_proj", up="mlp.fc1", gate=""
+    )
+    spec = _rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root))
+    return replace(spec, position_rows=0, names=names)
+
+
+def _eurobert(reader: ConfigReader) -> DecoderSpec:
+    spec = read_spec(reader, "eurobert")
+    return replace(spec, attention=replace(spec.attention, is_causal=False))
+
+
+MODERNBERT = encoder_family(
+    "modernbert",
+    ("ModernBertModel",),
+    _modernbert,
+    models="ModernBERT, GTE-ModernBERT, Nomic ModernBERT Embed, Granite Embedding R2",
+    keys={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
+    defaults={
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "max_position_embeddings": 8192,
+        "intermediate_size": 1152,
+    },
+    classifier=_modernbert_classifier,
+    classifier_pooling=_classifier_pooling,
+)
+NOMIC = encoder_family(
+    "nomic_bert",
+    ("NomicBertModel",),
+    _nomic,
+    models="Nomic Embed Text v1 and v1.5",
+    keys={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "rope_theta": "rotary_emb_base",
+    },
+    defaults={"hidden_act": "silu", "rope_theta": 1000.0},
+    other_prefixes=("nomic_bert.",),
+)
+GTE = encoder_family(
+    "gte",
+    ("NewModel", "GteModel"),
+    _gte,
+    models="GTE multilingual and v1.5, Snowflake Arctic Embed M v2",
+    defaults={"rope_theta": 160_000.0},
+    other_prefixes=("gte.",),
+)
+JINA_V3 = encoder_family(
+    "jina_embeddings_v3",
+    ("JinaEmbeddingsV3Model",),
+    _jina_v3,
+    models="Jina Embeddings 3 without adapters",
+    defaults={"layer_norm_eps": 1e-5, "type_vocab_size": 1, "rope_theta": 20_000.0},
+    other_prefixes=("jina_embeddings_v3.",),
+)
+EUROBERT = replace(
+    decoder_family(
+        "eurobert",
+        ("EuroBertModel",),
+        _eurobert,
+        models="EuroBERT",
+        defaults={"rms_norm_eps": 1e-5},
+    ),
+    is_encoder=True,
+)

@@ -1,0 +1,201 @@
+"""Decides whether a model pools, and how: from its files and the engine's arguments.
+
+Called where config.json is read. The files are those of sentence-transformers: `modules.json`, a
+folder for each module, and two files of settings. Names and rules are vLLM's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from quire.config.model_files import parse_json_object, read_optional_json_object, read_text
+from quire.config.pooling import PoolingActivation, PoolingTask, PoolingType
+from quire.errors import CheckpointError, UnsupportedModelError, quoted
+from quire.models.base import ModelFamily
+from quire.models.config_reader import MAX_HIDDEN, ConfigReader
+from quire.models.pooling.head import DenseLayer
+from quire.program import Activation
+
+_MODES: Mapping[str, PoolingType] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+_OLD_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_DENSE_ACTIVATIONS: Mapping[str, Activation | None] = {
+    "Identity": None, "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu", "SiLU": "silu",
+}  # fmt: skip
+_SCORE_ACTIVATIONS: Mapping[str, PoolingActivation] = {
+    "Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax",
+}  # fmt: skip
+CLASSIFIES = re.compile(r"For(Sequence|Token)Classification$|Reward")
+_BY_TOKEN = re.compile(r"ForTokenClassification$|ForProcessRewardModel$")
+_MAX_LABELS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceModel:
+    """What the files of sentence-transformers say."""
+
+    pooling_type: PoolingType | None = None
+    dense: tuple[DenseLayer, ...] = ()
+    normalizes: bool = False
+    max_tokens: int | None = None
+    """Longer texts were cut in training."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+
+def read_sentence_model(path: Path) -> SentenceModel | None:
+    """Read the files of sentence-transformers; None if there is no `modules.json`. Raises
+    CheckpointError for damaged ones, and UnsupportedModelError for unknown modules."""
+    if not (path / "modules.json").is_file():
+        return None
+    pooling: PoolingType | None = None
+    dense: list[DenseLayer] = []
+    normalizes = False
+    for kind, folder in _modules(path):
+        match kind:
+            case "Pooling":
+                pooling = _pooling(path / folder / "config.json")
+            case "Dense":
+                dense.append(_dense(path, folder))
+            case "Normalize":
+                normalizes = True
+            case "Transformer":
+                pass
+            case _:
+                raise UnsupportedModelError(
+                    f"{path / 'modules.json'}: module {quoted(kind)} is not supported; supported "
+                    "are Transformer, Pooling, Dense, Normalize"
+                )
+    settings = read_optional_json_object(path / "config_sentence_transformers.json")
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+        raise CheckpointError(f"{path}: prompts must be an object of strings")
+    limits = read_optional_json_object(path / "sentence_bert_config.json")
+    longest = limits.get("max_seq_length")
+    return SentenceModel(
+        pooling,
+        tuple(dense),
+        normalizes,
+        longest if isinstance(longest, int) and longest > 0 else None,
+        prompts,
+        default if isinstance(default, str) and default in prompts else None,
+    )
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """The kind and the folder of each module, in order."""
+    text = read_text(path / "modules.json")
+    entries = parse_json_object(f'{{"modules": {text}}}', str(path / "modules.json"))["modules"]
+    found = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        match entry:
+            case {"type": str(kind), "path": str(folder)} if _is_inside(folder):
+                found.append((kind.rpartition(".")[2], folder))
+            case _:
+                raise CheckpointError(
+                    f"{path / 'modules.json'}: each module must have a type and a path inside the "
+                    f"checkpoint, not {quoted(entry)}"
+                )
+    return found
+
+
+def _is_inside(folder: str) -> bool:
+    return "\0" not in folder and len(PurePosixPath(folder).parts) <= 1 and folder != ".."
+
+
+def _pooling(file: Path) -> PoolingType:
+    config = read_optional_json_object(file)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in _OLD_MODES.items() if config.get(key) is True]
+    modes = modes if isinstance(modes, list) else [modes]
+    if len(modes) != 1 or modes[0] not in _MODES:
+        raise UnsupportedModelError(
+            f"{file}: pooling {quoted(modes)} is not supported; supported is one of "
+            f"{', '.join(_MODES)}"
+        )
+    return _MODES[modes[0]]
+
+
+def _dense(path: Path, folder: str) -> DenseLayer:
+    file = path / folder / "config.json"
+    reader = ConfigReader(read_optional_json_object(file), str(file))
+    name = (reader.text("activation_function") or "Identity").rpartition(".")[2]
+    if name not in _DENSE_ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"{file}: activation_function {quoted(name)} is not supported; supported are "
+            f"{', '.join(_DENSE_ACTIVATIONS)}"
+        )
+    return DenseLayer(
+        folder,
+        reader.size("in_features", MAX_HIDDEN, example=768),
+        reader.size("out_features", MAX_HIDDEN, example=768),
+        reader.flag("bias", True),
+        _DENSE_ACTIVATIONS[name],
+    )
+
+
+def default_task(architecture: str) -> PoolingTask:
+    """The task of a model of this class."""
+    if _BY_TOKEN.search(architecture):
+        return "token_classify"
+    return "classify" if CLASSIFIES.search(architecture) else "embed"
+
+
+def num_labels(hf_config: Mapping[str, Any]) -> int:
+    """The classes of a classifier; transformers' default is 2."""
+    labels = hf_config.get("id2label")
+    given = hf_config.get("num_labels", len(labels) if isinstance(labels, dict) else 2)
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MAX_LABELS:
+        raise CheckpointError(f"config.json: num_labels is {quoted(given)}; it must be 1 or more")
+    return given
+
+
+def labels_of(hf_config: Mapping[str, Any]) -> dict[int, str]:
+    """Names of classes. Numbers stand for those that have none."""
+    found = hf_config.get("id2label")
+    if not isinstance(found, dict):
+        return {}
+    return {int(key): str(name) for key, name in found.items() if str(key).isdigit()}
+
+
+def default_pooling(family: ModelFamily, task: PoolingTask, reader: ConfigReader) -> PoolingType:
+    """Which states a model of this family pools for a task, if no file says so."""
+    if task.startswith("token_"):
+        return "all"
+    if task == "classify" and family.classifier_pooling is not None:
+        return family.classifier_pooling(reader)
+    return "cls" if family.is_encoder else "last"
+
+
+def score_activation(hf_config: Mapping[str, Any], count: int) -> PoolingActivation:
+    """How a classifier's numbers become probabilities."""
+    problem = hf_config.get("problem_type")
+    if problem == "regression":
+        return "identity"
+    if problem == "multi_label_classification":
+        return "sigmoid"
+    if problem == "single_label_classification":
+        return "softmax" if count > 1 else "sigmoid"
+    settings = hf_config.get("sentence_transformers")
+    name = settings.get("activation_fn") if isinstance(settings, dict) else None
+    name = name or hf_config.get("sbert_ce_default_activation_function")
+    if isinstance(name, str):
+        kind = name.rpartition(".")[2]
+        if not name.startswith("torch.nn.modules.") or kind not in _SCORE_ACTIVATIONS:
+            raise UnsupportedModelError(
+                f"config.json: activation_fn {quoted(name)} is not supported; supported are "
+                f"torch.nn.modules.activation.{', '.join(_SCORE_ACTIVATIONS)}"
+            )
+        return _SCORE_ACTIVATIONS[kind]
+    return "softmax" if count > 1 else "sigmoid"

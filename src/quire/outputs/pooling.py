@@ -1,0 +1,115 @@
+"""The results of pooling requests. Names are vLLM's; vectors are NumPy arrays where vLLM has
+tensors of torch.
+
+Created by the OutputProcessor; the tasks of `LLM` and the server convert `PoolingRequestOutput` to
+the other classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Output = TypeVar("_Output")
+
+
+@dataclass
+class PoolingOutput:
+    """A result as the model gives it: [D], or [tokens, D] where each token has one; float32."""
+
+    data: NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        return f"PoolingOutput(data={self.data})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PoolingOutput) and np.array_equal(self.data, other.data)
+
+
+@dataclass
+class PoolingRequestOutput(Generic[_Output]):
+    """The output of one request."""
+
+    request_id: str
+    outputs: _Output
+    prompt_token_ids: list[int]
+    num_cached_tokens: int
+    finished: bool
+    error: str | None = field(default=None, kw_only=True)
+    """Why there is no result."""
+
+    def with_outputs(self, outputs: object) -> tuple[str, object, list[int], int, bool]:
+        """The fields of an output of another kind."""
+        return self.request_id, outputs, self.prompt_token_ids, self.num_cached_tokens, True
+
+
+@dataclass
+class EmbeddingOutput:
+    """A vector."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        """Its length."""
+        return len(self.embedding)
+
+    def __repr__(self) -> str:
+        return f"EmbeddingOutput(hidden_size={self.hidden_size})"
+
+
+@dataclass
+class ClassificationOutput:
+    """The probability of each class."""
+
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        """How many there are."""
+        return len(self.probs)
+
+    def __repr__(self) -> str:
+        return f"ClassificationOutput(num_classes={self.num_classes})"
+
+
+@dataclass
+class ScoringOutput:
+    """How well two texts fit each other."""
+
+    score: float
+
+    def __repr__(self) -> str:
+        return f"ScoringOutput(score={self.score})"
+
+
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """The output of a request for a vector."""
+
+    @classmethod
+    def from_base(cls, output: PoolingRequestOutput[PoolingOutput]) -> EmbeddingRequestOutput:
+        """Convert a result of one row."""
+        return cls(*output.with_outputs(EmbeddingOutput(_row(output))))  # type: ignore[arg-type]
+
+
+class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
+    """The output of a request for classes."""
+
+    @classmethod
+    def from_base(cls, output: PoolingRequestOutput[PoolingOutput]) -> ClassificationRequestOutput:
+        """Convert a result of one row."""
+        return cls(*output.with_outputs(ClassificationOutput(_row(output))))  # type: ignore[arg-type]
+
+
+class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
+    """The output of a pair of texts."""
+
+
+def _row(output: PoolingRequestOutput[PoolingOutput]) -> list[float]:
+    if output.outputs.data.ndim != 1:
+        raise ValueError("pooled_data should be a 1-D embedding vector")
+    row: list[float] = output.outputs.data.tolist()
+    return row

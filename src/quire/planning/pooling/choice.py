@@ -1,0 +1,161 @@
+"""Decides whether a model generates or pools, and resolves how it pools.
+
+Called where config.json is read. What the files say, `models/pooling/reading.py` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from quire.config.engine_args import EngineArgs
+from quire.config.pooling import PoolerConfig, PoolingConfig, PoolingTask
+from quire.errors import ConfigError, UnsupportedModelError, quoted
+from quire.models.base import ModelFamily
+from quire.models.config_reader import ConfigReader
+from quire.models.pooling.head import PoolingHead, marked
+from quire.models.pooling.reading import (
+    CLASSIFIES,
+    SentenceModel,
+    default_pooling,
+    default_task,
+    labels_of,
+    num_labels,
+    read_sentence_model,
+    score_activation,
+)
+from quire.models.registry import ModelRegistry, architectures_of, resolve
+from quire.models.text_part import has_other_parts, text_part
+from quire.planning.pooling.token_rows import token_rows
+
+_OLD_TASKS: Mapping[str, tuple[str, str]] = {
+    "auto": ("auto", "auto"),
+    "generate": ("generate", "auto"),
+    "embed": ("pooling", "embed"),
+    "embedding": ("pooling", "embed"),
+    "classify": ("pooling", "classify"),
+    "score": ("pooling", "classify"),
+    "reward": ("pooling", "auto"),
+}
+"""Runner and convert for each value of the former argument `task`."""
+_TEMPLATED = "qwen3-reranker"
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A configuration that may be marked as one of a model that pools, and how it does."""
+
+    hf_config: dict[str, Any]
+    pooling: PoolingConfig | None
+
+
+def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Pooled:
+    """Raises ConfigError for arguments that do not fit the model, CheckpointError for damaged files
+    and UnsupportedModelError for kinds of pooling that are not implemented."""
+    runner, convert = _asked(args)
+    config = PoolerConfig.of(args.pooler_config)
+    name = architectures_of(hf_config)[0]
+    if not ModelRegistry.row_name(architectures_of(text_part(hf_config))[0]):
+        return _unknown(hf_config, runner)
+    family = resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
+    sentence = read_sentence_model(path)
+    if not _pools(runner, convert, name, family, sentence is not None):
+        if args.pooler_config is not None:
+            raise ConfigError(
+                f"pooler_config: {name} generates text; set runner='pooling' for vectors"
+            )
+        return Pooled(hf_config, None)
+    task = config.task or cast(PoolingTask, {"embed": "embed", "classify": "classify"}.get(convert))
+    task = task or default_task(name)
+    sentence = sentence or SentenceModel(normalizes=True)
+    reader = ConfigReader(text_part(hf_config))
+    pooling_type = (
+        "all"
+        if task.startswith("token_")
+        else config.type_for_texts
+        or (sentence.pooling_type if task == "embed" else None)
+        or default_pooling(family, task, reader)
+    )
+    rows = token_rows(hf_config, path) if task == "classify" else ()
+    is_classes = task in ("classify", "token_classify")
+    if is_classes and not rows and not CLASSIFIES.search(name):
+        raise ConfigError(
+            f"{name} has no head for classes; give hf_overrides={{'architectures': "
+            "['...ForSequenceClassification'], 'classifier_from_token': ['no', 'yes']}, or use "
+            "runner='pooling' with convert='embed'"
+        )
+    count = len(rows) or (num_labels(hf_config) if is_classes else 0)
+    dense = () if is_classes else sentence.dense
+    head = PoolingHead(pooling_type, dense, 0 if rows else count, task == "token_classify", rows)
+    width = dense[-1].out_features if dense else family.facts(reader).hidden_size
+    pooling = PoolingConfig(
+        task=task,
+        pooling_type=pooling_type,
+        activation="normalize",
+        is_activated=_is_activated(config, task, sentence),
+        width=(1 if rows else count) or width,
+        labels=labels_of(hf_config) if is_classes else {},
+        dimensions=_dimensions(hf_config),
+        prompts=sentence.prompts,
+        default_prompt=sentence.default_prompt,
+        score_template=_TEMPLATED in str(args.model).lower()
+        or hf_config.get("is_original_qwen3_reranker") is True,
+        is_difference=len(rows) == 2,
+        max_tokens=sentence.max_tokens,
+        logit_mean=config.logit_mean or 0.0,
+        logit_sigma=1.0 if config.logit_sigma is None else config.logit_sigma,
+    )
+    if is_classes:
+        pooling = replace(pooling, activation=score_activation(hf_config, pooling.width))
+    return Pooled(marked(hf_config, head), pooling)
+
+
+def _is_activated(config: PoolerConfig, task: PoolingTask, sentence: SentenceModel) -> bool:
+    if config.use_activation is not None:
+        return config.use_activation
+    return task != "embed" or sentence.normalizes
+
+
+def _asked(args: EngineArgs) -> tuple[str, str]:
+    """Runner and convert, which `task` may name."""
+    if args.task is None:
+        return args.runner, args.convert
+    if args.task not in _OLD_TASKS:
+        raise ConfigError(
+            f"task={quoted(args.task)} is not known; use runner and convert, or one of "
+            f"{', '.join(_OLD_TASKS)}"
+        )
+    return _OLD_TASKS[args.task]
+
+
+def _unknown(hf_config: dict[str, Any], runner: str) -> Pooled:
+    """A model of no family: transformers may compute it, or it is refused later."""
+    if runner == "pooling":
+        raise UnsupportedModelError(
+            f"config.json: {architectures_of(hf_config)[0]} cannot give vectors or classes here; "
+            "`quire models` lists the models that are supported"
+        )
+    return Pooled(hf_config, None)
+
+
+def _pools(runner: str, convert: str, name: str, family: ModelFamily, is_sentence: bool) -> bool:
+    if runner == "generate" and family.is_encoder:
+        raise ConfigError(
+            f"runner='generate': {name} is an encoder, which gives vectors and classes; leave "
+            "runner out"
+        )
+    if runner != "auto":
+        return runner == "pooling"
+    if convert in ("embed", "classify") or family.is_encoder or is_sentence:
+        return True
+    return ModelRegistry.row_name(name) != name
+
+
+def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The lengths to which vectors may be shortened, as vLLM reads them."""
+    found = hf_config.get("matryoshka_dimensions")
+    if isinstance(found, list) and all(type(one) is int for one in found) and found:
+        return tuple(found)
+    return () if hf_config.get("is_matryoshka") is True else None

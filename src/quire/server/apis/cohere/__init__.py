@@ -1,0 +1,1 @@
+"""`/v2/embed`: Cohere's route to vectors."""

@@ -1,0 +1,1 @@
+"""`/v1/embeddings`, `/pooling` and `/classify`: vectors and classes of texts."""

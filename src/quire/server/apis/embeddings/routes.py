@@ -1,0 +1,134 @@
+"""`/v1/embeddings`, `/pooling` and `/classify`: the routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import RequestError
+from quire.protocol.pooling_params import PoolingParams
+from quire.server.apis.embeddings.schema import (
+    ClassifyItem,
+    ClassifyRequest,
+    ClassifyResponse,
+    EmbeddingItem,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    PoolingItem,
+    PoolingRequest,
+    PoolingResponse,
+    VectorFields,
+)
+from quire.server.bodies.json_http import json_response, read_body
+from quire.server.pooling.fields import Inputs, as_inputs
+from quire.server.pooling.run import PoolingJob, Result, size_of, usage_of
+from quire.server.pooling.vectors import written
+
+
+async def embeddings(http: Request) -> Response:
+    """A vector for each text."""
+    request = await read_body(http, EmbeddingRequest)
+    job = PoolingJob.of(http, request, "embd")
+    job.require("embed")
+    params = request.params("embed")
+    params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
+    return await _answer(job, request.input, params, partial(_embeddings, job, request))
+
+
+async def pooling(http: Request) -> Response:
+    """What the model gives for each text."""
+    request = await read_body(http, PoolingRequest)
+    job = PoolingJob.of(http, request, "pool")
+    if request.dimensions is not None:
+        raise RequestError(
+            "dimensions is currently not supported here; use /v1/embeddings",
+            parameter="dimensions",
+        )
+    return await _answer(
+        job, request.input, request.params(request.task), partial(_pooled, job, request)
+    )
+
+
+async def classify(http: Request) -> Response:
+    """The classes of each text."""
+    request = await read_body(http, ClassifyRequest)
+    job = PoolingJob.of(http, request, "classify")
+    job.require("classify")
+    return await _answer(job, request.input, request.params("classify"), partial(_classes, job))
+
+
+async def _answer(
+    job: PoolingJob,
+    given: Inputs,
+    params: PoolingParams,
+    reply: Callable[[Sequence[Result]], Any],
+) -> Response:
+    """The results as JSON; an empty response if the client has gone."""
+    inputs = as_inputs("input", given)
+    tokenization = job.request.tokenization(job.model)
+    if not isinstance(inputs[0], str):
+        tokenization = replace(tokenization, add_special_tokens=False)
+    results = await job.run("input", lambda: inputs, params, tokenization, size=size_of(inputs))
+    if results is None:
+        return Response()
+    num_values = sum(one.outputs.data.size for one in results)
+    return await job.model.pool.run(num_values, lambda: json_response(reply(results)))
+
+
+def _written(request: VectorFields, result: Result) -> Any:
+    form = request.encoding_format or "float"
+    dtype, order = request.embed_dtype or "float32", request.endianness or "native"
+    return written(result.outputs.data, form, dtype, order)
+
+
+def _embeddings(
+    job: PoolingJob, request: EmbeddingRequest, results: Sequence[Result]
+) -> EmbeddingResponse:
+    return EmbeddingResponse(
+        id=job.id,
+        created=job.created,
+        model=job.name,
+        data=[
+            EmbeddingItem(index=index, embedding=_written(request, one))
+            for index, one in enumerate(results)
+        ],
+        usage=usage_of(results),
+    )
+
+
+def _pooled(job: PoolingJob, request: PoolingRequest, results: Sequence[Result]) -> PoolingResponse:
+    return PoolingResponse(
+        id=job.id,
+        created=job.created,
+        model=job.name,
+        data=[
+            PoolingItem(index=index, data=_written(request, one))
+            for index, one in enumerate(results)
+        ],
+        usage=usage_of(results),
+    )
+
+
+def _classes(job: PoolingJob, results: Sequence[Result]) -> ClassifyResponse:
+    settings = job.model.config.model.pooling
+    labels = {} if settings is None else settings.labels
+    return ClassifyResponse(
+        id=job.id,
+        created=job.created,
+        model=job.name,
+        data=[
+            ClassifyItem(
+                index=index,
+                label=labels.get(int(one.outputs.data.argmax())),
+                probs=one.outputs.data.tolist(),
+                num_classes=one.outputs.data.size,
+            )
+            for index, one in enumerate(results)
+        ],
+        usage=usage_of(results),
+    )

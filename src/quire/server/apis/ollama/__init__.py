@@ -1,0 +1,1 @@
+"""`/api/embed`: Ollama's route to vectors."""

@@ -1,0 +1,66 @@
+"""`/api/embed` of Ollama."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.request_fields import Count, Int64
+from quire.server.pooling.fields import PoolingFields, as_inputs
+from quire.server.pooling.run import PoolingJob, size_of, usage_of
+
+_NS = 10**9
+
+
+class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts that become vectors."""
+
+    model: str | None = None
+    input: str | list[str]
+    truncate: bool | None = True
+    """Whether a text that is too long loses its end."""
+    dimensions: Int64 | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: str | int | float | None = None
+    """Both are accepted and not used."""
+
+
+class OllamaEmbedReply(msgspec.Struct, kw_only=True):
+    """The vectors, in the order of the texts. Durations are nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: Count
+    load_duration: Literal[0] = 0
+    prompt_eval_count: Count
+
+
+async def embed(http: Request) -> Response:
+    """A vector for each text."""
+    began_at = time.monotonic()
+    request = await read_body(http, OllamaEmbedRequest)
+    inputs = as_inputs("input", request.input)  # type: ignore[arg-type]
+    fields = PoolingFields(model=request.model)
+    if request.truncate is not False:
+        fields.truncate_prompt_tokens = -1
+    job = PoolingJob.of(http, fields, "embd")
+    job.require("embed")
+    params = fields.params("embed")
+    params.dimensions = request.dimensions
+    results = await job.run(
+        "input", lambda: inputs, params, fields.tokenization(job.model), size=size_of(inputs)
+    )
+    if results is None:
+        return Response()
+    reply = OllamaEmbedReply(
+        model=job.name,
+        embeddings=[one.outputs.data.tolist() for one in results],
+        total_duration=int((time.monotonic() - began_at) * _NS),
+        prompt_eval_count=usage_of(results).prompt_tokens,
+    )
+    return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)

@@ -1,0 +1,1 @@
+"""`/score` and `/rerank`: how well texts fit a query."""

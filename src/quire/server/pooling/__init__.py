@@ -1,0 +1,1 @@
+"""What the routes for vectors, classes and scores share."""

@@ -1,0 +1,130 @@
+"""Runs the inputs of one request for vectors, classes or scores, and gives their results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from quire.config.pooling import PoolingTask
+from quire.errors import RequestError
+from quire.frontend.arguments import located
+from quire.frontend.inputs.tasks import cannot_pool, wrong_task
+from quire.frontend.inputs.tokenization import Tokenization
+from quire.inputs import PromptType
+from quire.outputs import PoolingOutput, PoolingRequestOutput
+from quire.protocol.pooling_params import PoolingParams
+from quire.server.bodies.json_http import context_of
+from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.run import Generation, deadline_of
+from quire.server.http.auth import TENANT_SALT
+from quire.server.http.presence import until_gone
+from quire.server.pooling.fields import PoolingFields, PoolingUsage
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import check_wanted
+
+if TYPE_CHECKING:
+    from quire.frontend.inputs.input_processor import EngineInput
+
+Result = PoolingRequestOutput[PoolingOutput]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingJob:
+    """One HTTP request: what it names, and what its reply repeats."""
+
+    http: Request
+    request: PoolingFields
+    model: ServedModel
+    id: str
+    created: int
+    name: str
+    """The model's, in the reply."""
+
+    @classmethod
+    def of(cls, http: Request, request: PoolingFields, prefix: str) -> PoolingJob:
+        """Raises HttpError 404 for an unknown model, and RequestError for one that generates."""
+        target = context_of(http).target(request.model)
+        model = target.model.config.model
+        if model.pooling is None:
+            raise RequestError(cannot_pool(model), parameter="model")
+        base = http.state.request_id if "x-request-id" in http.headers else request.request_id
+        name = f"{prefix}-{base or http.state.request_id}"
+        return cls(http, request, target.model, name, int(time.time()), target.name)
+
+    def require(self, *tasks: PoolingTask) -> None:
+        """Raises RequestError unless the model does one of these tasks."""
+        model = self.model.config.model
+        if model.pooling is not None and model.pooling.task not in tasks:
+            raise RequestError(wrong_task(model, tasks[0]), parameter="model")
+
+    async def run(
+        self,
+        field: str,
+        make: Callable[[], Sequence[PromptType]],
+        params: PoolingParams,
+        tokenization: Tokenization,
+        *,
+        size: int,
+    ) -> list[Result] | None:
+        """The results of the inputs of `field` that `make` returns, in order; None if the client
+        has gone. `size`: characters and tokens in them. Raises RequestError and what the engine
+        raises."""
+        http, model = self.http, self.model
+        deadline = deadline_of(http, model.args.request_timeout)
+        model.live_engine().requests.check_admission(1)
+        salt = _salt(http, self.request.cache_salt)
+        inputs = await model.pool.run(size, self._inputs, field, make, params, tokenization, salt)
+        generation = await Generation.of_inputs(model, inputs, deadline)
+        try:
+            found: Any = await until_gone(http, generation.close, generation.final_outputs())
+        finally:
+            generation.close()
+        return found  # type: ignore[no-any-return]
+
+    def _inputs(
+        self,
+        field: str,
+        make: Callable[[], Sequence[PromptType]],
+        params: PoolingParams,
+        tokenization: Tokenization,
+        salt: str | None,
+    ) -> list[EngineInput]:
+        prompts = make()
+        self.model.limits.check_prompts(len(prompts), 1, field)
+        processor, inputs = self.model.live_engine().input_processor, []
+        for index, prompt in enumerate(prompts):
+            with located(field, index, len(prompts)):
+                if isinstance(prompt, str):
+                    self.model.limits.check_text(field, len(prompt.encode(errors="replace")))
+                made = processor.process(
+                    f"{self.id}-{index}",
+                    prompt,
+                    params,
+                    priority=self.request.priority or 0,
+                    tokenization=tokenization,
+                )
+                if salt is not None:
+                    made.core_requests[0].cache_salt = salt
+                inputs.append(made)
+            check_wanted()
+        return inputs
+
+
+def usage_of(results: Sequence[Result]) -> PoolingUsage:
+    """The tokens of the inputs."""
+    count = sum(len(one.prompt_token_ids) for one in results)
+    return PoolingUsage(prompt_tokens=count, total_tokens=count)
+
+
+def size_of(inputs: Sequence[Any]) -> int:
+    """The work of turning inputs into tokens."""
+    return sum(len(one) if isinstance(one, str) else len(one) // 16 for one in inputs) + len(inputs)
+
+
+def _salt(http: Request, own: str | None) -> str | None:
+    tenant = getattr(http.state, TENANT_SALT, None)
+    return PreparedPrompt([], None, own).of_tenant(tenant).cache_salt

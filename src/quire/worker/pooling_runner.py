@@ -1,0 +1,132 @@
+"""`PoolingRunner`: runs plans on a model that gives vectors. Takes the place of `ModelRunner`.
+
+It builds the inputs with the same `InputBatch`, and finishes each result as its request asks: the
+vector is shortened and divided by its length, or scores become probabilities. Called by `Worker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import CompiledModel, StepBatch
+from quire.config.pooling import PoolingActivation, PoolingConfig
+from quire.errors import BackendError
+from quire.protocol import PooledRows, SchedulePlan, StepResult
+from quire.protocol.pooling_params import PoolingParams
+from quire.worker.diagnosis import explain_failures
+from quire.worker.input_batch import InputBatch, PreparedStep
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingRunner:
+    """Runs plans on one compiled model. Owned by the worker's thread."""
+
+    model: CompiledModel
+    batch: InputBatch
+    pooling: PoolingConfig
+    keeps_all: bool = True
+
+    def execute(self, plan: SchedulePlan) -> StepResult:
+        """One step. Raises BackendError."""
+        self.batch.apply(plan)
+        step = self.batch.prepare(plan)
+        batch, done = step.batch, _done(step)
+        batch.sampling = None
+        batch.logits_rows = self._rows(batch, done)
+        batch.token_types = self.batch.token_types(step)
+        vectors = self.model.step(batch).vectors
+        if vectors is None or len(vectors) != len(batch.logits_rows):
+            raise BackendError("the model gave no vectors, or too few")
+        self.batch.advance(step, np.zeros(len(step.sampled_rows), np.int32))
+        pooled: dict[str, PooledRows] = {}
+        failed: list[int] = []
+        ends = np.cumsum(self._counts(batch, done))
+        pieces = np.split(vectors, ends[:-1]) if len(done) else []
+        for index, rows in zip(done.tolist(), pieces, strict=True):
+            request_id = plan.request_ids[index]
+            if not np.isfinite(rows).all():
+                failed.append(index)
+                continue
+            params = self.batch.pooling_params(int(step.rows[index]))
+            found = np.stack([finish(row, params, self.pooling) for row in rows])
+            data = found.astype("<f4").tobytes()
+            pooled[request_id] = PooledRows(data, found.shape[1], self.pooling.is_by_token)
+        result = StepResult(sampled_token_ids=[[] for _ in plan.request_ids], pooled=pooled)
+        if failed:
+            result.failures = self._failures(plan, step, failed)
+        return result
+
+    def _counts(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:
+        """Rows of each request that is done."""
+        if self.pooling.is_by_token:
+            return np.diff(batch.seq_starts)[done]
+        return np.ones(len(done), np.int32)
+
+    def _rows(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:
+        """The tokens whose states are pooled: of a mean, any one of the request."""
+        starts = batch.seq_starts
+        if self.pooling.is_by_token:
+            spans = [np.arange(starts[i], starts[i + 1], dtype=np.int32) for i in done]
+            return np.concatenate([*spans, np.empty(0, np.int32)])
+        if self.pooling.pooling_type == "last":
+            return (starts[1:] - 1)[done].astype(np.int32)
+        return starts[:-1][done].astype(np.int32)
+
+    def _failures(
+        self, plan: SchedulePlan, step: PreparedStep, failed: list[int]
+    ) -> dict[str, str]:
+        known = {index: self.batch.known_tokens(int(step.rows[index])) for index in failed}
+        messages = explain_failures(self.model, step.batch, known, keeps_all=self.keeps_all)
+        return {plan.request_ids[index]: message for index, message in messages.items()}
+
+
+def _done(step: PreparedStep) -> NDArray[np.intp]:
+    """Places of the requests whose last token the step computes."""
+    count = len(step.rows)
+    return np.arange(count) if step.samples is None else np.flatnonzero(step.samples)
+
+
+def finish(row: Floats, params: PoolingParams, pooling: PoolingConfig) -> Floats:
+    """A row of the model's result as a request wants it. Computed in float64 of this row alone, so
+    that its bits do not depend on others."""
+    wide = row.astype(np.float64)
+    if pooling.is_difference:
+        wide = wide[1:] - wide[:1]
+    if params.dimensions is not None:
+        wide = wide[: params.dimensions]
+    is_activated = pooling.is_activated if params.use_activation is None else params.use_activation
+    if not pooling.task.endswith("embed"):
+        wide = (wide - pooling.logit_mean) / pooling.logit_sigma
+    if is_activated:
+        wide = _ACTIVATIONS[pooling.activation](wide)
+    return wide.astype(np.float32)
+
+
+def _normalize(row: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = row / max(float(np.sqrt(np.square(row).sum())), 1e-12)
+    return result
+
+
+def _softmax(row: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(row - row.max())
+    result: NDArray[np.float64] = weights / weights.sum()
+    return result
+
+
+def _sigmoid(row: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = 0.5 * (1.0 + np.tanh(0.5 * row))
+    return result
+
+
+_ACTIVATIONS: dict[PoolingActivation, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "normalize": _normalize,
+    "softmax": _softmax,
+    "sigmoid": _sigmoid,
+    "identity": lambda row: row,
+}

@@ -1,0 +1,211 @@
+"""Encoders and pooled decoders of every family, tiny and random, against transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from quire import LLM
+from quire.protocol.pooling_params import PoolingParams
+
+Floats = NDArray[np.float32]
+
+_ENCODER = {
+    "vocab_size": 131, "hidden_size": 60, "num_hidden_layers": 3, "num_attention_heads": 5,
+    "intermediate_size": 74, "max_position_embeddings": 150, "initializer_range": 0.2,
+    "pad_token_id": 1,
+}  # fmt: skip
+_DECODER = {**_ENCODER, "num_key_value_heads": 1, "bos_token_id": None, "eos_token_id": None}
+_DISTIL = {
+    "vocab_size": 131, "dim": 60, "n_layers": 3, "n_heads": 5, "hidden_dim": 74,
+    "max_position_embeddings": 150, "initializer_range": 0.2,
+}  # fmt: skip
+_ROTARY = {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint, its name in test ids, and how its vectors are pooled by default."""
+
+    name: str
+    model: str
+    settings: Mapping[str, Any] = field(hash=False, default_factory=lambda: _ENCODER)
+    pooling: str = "cls"
+    labels: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case("bert", "BertModel"),
+    Case("bert-relu", "BertModel", {**_ENCODER, "hidden_act": "relu"}),
+    Case("roberta", "RobertaModel", {**_ENCODER, "type_vocab_size": 1}),
+    Case("xlm-roberta", "XLMRobertaModel"),
+    Case("distilbert", "DistilBertModel", _DISTIL),
+    Case("mpnet", "MPNetModel"),
+    Case("modernbert", "ModernBertModel", {**_ENCODER, "local_attention": 20, "cls_token_id": 0}),
+    Case("nomic", "NomicBertModel", {**_ENCODER, **_ROTARY}),
+    Case("gte", "GteModel", {**_ENCODER, **_ROTARY, "type_vocab_size": 2}),
+    Case("jina-v3", "JinaEmbeddingsV3Model", {**_ENCODER, **_ROTARY}),
+    Case("eurobert", "EuroBertModel", {**_DECODER, "mask_token_id": 3}),
+    Case(
+        "embedding-gemma",
+        "Gemma3TextModel",
+        {**_DECODER, "head_dim": 12, "sliding_window": 21, "use_bidirectional_attention": True},
+        pooling="last",
+    ),
+    Case("qwen3-embedding", "Qwen3Model", {**_DECODER, "head_dim": 12}, pooling="last"),
+    Case("llama", "LlamaModel", _DECODER, pooling="last"),
+    Case("bert-classes", "BertForSequenceClassification", labels=3),
+    Case("bert-score", "BertForSequenceClassification", labels=1),
+    Case("roberta-classes", "RobertaForSequenceClassification", labels=3),
+    Case("distilbert-classes", "DistilBertForSequenceClassification", _DISTIL, labels=3),
+    Case("mpnet-classes", "MPNetForSequenceClassification", labels=3),
+    Case(
+        "modernbert-classes",
+        "ModernBertForSequenceClassification",
+        {**_ENCODER, "cls_token_id": 0, "classifier_pooling": "mean"},
+        labels=3,
+    ),
+    Case("qwen2-classes", "Qwen2ForSequenceClassification", _DECODER, labels=3),
+    Case("bert-tokens", "BertForTokenClassification", labels=4),
+    Case("roberta-tokens", "RobertaForTokenClassification", labels=4),
+]
+
+LENGTHS = (3, 40, 75, 1, 17)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    return found
+
+
+def texts() -> list[list[int]]:
+    random = np.random.default_rng(7)
+    return [random.integers(2, 131, length).tolist() for length in LENGTHS]
+
+
+def made(case: Case, directory: Path) -> torch.nn.Module:
+    """A model whose every weight is random, also those that transformers sets to 0 or 1, and its
+    checkpoint."""
+    torch.manual_seed(len(case.name))
+    model_class = getattr(transformers, case.model)
+    extra = {"num_labels": case.labels} if case.labels else {}
+    config = model_class.config_class(**case.settings, **extra)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+            elif "embeddings" in name or "embed_tokens" in name:
+                parameter.copy_(torch.randn_like(parameter) * 0.5)
+    model.save_pretrained(directory)
+    return model
+
+
+def wanted(case: Case, model: torch.nn.Module, token_ids: list[int], pooling: str) -> Floats:
+    """What transformers computes of a text."""
+    with torch.no_grad():
+        output = model(input_ids=torch.tensor([token_ids]))
+    if case.labels:
+        return output.logits[0].numpy()
+    states = output.last_hidden_state[0].numpy()
+    pool: dict[str, Callable[[], Floats]] = {
+        "cls": lambda: states[0],
+        "last": lambda: states[-1],
+        "mean": lambda: states.mean(axis=0),
+        "all": lambda: states,
+    }
+    return pool[pooling]()
+
+
+def distance(found: Floats, truth: Floats) -> float:
+    """1 less the cosine, of the rows with the largest."""
+    a, b = (np.atleast_2d(one).astype(np.float64) for one in (found, truth))
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float((1 - (a * b).sum(axis=1) / lengths).max())
+
+
+def results(llm: LLM, prompts: list[list[int]], **params: Any) -> list[Floats]:
+    """What the engine gives, without an activation."""
+    task = llm.supported_tasks[0]
+    given = PoolingParams(use_activation=False, **params)
+    found = llm.encode(prompts, given, pooling_task=task, use_tqdm=False)
+    return [one.outputs.data for one in found]
+
+
+def test_vectors_and_classes(case: Case, tmp_path: Path) -> None:
+    """As transformers has them; and the same bits alone, in company and on one thread."""
+    model, prompts = made(case, tmp_path), texts()
+    options: dict[str, Any] = {"skip_tokenizer_init": True, "dtype": "float32"}
+    with LLM(str(tmp_path), num_threads=2, **options) as llm:
+        assert llm.runner_type == "pooling"
+        together = results(llm, prompts)
+        for text, found in zip(prompts, together, strict=True):
+            truth = wanted(case, model, text, case.pooling)
+            assert found.shape == truth.shape
+            assert distance(found, truth) <= 1e-5
+            assert np.abs(found - truth).max() <= 1e-4 * max(1.0, float(np.abs(truth).max()))
+            assert results(llm, [text])[0].tobytes() == found.tobytes()
+    with LLM(str(tmp_path), num_threads=1, **options) as llm:
+        assert [one.tobytes() for one in results(llm, prompts)] == [
+            one.tobytes() for one in together
+        ]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "all"])
+def test_other_poolings(pooling: str, tmp_path: Path) -> None:
+    """The engine's argument decides; the reference computes the same."""
+    bert = CASES[0]
+    model, prompts = made(bert, tmp_path), texts()
+    config = {"task": "token_embed"} if pooling == "all" else {"pooling_type": "MEAN"}
+    for backend in ("cpu", "reference"):
+        with LLM(
+            str(tmp_path), skip_tokenizer_init=True, dtype="float32", pooler_config=config,
+            backend=backend,
+        ) as llm:  # fmt: skip
+            for text, found in zip(prompts, results(llm, prompts), strict=True):
+                assert distance(found, wanted(bert, model, text, pooling)) <= 1e-5
+
+
+def test_chunks_and_prefixes_change_no_bit(tmp_path: Path) -> None:
+    """A causal embedder computes long texts in pieces, and what texts have in common once."""
+    decoder = next(case for case in CASES if case.name == "qwen3-embedding")
+    made(decoder, tmp_path)
+    long = texts()[2]
+    options: dict[str, Any] = {"skip_tokenizer_init": True, "dtype": "float32"}
+    with LLM(str(tmp_path), **options) as llm:
+        [whole] = results(llm, [long])
+        again = llm.encode([[*long[:70], 5]], pooling_task="embed", use_tqdm=False)
+        assert again[0].num_cached_tokens == 64
+        assert results(llm, [long])[0].tobytes() == whole.tobytes()
+    with LLM(str(tmp_path), max_num_batched_tokens=13, max_num_seqs=4, **options) as llm:
+        assert results(llm, [long])[0].tobytes() == whole.tobytes()
+
+
+def test_segments(tmp_path: Path) -> None:
+    """Tokens of a pair have the types that the prompt says."""
+    model = made(CASES[0], tmp_path)
+    text = texts()[1]
+    types = [0] * 12 + [1] * (len(text) - 12)
+    with torch.no_grad():
+        truth = model(
+            input_ids=torch.tensor([text]), token_type_ids=torch.tensor([types])
+        ).last_hidden_state[0, 0].numpy()  # fmt: skip
+    with LLM(str(tmp_path), skip_tokenizer_init=True, dtype="float32") as llm:
+        prompt = {"prompt_token_ids": text, "token_type_ids": types}
+        found = llm.encode(
+            [texts()[2], prompt], PoolingParams(use_activation=False), pooling_task="embed",
+            use_tqdm=False,
+        )  # fmt: skip
+        assert distance(found[1].outputs.data, truth) <= 1e-5

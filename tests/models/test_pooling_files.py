@@ -1,0 +1,197 @@
+"""Files of sentence-transformers, pairs of texts and rerankers: tiny checkpoints with a tokenizer
+of words, compared with the same steps in NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from quire import LLM
+from quire.errors import ConfigError, RequestError, UnsupportedModelError
+from quire.protocol.pooling_params import PoolingParams
+
+Floats = NDArray[np.float32]
+
+WORDS = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "blue", "sky", "sea", "is", "the",
+    "##s", "query", ":", "yes", "no", "what", "a", ".",
+]  # fmt: skip
+TEXTS = ["the sky is blue", "what is red ?", "seas", "a green sea . the sea is blue"]
+
+
+def bert(directory: Path, kind: str = "BertModel", **settings: Any) -> torch.nn.Module:
+    """A random checkpoint with `vocab.txt`, without tokenizer.json."""
+    torch.manual_seed(3)
+    model_class = getattr(transformers, kind)
+    config = model_class.config_class(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=40, max_position_embeddings=24, initializer_range=0.4, **settings,
+    )  # fmt: skip
+    model = model_class(config).eval()
+    model.save_pretrained(directory)
+    (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    return model
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def modules(directory: Path, *kinds: str) -> None:
+    """`modules.json` with a folder for each module after the first."""
+    entries = [
+        {"idx": index, "name": f"{index}", "path": f"{index}_{kind}" if index else "",
+         "type": f"sentence_transformers.models.{kind}"}
+        for index, kind in enumerate(("Transformer", *kinds))
+    ]  # fmt: skip
+    write(directory / "modules.json", entries)
+
+
+def states(model: torch.nn.Module, directory: Path, text: str) -> Floats:
+    tokenizer = transformers.BertTokenizer(str(directory / "vocab.txt"))
+    with torch.no_grad():
+        found = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+    return np.asarray(found.numpy())
+
+
+def unit(vector: Floats) -> Floats:
+    return vector / np.linalg.norm(vector)
+
+
+def test_dense_layers_prompts_and_dimensions(tmp_path: Path) -> None:
+    """Mean, a dense layer with tanh, a prompt by default, and vectors that may be shortened."""
+    model = bert(tmp_path)
+    modules(tmp_path, "Pooling", "Dense", "Normalize")
+    write(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    write(
+        tmp_path / "2_Dense" / "config.json",
+        {"in_features": 32, "out_features": 12, "bias": True,
+         "activation_function": "torch.nn.modules.activation.Tanh"},
+    )  # fmt: skip
+    random = np.random.default_rng(1)
+    weight = random.normal(size=(12, 32)).astype(np.float32)
+    bias = random.normal(size=12).astype(np.float32)
+    save_file(
+        {"linear.weight": weight, "linear.bias": bias}, tmp_path / "2_Dense" / "model.safetensors"
+    )
+    write(
+        tmp_path / "config_sentence_transformers.json",
+        {"prompts": {"query": "query : ", "document": ""}, "default_prompt_name": "query"},
+    )
+
+    def wanted(text: str, size: int = 12) -> Floats:
+        pooled = states(model, tmp_path, text).mean(axis=0)
+        return unit(np.tanh(weight @ pooled + bias)[:size])
+
+    options = {"dtype": "float32", "hf_overrides": {"matryoshka_dimensions": [4, 12]}}
+    with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]
+        for text, found in zip(TEXTS, llm.embed(TEXTS, use_tqdm=False), strict=True):
+            assert np.allclose(found.outputs.embedding, wanted("query : " + text), atol=2e-6)
+        short = PoolingParams(dimensions=4, prompt_name="document")
+        [found] = llm.embed(TEXTS[:1], pooling_params=short, use_tqdm=False)
+        assert np.allclose(found.outputs.embedding, wanted(TEXTS[0], 4), atol=2e-6)
+        with pytest.raises(RequestError, match=r"only supports Matryoshka dimensions \[4, 12\]"):
+            llm.embed("a", pooling_params=PoolingParams(dimensions=5), use_tqdm=False)
+        with pytest.raises(RequestError, match="prompt_name must be one of the model's: document"):
+            llm.embed("a", pooling_params=PoolingParams(prompt_name="other"), use_tqdm=False)
+        with pytest.raises(RequestError, match=r"contains 26 input tokens.*truncate_prompt_tokens"):
+            llm.embed("a " * 22, use_tqdm=False)
+        cut = llm.embed(
+            "a " * 60, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": -1}
+        )
+        assert len(cut[0].prompt_token_ids) == 24
+        assert cut[0].prompt_token_ids[-1] == WORDS.index("[SEP]")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "message"),
+    [
+        (("Pooling",), {"pooling_mode_max_tokens": True}, "pooling"),
+        (("Pooling",), {"pooling_mode": ["cls", "mean"]}, "pooling"),
+        (("Pooling", "LSTM"), {"pooling_mode": "cls"}, "module 'LSTM' is not supported"),
+    ],
+)
+def test_other_modules_are_refused(
+    kinds: tuple[str, ...], pooling: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    bert(tmp_path)
+    modules(tmp_path, *kinds)
+    write(tmp_path / "1_Pooling" / "config.json", pooling)
+    with pytest.raises(UnsupportedModelError, match=message):
+        LLM(str(tmp_path))
+
+
+def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
+    """Both texts are read at once, with segments; the longer one is cut if asked."""
+    model = bert(tmp_path, "BertForSequenceClassification", num_labels=1)
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        found = llm.score(TEXTS[0], TEXTS[1:], use_tqdm=False)
+        for text, one in zip(TEXTS[1:], found, strict=True):
+            with torch.no_grad():
+                logit = model(**tokenizer(TEXTS[0], text, return_tensors="pt")).logits[0, 0]
+            assert one.outputs.score == pytest.approx(float(torch.sigmoid(logit)), abs=1e-6)
+        assert llm.score(TEXTS[0], TEXTS[2], use_tqdm=False)[0].outputs == found[1].outputs
+        with pytest.raises(RequestError, match="Input lengths must be either 1:1, 1:N or N:N"):
+            llm.score(TEXTS[:2], TEXTS[:3], use_tqdm=False)
+        with pytest.raises(RequestError, match=r"task is classify: use LLM\.score"):
+            llm.embed("a", use_tqdm=False)
+
+
+def test_late_interaction(tmp_path: Path) -> None:
+    """With a vector for each token a score is the sum of each query token's best product."""
+    model = bert(tmp_path)
+    config = {"task": "token_embed"}
+    with LLM(str(tmp_path), dtype="float32", pooler_config=config) as llm:
+        [found] = llm.score(TEXTS[0], TEXTS[1], use_tqdm=False)
+    query, document = (states(model, tmp_path, text) for text in TEXTS[:2])
+    query, document = (
+        one / np.linalg.norm(one, axis=1, keepdims=True) for one in (query, document)
+    )
+    assert found.outputs.score == pytest.approx((query @ document.T).max(axis=1).sum(), abs=1e-5)
+
+
+def test_logits_of_two_tokens_are_a_score(tmp_path: Path) -> None:
+    """Qwen3-Reranker's kind: the probability of yes against no."""
+    torch.manual_seed(5)
+    config = transformers.Qwen3Config(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, intermediate_size=40, max_position_embeddings=64,
+        initializer_range=0.4, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.Qwen3ForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    overrides = {
+        "architectures": ["Qwen3ForSequenceClassification"],
+        "classifier_from_token": ["no", "yes"],
+    }
+    with LLM(str(tmp_path), dtype="float32", hf_overrides=overrides) as llm:
+        [found] = llm.score(TEXTS[0], TEXTS[1], use_tqdm=False)
+        tokens = found.prompt_token_ids
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([tokens])).logits[0, -1]
+    wanted = torch.sigmoid(logits[WORDS.index("yes")] - logits[WORDS.index("no")])
+    assert found.outputs.score == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    bert(tmp_path)
+    with pytest.raises(ConfigError, match="is an encoder, which gives vectors"):
+        LLM(str(tmp_path), runner="generate")
+    with pytest.raises(ConfigError, match="has no head for classes"):
+        LLM(str(tmp_path), convert="classify")
+    with pytest.raises(ConfigError, match="pooling_type must be one of CLS, LAST, MEAN, ALL"):
+        LLM(str(tmp_path), pooler_config={"pooling_type": "MAX"})
+    with LLM(str(tmp_path)) as llm, pytest.raises(RequestError, match=r"use LLM\.embed"):
+        llm.generate("a", use_tqdm=False)

@@ -1,0 +1,168 @@
+"""The routes for vectors, classes and scores, on tiny encoders with made-up weights."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_encoder import write_encoder
+
+from quire.cli.in_process import InProcessServer
+from quire.config.engine_args import EngineArgs
+from quire.server.args import ServerArgs
+
+
+class Client:
+    """Posts JSON to one server."""
+
+    def __init__(self, directory: Path, **args: Any) -> None:
+        options = {"load_format": "dummy", "served_model_name": "tiny", "backend": "reference"}
+        self._loop = asyncio.new_event_loop()
+        given = EngineArgs(str(directory), **{**options, **args})
+        self.server = InProcessServer(given, ServerArgs())
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The JSON of a reply with status 200."""
+        answer = self._loop.run_until_complete(self.server.post(path, body))
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    def refused(self, path: str, **body: Any) -> str:
+        """The message of a reply with status 400."""
+        answer = self._loop.run_until_complete(self.server.post(path, body))
+        assert answer.status == 400, answer.body
+        return str(answer.body["error"]["message"])
+
+    def close(self) -> None:
+        self.server.close()
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    directory = write_encoder(tmp_path_factory.mktemp("bert"), matryoshka_dimensions=[8, 32])
+    client = Client(directory)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    directory = tmp_path_factory.mktemp("reranker")
+    write_encoder(directory, "BertForSequenceClassification", num_labels=1)
+    client = Client(directory)
+    yield client
+    client.close()
+
+
+def vector(client: Client, text: str, **fields: Any) -> list[float]:
+    [item] = client.post("/v1/embeddings", input=text, **fields)["data"]
+    found: list[float] = item["embedding"]
+    return found
+
+
+def test_embeddings_in_all_forms(embedder: Client) -> None:
+    reply = embedder.post("/v1/embeddings", model="tiny", input=["the sky", "a red sky is blue"])
+    assert [item["index"] for item in reply["data"]] == [0, 1]
+    assert reply["usage"] == {"prompt_tokens": 11, "total_tokens": 11, "completion_tokens": 0}
+    first = np.array(reply["data"][0]["embedding"], np.float32)
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-6)
+    ids = embedder.post("/v1/embeddings", input=[[2, 9, 7, 3]], encoding_format="base64")
+    coded = base64.b64decode(ids["data"][0]["embedding"])
+    assert np.frombuffer(coded, np.float32).tobytes() == first.tobytes()
+    short = np.array(vector(embedder, "the sky", dimensions=8))
+    assert np.allclose(short, first[:8] / np.linalg.norm(first[:8]), atol=1e-6)
+    raw = vector(embedder, "the sky", use_activation=False)
+    assert np.allclose(raw / np.linalg.norm(raw), first, atol=1e-6)
+    half = embedder.post(
+        "/v1/embeddings", input="the sky", encoding_format="base64", embed_dtype="float16",
+        endianness="big",
+    )["data"][0]["embedding"]  # fmt: skip
+    assert np.allclose(np.frombuffer(base64.b64decode(half), ">f2"), first, atol=1e-3)
+
+
+def test_what_the_other_apis_answer(embedder: Client) -> None:
+    wanted = vector(embedder, "blue")
+    assert embedder.post("/pooling", input="blue")["data"][0]["data"] == wanted
+    assert embedder.post("/embed", inputs="blue") == [wanted]
+    assert embedder.post("/api/embed", input=["blue"])["embeddings"] == [wanted]
+    cohere = embedder.post("/v2/embed", texts=["blue"], embedding_types=["float", "ubinary"])
+    assert cohere["embeddings"]["float"] == [wanted]
+    bits = np.packbits(np.array(wanted) >= 0).tolist()
+    assert cohere["embeddings"]["ubinary"] == [bits]
+    score = embedder.post("/score", text_1="blue", text_2=["blue", "the sky"])["data"]
+    assert score[0]["score"] == pytest.approx(1)
+    ranks = embedder.post("/rerank", query="blue", documents=["a red", "blue"], top_n=1)["results"]
+    assert ranks == [
+        {"index": 1, "document": {"text": "blue"}, "relevance_score": pytest.approx(1)}
+    ]
+
+
+def test_truncation(embedder: Client) -> None:
+    long = "sky " * 40
+    assert "maximum context length is 20 tokens" in embedder.refused("/v1/embeddings", input=long)
+    cut = embedder.post("/v1/embeddings", input=long, truncate_prompt_tokens=-1)
+    assert cut["usage"]["prompt_tokens"] == 20
+    assert vector(embedder, long, truncate_prompt_tokens=-1) == vector(embedder, "sky " * 18)
+    text = "red " + "sky " * 40
+    left = vector(embedder, text, truncate_prompt_tokens=-1, truncation_side="left")
+    assert left == vector(embedder, "sky " * 18)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"input": []}, "input must not be empty"),
+        ({"input": ["a", 3]}, "it holds different kinds"),
+        ({"input": [[99]]}, "Token id 99 is out of vocabulary"),
+        ({"input": "a", "dimensions": 9}, "only supports Matryoshka dimensions [8, 32]"),
+        ({"input": "a", "dimensions": 0}, "dimensions must be greater than 0"),
+        ({"input": "a", "encoding_format": "bits"}, "encoding_format"),
+        ({"input": "a", "prompt_name": "query"}, "prompt_name must be one of the model's: none"),
+        ({"input": [[]]}, "cannot be empty"),
+    ],
+)
+def test_bad_requests_for_vectors(fields: dict[str, Any], message: str, embedder: Client) -> None:
+    assert message in embedder.refused("/v1/embeddings", **fields)
+
+
+def test_errors_name_the_routes_that_work(embedder: Client, reranker: Client) -> None:
+    assert "/v1/embeddings" in embedder.refused("/v1/completions", prompt="a")
+    messages = [{"role": "user", "content": "a"}]
+    assert "/v1/embeddings" in embedder.refused("/v1/chat/completions", messages=messages)
+    assert "/v1/embeddings" in embedder.refused("/classify", input="a")
+    assert "/rerank" in reranker.refused("/v1/embeddings", input="a")
+    assert "--pooler-config.task" in embedder.refused("/pooling", input="a", task="token_embed")
+
+
+def test_pairs(reranker: Client) -> None:
+    """A cross-encoder's scores are the same in all forms."""
+    texts = ["the sky is blue", "a red"]
+    scores = [
+        item["score"]
+        for item in reranker.post("/v1/score", queries="blue", documents=texts)["data"]
+    ]
+    [alone] = reranker.post("/score", data_1="blue", data_2=texts[1:])["data"]
+    assert alone["score"] == scores[1]
+    order = sorted(range(2), key=lambda index: -scores[index])
+    cohere = reranker.post("/v2/rerank", query="blue", documents=[{"text": texts[0]}, texts[1]])
+    assert cohere["results"] == [{"index": i, "relevance_score": scores[i]} for i in order]
+    tei = reranker.post("/rerank", query="blue", texts=texts, return_text=True)
+    assert tei == [{"index": i, "score": scores[i], "text": texts[i]} for i in order]
+    raw = {item["index"]: item["score"] for item in reranker.post(
+        "/rerank", query="blue", texts=texts, raw_scores=True)}  # fmt: skip
+    assert 1 / (1 + np.exp(-raw[0])) == pytest.approx(scores[0], abs=1e-6)
+    classes = reranker.post("/classify", input="blue")["data"][0]
+    assert classes["num_classes"] == 1
+    long = "sky " * 40
+    assert "maximum context length" in reranker.refused("/score", text_1="a", text_2=long)
+    cut = reranker.post("/score", text_1="a", text_2=long, truncate_prompt_tokens=-1)
+    assert cut["usage"]["prompt_tokens"] == 20
+    message = reranker.refused("/score", text_1=["a", "a"], text_2=["a"])
+    assert message == "Input lengths must be either 1:1, 1:N or N:N"
+    assert "give two lists of texts" in reranker.refused("/score", queries="a")
