@@ -110,8 +110,10 @@ class Program:
         """Attention without k and v reads what an earlier op has written for it."""
         writers: dict[int, Attention] = {}
         for op in self.attention_ops():
-            if (op.k is None) != (op.v is None):
-                raise IntegrityError(f"attention of layer {op.layer} has k or v alone")
+            if op.k is None and op.v is not None:
+                raise IntegrityError(f"attention of layer {op.layer} has v alone")
+            if op.is_latent and (op.num_kv_heads != 1 or op.window or op.value_dim is None):
+                raise IntegrityError(f"attention of layer {op.layer} is latent, with heads of K")
             if op.layer is None:
                 if op.k is None:
                     raise IntegrityError("attention without a memory has no k")

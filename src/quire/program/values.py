@@ -133,7 +133,8 @@ class Tensor:
     wants [N, K] (GPT-2's Conv1D); `shape` is always the checkpoint's own.
 
     `rows`: runs (first row, number of rows) of the tensor that the slot has, in their order; None:
-    all. So q, k and v are taken out of one tensor, however their heads are mixed in it.
+    all. So q, k and v are taken out of one tensor, however their heads are mixed in it. A matrix
+    may be transposed too: then these rows become columns.
 
     A tensor of three dimensions has a matrix for each expert.
     """
@@ -146,12 +147,13 @@ class Tensor:
     @property
     def slot_shape(self) -> tuple[int, ...]:
         """The shape of what the slot has of it."""
+        shape = self.shape
+        if self.rows is not None:
+            shape = (sum(count for _, count in self.rows), *shape[1:])
         if self.transposed:
-            *experts, k, n = self.shape
+            *experts, k, n = shape
             return (*experts, n, k)
-        if self.rows is None:
-            return self.shape
-        return (sum(count for _, count in self.rows), *self.shape[1:])
+        return shape
 
     @property
     def num_rows(self) -> int:

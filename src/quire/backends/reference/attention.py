@@ -35,7 +35,7 @@ def attend(
         if begin == end:
             continue
         positions = batch.positions[begin:end]
-        own = (None, None) if k is None or v is None else (k[begin:end], v[begin:end])
+        own = (None, None) if k is None else (k[begin:end], (k if v is None else v)[begin:end])
         if op.layer is None:
             origin, (keys, values) = 0, own
         else:
@@ -45,6 +45,8 @@ def attend(
             raise BackendError("attention without a cache needs all tokens of a request in a step")
         by_head = (len(keys), op.num_kv_heads, -1)
         keys, values = keys.reshape(by_head), values.reshape(by_head)
+        if op.is_latent:
+            values = np.ascontiguousarray(values[:, :, : op.value_dim])
         for token, position in enumerate(positions.tolist(), start=begin):
             last = position + 1 if op.is_causal else int(length)
             visible = slice(_first_visible(op, position) - origin, last - origin)
