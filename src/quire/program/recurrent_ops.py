@@ -36,7 +36,7 @@ def _memory(layer: int, num_pieces: int, width: int) -> tuple[Memory, ...]:
 @dataclass(frozen=True, slots=True)
 class CausalConv(RecurrentOp):
     """concat(outs)[t, c] = act(bias[c] + sum over j of weight[c, j] * x[t - W + 1 + j, c]), for
-    every channel alone; weight is [C, W]. Tokens before the first are zeros. `act` None: none.
+    every channel alone; weight is [C * W]. Tokens before the first are zeros. `act` None: none.
 
     Stored: the last STATE_CHUNK + W - 1 rows of x, the one at position p in place p modulo their
     number. Those of a piece's channels lie together: [rows, channels].
@@ -45,6 +45,8 @@ class CausalConv(RecurrentOp):
     x: Value
     outs: tuple[Value, ...]
     layer: int
+    width: int
+    """W."""
     weight: Param
     bias: Param | None = None
     act: Activation | None = None
@@ -52,7 +54,7 @@ class CausalConv(RecurrentOp):
     @property
     def num_rows(self) -> int:
         """Rows of x that are stored."""
-        return STATE_CHUNK + self.weight.shape[1] - 1
+        return STATE_CHUNK + self.width - 1
 
     def memories(self) -> tuple[Memory, ...]:
         """The last rows of x."""
@@ -144,7 +146,7 @@ class Mamba(RecurrentOp):
 
         M' = exp(-exp(a_log) dt) M + dt x b;  out = M' c + d x
 
-    x and dt are [T, C], b and c [T, S]; a_log is [C, S] and d [C]. dt = softplus(dt + dt_bias),
+    x and dt are [T, C], b and c [T, S]; a_log is [C * S] and d [C]. dt = softplus(dt + dt_bias),
     dt_bias [C]. Every channel and number of a state decays in its own way, so that a chunk's rows
     give no short form: the state moves on with each token.
 

@@ -46,7 +46,8 @@ def convolve(
     op: CausalConv, x: Floats, weight: Floats, bias: Floats | None, request: RequestRows
 ) -> Doubles:
     """The sums of a request's rows x [n, C]: [n, C]. Stores the last rows."""
-    count, width = len(x), weight.shape[1]
+    count, width = len(x), op.width
+    weight = weight.reshape(-1, width)
     before = width - 1
     rings = [piece.reshape(op.num_rows, -1) for piece in request.pieces]
     stored = np.concatenate(rings, axis=1)[:, : x.shape[1]]
@@ -202,7 +203,7 @@ def mamba(
     if request.position == 0:
         state[:] = 0
     anchors = None
-    dt, decays = _softplus(dt + dt_bias), -np.exp(a_log)
+    dt, decays = _softplus(dt + dt_bias), -np.exp(a_log.reshape(-1, op.b.dim))
     out = np.empty(x.shape)
     for row in range(len(x)):
         grown = (dt[row] * x[row])[:, None] * b[row]

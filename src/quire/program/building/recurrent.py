@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from quire.program.building.scoped import ScopedOps
 from quire.program.ops import Activation, HeadLinear, JoinHeads
@@ -26,10 +27,9 @@ class RecurrentBuilder(ScopedOps):
         """Convolves every channel of x with `prefix.weight` [C, 1, width], and splits the result
         into values of these dims."""
         outs = tuple(self._value(hint, dim) for hint, dim in dims.items())
-        tensor = Tensor(f"{prefix}.weight", (x.dim, 1, width))
-        weight = Param(self._unique(f"{self._scope}conv.weight"), (x.dim, width), (tensor,))
+        weight = self._flat(Tensor(f"{prefix}.weight", (x.dim, 1, width)), "conv.weight")
         slot = self._vector(f"{prefix}.bias", x.dim, "conv.bias") if bias else None
-        self._ops.append(CausalConv(x, outs, self._next_memory(), weight, slot, act))
+        self._ops.append(CausalConv(x, outs, self._next_memory(), width, weight, slot, act))
         return outs
 
     def gated_delta(
@@ -79,7 +79,7 @@ class RecurrentBuilder(ScopedOps):
         """Mamba 1's recurrence with the tensors `prefix`A_log, dt_proj.bias and D, see `Mamba`."""
         b, c = bc
         out = self._value("mamba", x.dim)
-        a_log = self._param("a_log", (Tensor(f"{prefix}A_log", (x.dim, b.dim)),))
+        a_log = self._flat(Tensor(f"{prefix}A_log", (x.dim, b.dim)), "a_log")
         op = Mamba(
             x, dt, b, c, out, self._next_memory(), a_log,
             self._vector(f"{prefix}dt_proj.bias", x.dim, "dt_bias"),
@@ -106,7 +106,4 @@ class RecurrentBuilder(ScopedOps):
 
     def _flat(self, tensor: Tensor, hint: str) -> Param:
         """A tensor of any shape as a vector."""
-        size = 1
-        for count in tensor.slot_shape:
-            size *= count
-        return Param(self._unique(f"{self._scope}{hint}"), (size,), (tensor,))
+        return Param(self._unique(f"{self._scope}{hint}"), (prod(tensor.slot_shape),), (tensor,))
