@@ -34,6 +34,8 @@ NUM_BLOCKS = 400
 Floats = NDArray[np.float32]
 _NUM_GROUPS: WeakKeyDictionary[CompiledModel, int] = WeakKeyDictionary()
 """Of layers, which have a block table each: more than one where heads differ."""
+_STATE_BLOCKS: WeakKeyDictionary[CompiledModel, int] = WeakKeyDictionary()
+"""Blocks that the state of recurrent layers takes."""
 
 
 def load(
@@ -54,8 +56,10 @@ def load(
         bound = bind(program, store, name_map(config).canonical)
         layout = keep_all(program)
         spec = KVCacheSpec(NUM_BLOCKS * len(layout.groups), BLOCK_SIZE, dtype, layout)
+        spec = backend.sized(program, spec)
         model = backend.compile(program, bound, spec, options)
         _NUM_GROUPS[model] = len(layout.groups)
+        _STATE_BLOCKS[model] = max((group.num_blocks for group in spec.layout.states), default=0)
         return model
     finally:
         store.close()
@@ -83,6 +87,7 @@ class Runner:
     def request(self, tokens: Sequence[int], room: int = 0, **sampling: float) -> Request:
         """A new request with blocks for its tokens and `room` more."""
         count = -(-(len(tokens) + room) // BLOCK_SIZE)
+        count = max(count, _STATE_BLOCKS.get(self.model, 0))
         blocks = [self._free.pop() for _ in range(count)]
         return Request(list(tokens), blocks, SamplingRow(**sampling))  # type: ignore[arg-type]
 

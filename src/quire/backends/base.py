@@ -12,7 +12,7 @@ size. Arrays are C-contiguous NumPy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +91,8 @@ class StepBatch:
     block_tables: NDArray[np.int32]
     """[R, G, B]; in layers of group g, position p of request r lies in block
     block_tables[r, g, p // S], place p % S. Where g has a window, entries that lie wholly before
-    the window of the request's first token of the step are not read, whatever they hold."""
+    the window of the request's first token of the step are not read, whatever they hold. Where g is
+    of recurrent layers, the first entries are the blocks of the request's state."""
     logits_rows: NDArray[np.int32]
     """[L]; the tokens, as indices into T, whose results are wanted; ascending."""
     sampling: SamplingColumns | None
@@ -183,6 +184,10 @@ class CompiledModel(ABC):
         """Copies data from `read_blocks` into these blocks. Any thread, also while a step computes
         that does not use these blocks. Raises ValueError on a bad shape."""
 
+    def copy_blocks(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
+        """Copies whole KV blocks, between two steps. Raises ValueError as `write_blocks` does."""
+        self.write_blocks(targets, self.read_blocks(sources))
+
     @abstractmethod
     def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
         """Sets everything in `block` [block_bytes], which comes from `read_blocks`, to zero, except
@@ -242,6 +247,12 @@ class Backend(ABC):
     def kv_block_bytes(self, program: Program, kv: KVCacheSpec) -> int:
         """Bytes of one KV block: all slots, padding included. `kv.num_blocks` does not matter.
         Raises BackendError for what the cache cannot hold. No side effect."""
+
+    def sized(self, program: Program, kv: KVCacheSpec) -> KVCacheSpec:
+        """The same cache, with the number of blocks of each state in its layout. Raises
+        BackendError as `kv_block_bytes` does."""
+        layout = kv.layout.sized(self.kv_block_bytes(program, kv))
+        return replace(kv, layout=layout)
 
     @abstractmethod
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:

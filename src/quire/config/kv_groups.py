@@ -19,9 +19,18 @@ from typing import ClassVar
 
 import msgspec
 
+STATE_CHUNK = 16
+"""Tokens of a chunk of a recurrent layer. Chunks begin at multiples of it. The stored state is the
+one after the last whole chunk; the rows of the chunk under way are stored next to it."""
+STATE_ALIGN = 64
+"""A piece of a state takes a multiple of so many bytes."""
+SNAPSHOT_TOKENS = 1024
+"""The fewest tokens between two snapshots of a state while a request runs."""
+
 
 class KVShape(msgspec.Struct, frozen=True, array_like=True):
-    """What one token stores in a layer: K [num_heads, key_dim] and V [num_heads, value_dim]."""
+    """What one token stores in a layer: K [num_heads, key_dim] and V [num_heads, value_dim]. A
+    latent layer has one head and value_dim 0: V is the first numbers of K."""
 
     num_heads: int
     key_dim: int
@@ -31,6 +40,19 @@ class KVShape(msgspec.Struct, frozen=True, array_like=True):
     def width(self) -> int:
         """Numbers of a token."""
         return self.num_heads * (self.key_dim + self.value_dim)
+
+
+class StateShape(msgspec.Struct, frozen=True, array_like=True):
+    """What a recurrent layer stores of a request: `num_pieces` arrays of `width` float32 numbers,
+    such as one for each head. A piece lies within one block."""
+
+    num_pieces: int
+    width: int
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of a piece with its padding."""
+        return -(-4 * self.width // STATE_ALIGN) * STATE_ALIGN
 
 
 class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -85,6 +107,10 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
     def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
         """The most blocks that a request of `num_tokens` holds at once, if no step computes more
         than `max_chunk` of its tokens."""
+
+    def most_useful(self, num_tokens: int, block_size: int) -> int:
+        """The most blocks of use for a request of `num_tokens`, cached ones included."""
+        return -(-num_tokens // block_size)
 
     @abstractmethod
     def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:
@@ -174,7 +200,88 @@ class WindowGroup(KVGroup, frozen=True, tag="window"):
         return f"window {self.size}"
 
 
-AnyKVGroup = FullGroup | WindowGroup
+class LatentGroup(FullGroup, frozen=True, tag="latent"):
+    """As `FullGroup`, with one row for all heads, of which V is a part (multi-head latent
+    attention)."""
+
+    event_name: ClassVar[str] = "mla_attention"
+
+    def describe(self) -> str:
+        return "latent"
+
+
+class StateGroup(KVGroup, frozen=True, tag="state"):
+    """Recurrent layers: a request holds the same blocks whatever its length.
+
+    They hold the pieces of all layers one after the other. Cached blocks of the group are a copy of
+    a state, a snapshot: a request continues from it, and copies it because it writes to its own.
+    """
+
+    states: tuple[StateShape, ...]
+    """Parallel to `layers`."""
+    num_blocks: int = 0
+    """Blocks of a state; 0 until the size of a block is known (`KVLayout.sized`)."""
+
+    event_name: ClassVar[str] = "mamba"
+    is_by_position: ClassVar[bool] = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a state, without what is left at the ends of blocks."""
+        return sum(state.num_pieces * state.piece_bytes for state in self.states)
+
+    @property
+    def keeps_all(self) -> bool:
+        return True
+
+    def limited(self, max_model_len: int) -> AnyKVGroup:  # noqa: ARG002
+        return self
+
+    def serves(self, needed: KVGroup) -> bool:
+        return isinstance(needed, StateGroup) and set(needed.states) <= set(self.states)
+
+    def num_entries(self, num_tokens: int, block_size: int) -> int:  # noqa: ARG002
+        return self.num_blocks if num_tokens else 0
+
+    def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
+        return 0
+
+    def release_due(self, first_entry: int, block_size: int) -> int | None:  # noqa: ARG002
+        return None
+
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
+        return self.num_entries(num_tokens, block_size)
+
+    def most_useful(self, num_tokens: int, block_size: int) -> int:  # noqa: ARG002
+        return self.num_blocks * (3 + num_tokens // SNAPSHOT_TOKENS)
+
+    def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:  # noqa: ARG002
+        return next((entry for entry in range(end, 0, -1) if is_cached(entry - 1)), 0)
+
+    def offsets(self, block_bytes: int) -> dict[int, list[tuple[int, int]]]:
+        """For each layer, where its pieces lie: the entry of the table, and the bytes before the
+        piece in this block. A piece that does not fit in the rest of a block begins the next."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        entry = begin = 0
+        for layer, state in zip(self.layers, self.states, strict=True):
+            places = found[layer] = []
+            for _ in range(state.num_pieces):
+                if begin + state.piece_bytes > block_bytes:
+                    entry, begin = entry + 1, 0
+                places.append((entry, begin))
+                begin += state.piece_bytes
+        return found
+
+    def sized(self, block_bytes: int) -> StateGroup:
+        """The group with its number of blocks."""
+        last = max(entry for places in self.offsets(block_bytes).values() for entry, _ in places)
+        return msgspec.structs.replace(self, num_blocks=last + 1)
+
+    def describe(self) -> str:
+        return "state"
+
+
+AnyKVGroup = FullGroup | WindowGroup | LatentGroup | StateGroup
 """The kinds that a configuration can hold."""
 
 
@@ -199,6 +306,35 @@ class KVLayout:
     def keeps_all(self) -> bool:
         """Whether every position of every layer is kept."""
         return all(group.keeps_all for group in self.groups)
+
+    @property
+    def states(self) -> tuple[StateGroup, ...]:
+        """The groups of recurrent layers: none or one."""
+        return tuple(group for group in self.groups if isinstance(group, StateGroup))
+
+    def block_bytes(self, slot_bytes: int) -> int:
+        """Bytes of a block whose slots take `slot_bytes`. Every piece of a state must fit in a
+        block; if no layer stores anything by position, a block is a whole state."""
+        if not self.states:
+            return slot_bytes
+        if not slot_bytes:
+            return sum(group.num_bytes for group in self.states)
+        pieces = (state.piece_bytes for group in self.states for state in group.states)
+        most = max(slot_bytes, *pieces)
+        return -(-most // STATE_ALIGN) * STATE_ALIGN
+
+    def sized(self, block_bytes: int) -> KVLayout:
+        """The layout with the number of blocks of each state."""
+        groups = (
+            group.sized(block_bytes) if isinstance(group, StateGroup) else group
+            for group in self.groups
+        )
+        return KVLayout(tuple(groups), self.num_slots)
+
+    def table_width(self, max_model_len: int, block_size: int) -> int:
+        """Entries of the longest block table."""
+        widths = (group.num_entries(max_model_len, block_size) for group in self.groups)
+        return max(widths, default=0)
 
     def describe(self) -> str:
         """The groups by kind, as text: `4 x window 512, 1 x full`."""

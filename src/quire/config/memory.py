@@ -11,7 +11,7 @@ from quire.config.kv_cache import KVMemoryChoice
 from quire.config.kv_groups import KVLayout
 from quire.errors import DoesNotFitError
 from quire.log import get_logger
-from quire.units import ceil_div, format_bytes
+from quire.units import format_bytes
 
 logger = get_logger(__name__)
 
@@ -136,8 +136,10 @@ def tokens_held(needs: MemoryNeeds, num_blocks: int) -> int:
 def _useful_blocks(needs: MemoryNeeds) -> int:
     """All that the requests that run at once ever compute, if each is of `max_model_len`: what they
     give back before they end can be found as a prefix."""
-    entries = ceil_div(needs.max_model_len, needs.block_size)
-    return needs.max_num_seqs * len(needs.kv_layout.groups) * entries
+    length, size = needs.max_model_len, needs.block_size
+    return needs.max_num_seqs * sum(
+        group.most_useful(length, size) for group in needs.kv_layout.groups
+    )
 
 
 def kv_budget_bytes(needs: MemoryNeeds, choice: KVMemoryChoice, memory: AvailableMemory) -> int:

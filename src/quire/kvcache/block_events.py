@@ -50,8 +50,8 @@ class BlockEvents:
     def removed(self, key: tuple[int, bytes]) -> None:
         """Records that a block lost its key."""
         group, digest = key
-        if group < 0:
-            return  # a tail, for which no event was sent
+        if group < 0 or not self._groups[group].is_by_position:
+            return  # no event was sent for a tail or a snapshot
         last = self._events[-1] if self._events else None
         if not isinstance(last, BlockRemoved) or last.group_idx != group:
             last = BlockRemoved(block_hashes=[], medium=POOL, group_idx=group)

@@ -17,6 +17,7 @@ from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
+from quire.kvcache.snapshots import BlockCopy, Snapshots
 from quire.kvcache.tail import Tail, tail_of
 
 
@@ -50,6 +51,9 @@ class KVCacheManager:
         groups = enumerate(config.layout.groups)
         self._offered = [index for index, group in groups if group.is_by_position]
         """Groups whose full blocks are offered to the prefix cache."""
+        self._snapshots: Snapshots | None = None
+        if config.layout.states:
+            self._snapshots = Snapshots(self.pool, config.layout, config.block_size)
 
     @property
     def usage(self) -> float:
@@ -80,7 +84,7 @@ class KVCacheManager:
 
     def no_prefix(self) -> CachedPrefix:
         """An empty prefix."""
-        return CachedPrefix(0, [[] for _ in self.layout.groups])
+        return CachedPrefix(0, [[] for _ in self.layout.groups], [0] * len(self.layout.groups))
 
     def get_computed_blocks(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], *, with_tail: bool = False
@@ -92,12 +96,56 @@ class KVCacheManager:
             return self.no_prefix()
         last = (len(token_ids) - 1) // self.block_size
         self._extend_keys(blocks, token_ids, last)
-        prefix = find_prefix(self.pool, self.layout.groups, blocks.keys[:last], self.block_size)
+        prefix = find_prefix(
+            self.pool, self.layout.groups, blocks.keys[:last], self.block_size, self._snapshots
+        )
+        if self._snapshots is not None:
+            return self._with_state(self._snapshots, prefix, len(token_ids))
         tail = self.tail_of(blocks, token_ids, len(token_ids)) if with_tail else None
         if tail is None or prefix.num_entries < last:
             return prefix
         cached = tail.cached(self.pool, len(self.layout.groups))
         return replace(prefix, tail=cached, num_tail_tokens=tail.num_tokens) if cached else prefix
+
+    def _with_state(
+        self, snapshots: Snapshots, prefix: CachedPrefix, num_tokens: int
+    ) -> CachedPrefix:
+        """The prefix with the places of snapshots. Without room for a copy of its state the request
+        takes over the snapshot, unless that is being copied."""
+        start, shared = prefix.num_entries * self.block_size, sum(prefix.snapshots)
+        places = snapshots.positions(num_tokens, shared)
+        prefix = replace(prefix, snapshots=[place for place in places if place > start])
+        is_free = self.pool.num_revived_by(prefix.state) == len(prefix.state)
+        if prefix.state and is_free and self.num_free_after(num_tokens, prefix) < 0:
+            tables = prefix.tables.copy()
+            tables[snapshots.index] = prefix.state
+            prefix = replace(prefix, tables=tables, state=[], takes_state=True)
+        return prefix
+
+    def within_snapshot(self, blocks: SequenceBlocks, num_computed: int, count: int) -> int:
+        """How many of the next `count` tokens a step may compute, so that a snapshot of the state
+        can be taken where it is wanted."""
+        if self._snapshots is None:
+            return count
+        return self._snapshots.within(blocks, num_computed, count)
+
+    def take_snapshot(
+        self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed: int
+    ) -> None:
+        """Takes a snapshot of the state of a request with `num_computed` planned tokens, if there
+        is room."""
+        if self._snapshots is not None:
+            num_full = min(num_computed, len(token_ids)) // self.block_size
+            keys = self.keys_of(blocks, token_ids, num_full)
+            room = self.pool.num_free - self.num_missing(blocks, len(token_ids) + self.block_size)
+            self._snapshots.take(blocks, keys, num_computed, room)
+
+    def take_copies(self) -> list[BlockCopy]:
+        """What the plan that is being made has to copy before it computes."""
+        if self._snapshots is None or not self._snapshots.copies:
+            return []
+        copies, self._snapshots.copies = self._snapshots.copies, []
+        return copies
 
     def tail_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int
@@ -110,7 +158,7 @@ class KVCacheManager:
     def num_free_after(self, num_tokens: int, prefix: CachedPrefix) -> int:
         """Free blocks if a new request took `prefix` and the most blocks that it needs at once to
         compute the rest of `num_tokens`; may be negative."""
-        revived = sum(map(self.pool.num_revived_by, prefix.tables))
+        revived = sum(map(self.pool.num_revived_by, [*prefix.tables, prefix.state]))
         missing = self._num_missing(num_tokens, prefix.first_entries, prefix.tables)
         return self.pool.num_free - revived - missing
 
@@ -132,9 +180,25 @@ class KVCacheManager:
         for table, block_id in zip(blocks.tables, prefix.tail, strict=False):  # may be empty
             self.pool.unregister(block_id)
             table.append(block_id)
-        blocks.first_entries = prefix.first_entries
+        blocks.first_entries = prefix.first_entries.copy()
         blocks.num_registered = prefix.num_entries
+        if self._snapshots is not None:
+            self._begin_state(self._snapshots, blocks, prefix)
         self._sequences[id(blocks)] = blocks
+
+    def _begin_state(
+        self, snapshots: Snapshots, blocks: SequenceBlocks, prefix: CachedPrefix
+    ) -> None:
+        """Holds the snapshot to copy, or makes it the request's own state."""
+        self.pool.hold(prefix.state)
+        blocks.source = prefix.state.copy()
+        if prefix.takes_state:
+            for block_id in prefix.tables[snapshots.index]:
+                self.pool.unregister(block_id)
+        if self.enable_caching:
+            blocks.snapshots = prefix.snapshots
+            start = prefix.num_entries * self.block_size
+            blocks.snapshot_due = min([start + snapshots.interval, *prefix.snapshots])
 
     def allocate_slots(
         self,
@@ -160,6 +224,8 @@ class KVCacheManager:
                 table += added[-1]
         self.offer(blocks, token_ids, num_tokens)
         blocks.due = self._next_due(blocks, num_tokens)
+        if self._snapshots is not None and blocks.source:
+            self._snapshots.begin(blocks, num_computed_tokens)
         return added
 
     def offer(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int) -> None:
@@ -170,19 +236,42 @@ class KVCacheManager:
             self._register(blocks, token_ids, num_full)
 
     def withdraw(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
-        """Removes the keys of blocks beyond `num_computed_tokens`, whose K/V is not computed. The
-        request keeps its blocks."""
+        """Removes the keys of blocks beyond `num_computed_tokens`, which a lost plan should have
+        computed. The request keeps its blocks."""
+        if self._snapshots is not None:
+            self._snapshots.settle(blocks, num_computed_tokens)
+            self._snapshots.withdraw(blocks)
+            blocks.is_unknown = True
+        self._withdraw_beyond(blocks, num_computed_tokens)
+
+    def _withdraw_beyond(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         num_valid = num_computed_tokens // self.block_size
         for entry in range(num_valid, blocks.num_registered):
             self._withdraw(blocks, entry)
         blocks.num_registered = min(blocks.num_registered, num_valid)
+
+    def offer_state(
+        self,
+        blocks: SequenceBlocks,
+        token_ids: Sequence[int],
+        num_collected: int,
+        num_computed: int,
+    ) -> None:
+        """Offers the state of a request that is about to give its blocks back, as a snapshot."""
+        if self._snapshots is not None and self.enable_caching:
+            keys = self.keys_of(blocks, token_ids, num_collected // self.block_size)
+            self._snapshots.keep(blocks, keys, num_collected, num_computed)
 
     def free(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Releases all blocks, the last ones first, so that they are reused before the first ones.
 
         Blocks beyond `num_computed_tokens` are not computed and lose their keys.
         """
-        self.withdraw(blocks, num_computed_tokens)
+        self._withdraw_beyond(blocks, num_computed_tokens)
+        if self._snapshots is not None:
+            self._snapshots.settle(blocks, num_computed_tokens)
+            self._snapshots.withdraw(blocks)
+            self.pool.release([*blocks.source, *blocks.copying])
         self.pool.release(blocks.tail_first())
         blocks.clear()
         self._sequences.pop(id(blocks), None)
@@ -195,6 +284,9 @@ class KVCacheManager:
                 self.pool.forget((group, key))
             if tail is not None:
                 self.pool.forget(tail.key(group))
+        if self._snapshots is not None:
+            for key in blocks.keys:
+                self._snapshots.drop(key)
 
     def keys_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_entries: int
@@ -239,7 +331,11 @@ class KVCacheManager:
     def check_integrity(self) -> None:
         """Raises IntegrityError if a count, a state or a key is wrong. O(blocks in use)."""
         sequences = self._sequences.values()
-        tables = [table for blocks in sequences for table in blocks.tables]
+        tables = [
+            table
+            for blocks in sequences
+            for table in (*blocks.tables, blocks.source, blocks.copying)
+        ]
         self.pool.check_integrity([*tables, *(one.held for one in self._reservations)])
         check_tables(self.pool, self.layout, sequences)
 
@@ -263,6 +359,8 @@ class KVCacheManager:
 
     def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Releases the blocks that neither the next token nor any later one attends to."""
+        if self._snapshots is not None:
+            self._snapshots.settle(blocks, num_computed_tokens)
         for index, group in self._releasing:
             first = group.first_entry(num_computed_tokens, self.block_size)
             count = first - blocks.first_entries[index]
@@ -277,8 +375,10 @@ class KVCacheManager:
         not all tokens of a full block are known, it is the next token."""
         size = self.block_size
         due = -(-num_tokens // size) * size
-        if due == num_tokens or (
-            blocks.num_registered < num_tokens // size and self.enable_caching
+        if (
+            due == num_tokens
+            or blocks.copying
+            or (blocks.num_registered < num_tokens // size and self.enable_caching)
         ):
             due = num_tokens + 1
         for index, group in self._releasing:

@@ -5,6 +5,7 @@ Only `KVCacheManager` changes it. The scheduler keeps it with the request and re
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,8 +19,9 @@ class SequenceBlocks:
     """
 
     __slots__ = (
-        "cache_salt", "due", "first_entries", "keys", "namespace", "num_registered", "root",
-        "tables",
+        "cache_salt", "copied_at", "copying", "due", "first_entries", "is_unknown", "keys",
+        "namespace", "new_snapshot", "num_registered", "root", "snapshot_due", "snapshots",
+        "source", "tables",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +44,24 @@ class SequenceBlocks:
         it."""
         self.due = 0
         """A step that ends with fewer tokens than this does not change the tables."""
+        self._clear_state()
+
+    def _clear_state(self) -> None:
+        """What only models with recurrent layers use: see `Snapshots`."""
+        self.snapshots: list[int] = []
+        """Numbers of tokens after which a snapshot of the state is wanted, ascending."""
+        self.snapshot_due = sys.maxsize
+        """With so many tokens computed, there is a snapshot to take."""
+        self.source: list[int] = []
+        """Held blocks of a snapshot whose copy the request begins with."""
+        self.copying: list[int] = []
+        """Held blocks that a plan in flight copies, besides those of the tables."""
+        self.new_snapshot: list[int] = []
+        """Those of `copying` that become a snapshot."""
+        self.copied_at = 0
+        """Tokens computed when the last copy is made."""
+        self.is_unknown = False
+        """A step was lost: which tokens the state is of is not known."""
 
     @property
     def num_held(self) -> int:
@@ -61,6 +81,7 @@ class SequenceBlocks:
         self.first_entries = [0] * len(self.tables)
         self.num_registered = 0
         self.due = 0
+        self._clear_state()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +92,18 @@ class CachedPrefix:
     """Entries of each table, including those outside a sliding window."""
     tables: list[list[int]]
     """For each group, the blocks that a token after the prefix attends to: the last entries."""
+    first_entries: list[int]
+    """For each group, the entry of its first block."""
     tail: list[int] = field(default_factory=list)
     """For each group, the block that follows and is not full (`Tail`); empty if none is cached."""
     num_tail_tokens: int = 0
+    state: list[int] = field(default_factory=list)
+    """The snapshot of the recurrent layers' state, to be copied."""
+    takes_state: bool = False
+    """There is no room for a copy: the request takes the snapshot itself, which is in `tables`."""
+    snapshots: list[int] = field(default_factory=list)
+    """Where the request should take snapshots, in tokens."""
 
     def num_tokens(self, block_size: int) -> int:
         """Tokens that need not be computed."""
         return self.num_entries * block_size + self.num_tail_tokens
-
-    @property
-    def first_entries(self) -> list[int]:
-        """For each group, the entry of its first block."""
-        return [self.num_entries - len(table) for table in self.tables]

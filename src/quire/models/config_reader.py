@@ -146,6 +146,35 @@ class ConfigReader:
                 raise self.error(key, item, wanted, [example] * min(length, 2))
         return [float(item) for item in value]
 
+    def limits(self, key: str, default: tuple[float, float]) -> tuple[float, float]:
+        """Return a list of two numbers; the second may be infinite, also spelled as in
+        transformers' files."""
+        value = self._find(key)
+        if value is None:
+            return default
+        found = []
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, Mapping):
+                item = item.get("__float__")
+            if item == "Infinity":
+                item = math.inf
+            if isinstance(item, bool) or not isinstance(item, int | float) or item != item:
+                raise self.error(key, value, "a list of two numbers", [*default])
+            found.append(float(item))
+        if len(found) != 2:
+            raise self.error(key, value, "a list of two numbers", [*default])
+        return found[0], found[1]
+
+    def names(self, key: str) -> list[str]:
+        """Return a list of strings of any length; empty if the key is missing."""
+        value = self._find(key)
+        if value is None:
+            return []
+        is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        if not is_list or len(value) > MAX_LAYERS:
+            raise self.error(key, value, "a list of strings, one per layer", ["attention"])
+        return list(value)
+
     def text(self, key: str) -> str | None:
         """Return a string; None if the key is missing or has another type."""
         value = self._find(key)

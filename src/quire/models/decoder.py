@@ -13,7 +13,7 @@ from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.experts import mixture
 from quire.models.rope import scaled_positions
 from quire.models.spec import AttentionSpec, DecoderSpec, QkNorm
-from quire.program import Builder, Out, Program, Tensor, Value
+from quire.program import Builder, HeadLayout, Out, Program, Tensor, Value
 
 _BUFFERS = r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)"
 
@@ -117,18 +117,23 @@ def decoder_hidden(builder: Builder, spec: DecoderSpec) -> Value:
 def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
     names = spec.names.layer
     prefix = f"{spec.names.root}{spec.names.layers}.{layer}."
+    part = spec.parts[layer] if spec.parts else "both"
 
     def norm(value: Value, name: str | None, hint: str) -> Value:
         return value if name is None else _norm(builder, value, spec, prefix + name, hint)
 
-    normed = norm(x, names.attention_norm, "norm")
-    attended = _attention(builder, normed, spec, layer, prefix)
-    attended = norm(attended, names.attention_out_norm, "o_norm")
-    if spec.parallel:
-        hidden = normed if names.mlp_norm is None else norm(x, names.mlp_norm, "mlp_norm")
-        x = _add(builder, x, attended, spec)
-    else:
-        x = _add(builder, x, attended, spec)
+    hidden: Value | None = None
+    if part != "mlp":
+        normed = norm(x, names.attention_norm, "norm")
+        mixed = norm(
+            _mixed(builder, normed, spec, layer, prefix), names.attention_out_norm, "o_norm"
+        )
+        if part == "mixer":
+            return _add(builder, x, mixed, spec)
+        if spec.parallel:
+            hidden = normed if names.mlp_norm is None else norm(x, names.mlp_norm, "mlp_norm")
+        x = _add(builder, x, mixed, spec)
+    if hidden is None:
         hidden = norm(x, names.mlp_norm, "mlp_norm")
     moe = spec.experts[layer] if spec.experts else None
     if moe is not None:
@@ -136,6 +141,19 @@ def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
     else:
         out = _mlp(builder, hidden, spec, prefix)
     return _add(builder, x, norm(out, names.mlp_out_norm, "down_norm"), spec)
+
+
+def _mixed(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: str) -> Value:
+    """Add the layer's attention, the mixer that replaces it, or both."""
+    mixer = spec.mixers[layer] if spec.mixers else None
+    if mixer is None:
+        return _attention(builder, x, spec, layer, prefix)
+    mixed = mixer.build(builder, x, prefix)
+    if spec.attention_factors is None:
+        return mixed
+    before, after = spec.attention_factors
+    attended = _attention(builder, builder.scale(x, before), spec, layer, prefix)
+    return builder.add(mixed, builder.scale(attended, after))
 
 
 def _norm(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
@@ -162,7 +180,7 @@ def _add(builder: Builder, x: Value, out: Value, spec: DecoderSpec) -> Value:
 def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: str) -> Value:
     attention, names = spec.attention, spec.names.layer
     heads, rotary = attention.heads, attention.rotaries[layer]
-    q, k, v = builder.linears(x, _qkv(spec, prefix), hint="qkv")
+    q, k, v, *gates = builder.linears(x, _qkv(spec, prefix), hint="qkv")
     norm, scaling = attention.qk_norm, attention.q_scaling
     if norm is not None and norm.rotated_only and rotary is None:
         norm = None
@@ -193,24 +211,39 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix
         is_chunked=attention.is_chunked and attention.windows[layer] is not None,
         is_causal=attention.is_causal,
     )
+    for gate in gates:
+        attended = builder.sigmoid_gate(attended, gate)
     return builder.linear(
         attended, prefix + names.out, spec.hidden_size, bias=attention.out_bias, hint="o"
     )
 
 
 def _qkv(spec: DecoderSpec, prefix: str) -> list[Out]:
-    """Return the outputs q, k and v, from separate or fused tensors."""
+    """Return the outputs q, k and v, and the gate if there is one, from separate or fused
+    tensors."""
     attention, names, heads = spec.attention, spec.names.layer, spec.attention.heads
     dims = {"q": heads.q_dim, "k": heads.kv_dim, "v": heads.kv_dim}
     bias = attention.qkv_bias
     if attention.fused == "split":
         places = {"q": names.q, "k": names.k, "v": names.v}
-        return [Out(hint, prefix + places[hint], dim, bias) for hint, dim in dims.items()]
+        outs = [Out(hint, prefix + places[hint], dim, bias) for hint, dim in dims.items()]
+        return _with_gate(outs, heads) if attention.has_gate else outs
     total = sum(dims.values())
     return [
         Out(hint, prefix + names.qkv, dim, bias, _rows_of(hint, attention), total)
         for hint, dim in dims.items()
     ]
+
+
+def _with_gate(outs: list[Out], heads: HeadLayout) -> list[Out]:
+    """Return q, k, v and the gate, which follows q in each head's rows."""
+    q, size = outs[0], heads.head_dim
+
+    def of(hint: str, first: int) -> Out:
+        rows = tuple(((2 * head + first) * size, size) for head in range(heads.num_heads))
+        return replace(q, hint=hint, rows=rows, total=2 * q.dim)
+
+    return [of("q", 0), *outs[1:], of("gate", 1)]
 
 
 def _rows_of(part: str, attention: AttentionSpec) -> tuple[tuple[int, int], ...]:
@@ -264,7 +297,8 @@ def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
             hidden = builder.xielu(hidden, f"{xielu}.alpha_p", f"{xielu}.alpha_n")
         else:
             hidden = builder.act(hidden, mlp.activation)
-    return builder.linear(hidden, prefix + names.down, spec.hidden_size, bias=mlp.bias, hint="down")
+    out = builder.linear(hidden, prefix + names.down, spec.hidden_size, bias=mlp.bias, hint="down")
+    return out if mlp.factors[1] == 1.0 else builder.scale(out, mlp.factors[1])
 
 
 def _gated(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
@@ -282,6 +316,8 @@ def _gated(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
             Out("up", fused, size, mlp.bias, ((size, size),), 2 * size),
         ]
     gate, up = builder.linears(x, outs, hint="gate_up")
+    if mlp.factors[0] != 1.0:
+        gate = builder.scale(gate, mlp.factors[0])
     return builder.glu(gate, up, mlp.activation)
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.models.experts import MoeSpec
+from quire.models.mixers import Mixer
 from quire.program import Activation, HeadLayout, NormKind, Rotary
+
+LayerPart = Literal["both", "mixer", "mlp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,9 @@ class AttentionSpec:
     has_sinks: bool = False
     is_causal: bool = True
     """Whether a token sees only tokens before it."""
+    has_gate: bool = False
+    """Whether q's tensor has a gate after each head of q, whose sigmoid multiplies the head's
+    result (Qwen3-Next)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,8 @@ class MlpSpec:
     bias: bool = False
     fused: bool = False
     """Whether gate and up are one tensor, the gate first."""
+    factors: tuple[float, float] = (1.0, 1.0)
+    """On the gate before its activation, and on the output (Falcon-H1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +162,10 @@ class DecoderSpec:
     head_bias: bool = False
     experts: tuple[MoeSpec | None, ...] = ()
     """Per layer, the experts that replace the MLP, or None; empty: no layer has experts."""
+    mixers: tuple[Mixer | None, ...] = ()
+    """Per layer, what replaces attention, or None; empty: all layers have attention."""
+    attention_factors: tuple[float, float] | None = None
+    """Attention and the mixer read the same row and are added; these factors are on attention's
+    input and output (Falcon-H1)."""
+    parts: tuple[LayerPart, ...] = ()
+    """Per layer, whether it has a mixer or attention, an MLP, or both; empty: both."""

@@ -17,7 +17,7 @@ from quire.errors import DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
-from quire.units import ceil_div, format_bytes
+from quire.units import format_bytes
 
 if TYPE_CHECKING:
     from quire.planning.choices import Choices
@@ -45,7 +45,8 @@ class CompilePlan:
         """Return the needs in bytes; `kv.num_blocks` does not matter. Raises BackendError if the
         backend does not support the plan."""
         program, kv, options = self.program, self.kv, self.options
-        entries = len(kv.layout.groups) * ceil_div(options.max_model_len, kv.block_size)
+        width = kv.layout.table_width(options.max_model_len, kv.block_size)
+        entries = len(kv.layout.groups) * width
         workspace_bytes = backend.workspace_bytes(program, kv, options)
         if self.gives_logits:
             workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
@@ -74,7 +75,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
-    draft = _draft(program, choices, bool(facts.logits_processors))
+    draft = _draft(program, choices, facts.backend, bool(facts.logits_processors))
     needs = draft.memory_needs(facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
@@ -117,13 +118,14 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     return f". The weights would need: {', '.join(named)}, which does not fit either"
 
 
-def _draft(program: Program, choices: Choices, gives_logits: bool) -> CompilePlan:
+def _draft(program: Program, choices: Choices, backend: Backend, gives_logits: bool) -> CompilePlan:
     """Return a plan whose number of KV blocks is not settled yet."""
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
+    spec = KVCacheSpec(1, choices.block_size, choices.kv_cache_dtype, layout)
     return CompilePlan(
         program,
-        KVCacheSpec(1, choices.block_size, choices.kv_cache_dtype, layout),
+        backend.sized(program, spec),
         CompileOptions(
             dtype=choices.arithmetic.dtype,
             max_num_tokens=choices.scheduler.max_num_batched_tokens,

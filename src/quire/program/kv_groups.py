@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.config.kv_groups import AnyKVGroup, KVGroup, KVLayout
+from quire.config.kv_groups import (
+    AnyKVGroup,
+    KVGroup,
+    KVLayout,
+    KVShape,
+    StateGroup,
+    StateShape,
+)
 from quire.errors import IntegrityError
 from quire.program.ops import Memory
 
@@ -29,12 +36,14 @@ def kv_layout(program: Program, max_model_len: int) -> KVLayout:
     group. Otherwise a kind with more layers than a block has slots becomes several groups, at most
     `MAX_GROUPS` in total. The number of slots is chosen so that a long request holds the fewest
     bytes, including unused slots. If keeping every position needs no more memory, that is chosen.
+    All recurrent layers are one more group.
     """
+    states = _states(program)
     kinds = _by_kind(program.memories(), max_model_len)
     most_slots = max(map(len, kinds.values()), default=1)
     if len(kinds) <= 1:
-        return _split(kinds, most_slots)
-    layouts = [_split(kinds, num_slots) for num_slots in range(most_slots, 0, -1)]
+        return _split(kinds, most_slots, states)
+    layouts = [_split(kinds, num_slots, states) for num_slots in range(most_slots, 0, -1)]
     allowed = [layout for layout in layouts if len(layout.groups) <= MAX_GROUPS]
     return min([keep_all(program), *allowed], key=lambda layout: _cost(layout, max_model_len))
 
@@ -43,13 +52,15 @@ def keep_all(program: Program) -> KVLayout:
     """Groups that keep every position and ignore windows: one group, or one for each head
     shape."""
     kinds = _by_kind(program.memories(), 1)
-    return _split(kinds, max(map(len, kinds.values()), default=1))
+    return _split(kinds, max(map(len, kinds.values()), default=1), _states(program))
 
 
 def check_layout(program: Program, layout: KVLayout) -> None:
     """Raises IntegrityError unless every layer has its own slot, in a group that keeps everything
     that the layer reads."""
     places = layout.places()
+    if any(not group.num_blocks for group in layout.states):
+        raise IntegrityError(f"{program.name}: the blocks of a state are not counted")
     layers = [layer for group in layout.groups for layer in group.layers]
     if sorted(layers) != [memory.layer for memory in program.memories()]:
         raise IntegrityError(f"{program.name}: the groups of the KV cache have layers {layers}")
@@ -60,34 +71,52 @@ def check_layout(program: Program, layout: KVLayout) -> None:
                 f"{program.name}: layer {memory.layer} needs {_text(memory.kept)}, and its group "
                 f"keeps {_text(group)}"
             )
-        if len(group.layers) > layout.num_slots:
+        if len(group.layers) > layout.num_slots and group.is_by_position:
             raise IntegrityError(f"{program.name}: a block has {layout.num_slots} slots")
 
 
 def _text(group: KVGroup) -> str:
     shape = group.shape
+    if not group.is_by_position:
+        return group.describe()
     return f"{group.describe()} of {shape.num_heads} x ({shape.key_dim} + {shape.value_dim})"
 
 
 def _by_kind(memories: Sequence[Memory], max_model_len: int) -> dict[AnyKVGroup, list[int]]:
+    """Layers of each kind that stores by position."""
     found: dict[AnyKVGroup, list[int]] = defaultdict(list)
     for memory in memories:
-        found[memory.kept.limited(max_model_len)].append(memory.layer)
+        if memory.kept.is_by_position:
+            found[memory.kept.limited(max_model_len)].append(memory.layer)
     return found
 
 
-def _split(kinds: dict[AnyKVGroup, list[int]], num_slots: int) -> KVLayout:
+def _states(program: Program) -> tuple[AnyKVGroup, ...]:
+    """The group of all recurrent layers, if there are any."""
+    layers: list[int] = []
+    shapes: list[StateShape] = []
+    for memory in program.memories():
+        if isinstance(memory.kept, StateGroup):
+            layers.append(memory.layer)
+            shapes += memory.kept.states
+    return (StateGroup(tuple(layers), KVShape(0, 0, 0), tuple(shapes)),) if layers else ()
+
+
+def _split(
+    kinds: dict[AnyKVGroup, list[int]], num_slots: int, states: tuple[AnyKVGroup, ...]
+) -> KVLayout:
     groups = [
         msgspec.structs.replace(kind, layers=tuple(layers[begin : begin + num_slots]))
         for kind, layers in kinds.items()
         for begin in range(0, len(layers), num_slots)
     ]
-    return KVLayout(tuple(groups), num_slots)
+    return KVLayout((*groups, *states), num_slots)
 
 
 def _cost(layout: KVLayout, max_model_len: int) -> int:
-    """How many numbers a request of `max_model_len` tokens holds. All blocks have the size of the
-    largest one."""
-    width = max(group.shape.width for group in layout.groups)
-    seen = sum(group.window or max_model_len for group in layout.groups)
+    """How many numbers a request of `max_model_len` tokens holds by position. All blocks have the
+    size of the largest one."""
+    groups = [group for group in layout.groups if group.is_by_position]
+    width = max(group.shape.width for group in groups)
+    seen = sum(group.window or max_model_len for group in groups)
     return layout.num_slots * width * seen

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
-from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, WindowGroup
+from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, LatentGroup, WindowGroup
 from quire.program.values import ActivationBits, Param, Value
 
 Activation = Literal[
-    "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai", "tanh"
-]
+    "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai", "tanh", "identity"
+]  # fmt: skip
 """`gelu_quick` is x * sigmoid(1.702 x); `relu2` is relu(x)^2. `swiglu_oai` is only defined for a
 gate and an up: (u + 1) * g * sigmoid(1.702 g), g = min(gate, 7) and u = up between -7 and 7.
 Source: openai/gpt-oss, `gpt_oss/torch/model.py`."""
@@ -179,6 +179,25 @@ class Linear(Op):
 
 
 @dataclass(frozen=True, slots=True)
+class HeadLinear(Op):
+    """out's head n = weight[n] @ x's head n; x is [T, N * K], weight [N, M, K], out [T, N * M]."""
+
+    x: Value
+    out: Value
+    weight: Param
+
+
+@dataclass(frozen=True, slots=True)
+class JoinHeads(Op):
+    """Each head of out has the numbers of a's head, then those of b's; all have `num_heads`."""
+
+    a: Value
+    b: Value
+    out: Value
+    num_heads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rope(Op):
     """Rotary embedding of x [T, heads * H] at the tokens' positions, on the first 2*len(inv_freq)
     of each head's H numbers; the others pass through.
@@ -210,6 +229,10 @@ class Attention(Op):
     which begins at a multiple of it. scores = q.k * scale, then `softcap * tanh(scores / softcap)`
     if set, plus alibi_slopes[n] * (key position - p) if set. `sinks` [N], if set, add one score per
     head to the softmax, which has no value (gpt-oss).
+
+    With k and without v the layer is latent: it has one kv head, and v is the first `value_dim`
+    numbers of k, which are stored once (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, with the
+    matrices of keys and values moved to q and out).
 
     `layer` None: nothing is kept. A token attends to all tokens of its request in the step, also to
     later ones if `is_causal` is False; a request is then computed in one step (encoders). A
@@ -247,10 +270,17 @@ class Attention(Op):
     relative: Param | None = None
     buckets: tuple[int, ...] = ()
 
+    @property
+    def is_latent(self) -> bool:
+        """Whether v is a part of k."""
+        return self.k is not None and self.v is None
+
     def memories(self) -> tuple[Memory, ...]:
         """K and V of every token, or of those in the window."""
         if self.layer is None or self.k is None:
             return ()
+        if self.is_latent:
+            return (Memory(self.layer, LatentGroup((), KVShape(1, self.head_dim, 0))),)
         shape = KVShape(self.num_kv_heads, self.head_dim, self.value_dim or self.head_dim)
         kept: AnyKVGroup = FullGroup((), shape)
         if self.window is not None:
@@ -270,7 +300,7 @@ class Glu(Op):
 
 @dataclass(frozen=True, slots=True)
 class SigmoidGate(Op):
-    """out = x * sigmoid(gate); gate is [T, 1]. Qwen2-MoE's shared expert."""
+    """out = x * sigmoid(gate); gate is [T, 1], as of Qwen2-MoE's shared expert, or as wide as x."""
 
     x: Value
     gate: Value

@@ -148,10 +148,10 @@ class Program:
         """Checks that attention without k and v has an earlier op that writes them."""
         writers: dict[int, Attention] = {}
         for op in self.attention_ops():
-            if (op.k is None) != (op.v is None):
-                raise IntegrityError(
-                    f"attention of layer {op.layer} must have both k and v, or neither"
-                )
+            if op.k is None and op.v is not None:
+                raise IntegrityError(f"attention of layer {op.layer} has v alone")
+            if op.is_latent and (op.num_kv_heads != 1 or op.window or op.value_dim is None):
+                raise IntegrityError(f"attention of layer {op.layer} is latent, with heads of K")
             if op.layer is None:
                 if op.k is None:
                     raise IntegrityError("attention without a memory has no k")

@@ -136,6 +136,7 @@ class Tensor:
 
     `rows`: the runs (first row, number of rows) of the tensor that the slot contains, in order;
     None: all rows. They select q, k and v from one tensor, even if their heads are interleaved.
+    A matrix may be transposed too: then these rows become columns.
 
     A tensor of three dimensions has a matrix for each expert.
     """
@@ -148,12 +149,13 @@ class Tensor:
     @property
     def slot_shape(self) -> tuple[int, ...]:
         """The shape of its part of the slot."""
+        shape = self.shape
+        if self.rows is not None:
+            shape = (sum(count for _, count in self.rows), *self.shape[1:])
         if self.transposed:
-            *experts, k, n = self.shape
+            *experts, k, n = shape
             return (*experts, n, k)
-        if self.rows is None:
-            return self.shape
-        return (sum(count for _, count in self.rows), *self.shape[1:])
+        return shape
 
     @property
     def num_rows(self) -> int:

@@ -87,6 +87,9 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
 
     request_ids: list[str]
     num_scheduled_tokens: list[int]
+    copied_block_ids: list[list[list[int]]] = []
+    """Copies that are made before anything is computed, in this order: of each the blocks that are
+    copied, and those that they are copied to."""
     started: dict[str, ScheduledRequest]
     """Requests of `request_ids` that the worker does not hold yet."""
     new_block_ids: dict[str, list[list[int]]]

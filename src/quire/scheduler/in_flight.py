@@ -24,6 +24,7 @@ class PlanInFlight:
         self.plan = SchedulePlan(
             request_ids=[],
             num_scheduled_tokens=[],
+            copied_block_ids=[],
             started={},
             new_block_ids={},
             released_request_ids=[],

@@ -238,6 +238,8 @@ class RequestStates:
         blocks, num_tokens = request.blocks, request.num_collected_tokens
         if request.status is not RequestStatus.FINISHED_ERROR:
             self._kv.offer(blocks, request.token_ids, num_tokens)
+            planned = request.num_computed_tokens
+            self._kv.offer_state(blocks, request.token_ids, num_tokens, planned)
             if self._saves is not None:
                 self._saves.closing(request)
         self._kv.free(blocks, num_tokens)

@@ -36,12 +36,15 @@ class StepPlanner:
         has_room = self._plan_running(step)
         if has_room and self._states.counts.num_preemptions == num_preemptions:
             self._admit_waiting(step)
+        for copy in self._kv.take_copies():
+            step.plan.copied_block_ids.append([copy.sources, copy.targets])
 
     def _plan_running(self, step: PlanInFlight) -> bool:
         """Returns False if some running requests lack blocks."""
         budget, add = step.budget, step.add
         has_room = True
         for request in self._states.running:  # `_grow` removes from its end
+            blocks = request.blocks
             if request.awaits_mask:
                 continue
             if request.num_drafts_in_flight:
@@ -58,17 +61,20 @@ class StepPlanner:
                 count = budget.chunk(request, count)
                 if count <= 0:
                     continue
+                count = self._kv.within_snapshot(blocks, request.num_computed_tokens, count)
             elif request.draft_token_ids and request.num_tokens > request.num_computed_tokens:
                 room = request.max_total_tokens - request.num_tokens - 1
                 count += budget.take_drafts(min(len(request.draft_token_ids), room))
             num_after = request.num_computed_tokens + count
-            if num_after >= request.blocks.due:
+            if num_after >= blocks.due:
                 added = self._grow(request, num_after) if has_room else None
                 if added is None:
                     has_room = False
                     continue
                 if added:
                     step.plan.new_block_ids[request.request_id] = added
+            if request.num_computed_tokens >= blocks.snapshot_due:
+                self._kv.take_snapshot(blocks, request.token_ids, request.num_computed_tokens)
             if takes_budget:
                 budget.spend(request, count)
             add(request, count)
@@ -145,6 +151,7 @@ class StepPlanner:
         kv, blocks = self._kv, request.blocks
         num_cached = prefix.num_tokens(kv.block_size)
         kv.take_hits(blocks, prefix)
+        count = kv.within_snapshot(blocks, num_cached, count)
         if kv.allocate_slots(blocks, request.token_ids, num_cached, num_cached + count) is None:
             raise IntegrityError(f"{request.request_id} was admitted without room")
         self._states.start(request, num_cached)

@@ -48,6 +48,8 @@ class ModelRunner:
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError; the rows of the plan's requests are unusable then."""
         self._batch.apply(plan)
+        for sources, targets in plan.copied_block_ids:
+            self._model.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
         step = self._batch.prepare(plan)
         samplers = _samplers(plan, step)
         processing, withheld = self._processing, None

@@ -29,7 +29,6 @@ from quire.program import Program
 from quire.program.printer import format_program
 from quire.protocol import SchedulePlan, StepResult
 from quire.system.free_memory import release_free_memory
-from quire.units import ceil_div
 from quire.weights import PackedFile
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.input_batch import InputBatch
@@ -55,7 +54,7 @@ class Worker:
         self._batch = InputBatch(
             config.scheduler.max_num_seqs,
             len(config.cache.layout.groups),
-            ceil_div(config.model.max_model_len, config.cache.block_size),
+            config.cache.layout.table_width(config.model.max_model_len, config.cache.block_size),
             config.model.vocab_size,
             config.model.logprobs_mode,
         )

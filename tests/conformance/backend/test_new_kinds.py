@@ -1,4 +1,4 @@
-"""A new op and a new kind of KV group need nothing but their own classes.
+"""A new op needs nothing but its own class.
 
 The ops of this file exist nowhere else: one that keeps a state of each request, and one that ends a
 program with a vector. Passes, planning, the block accounting and the reference backend know only
@@ -7,7 +7,6 @@ what they say of themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from small_model import OPTIONS, RandomStore, one_request
 from quire.backends.base import KVCacheSpec
 from quire.backends.reference import ReferenceBackend
 from quire.backends.reference.ops import Frame, run
-from quire.config.kv_groups import KVGroup, KVLayout, KVShape
+from quire.config.kv_groups import KVLayout, KVShape, StateGroup, StateShape
 from quire.config.records import CacheConfig
 from quire.errors import BackendError, IntegrityError
 from quire.kvcache import KVCacheManager
@@ -30,41 +29,6 @@ from quire.program.passes import run_passes
 
 WIDTH = 8
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
-
-
-class StateGroup(KVGroup, frozen=True, tag="state"):
-    """One block for each request, whatever its length."""
-
-    event_name: ClassVar[str] = "state"
-    is_by_position: ClassVar[bool] = False
-
-    @property
-    def keeps_all(self) -> bool:
-        return True
-
-    def limited(self, max_model_len: int) -> KVGroup:  # noqa: ARG002
-        return self
-
-    def serves(self, needed: KVGroup) -> bool:
-        return isinstance(needed, StateGroup) and needed.shape == self.shape
-
-    def num_entries(self, num_tokens: int, block_size: int) -> int:  # noqa: ARG002
-        return min(1, num_tokens)
-
-    def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
-        return 0
-
-    def release_due(self, first_entry: int, block_size: int) -> int | None:  # noqa: ARG002
-        return None
-
-    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
-        return min(1, num_tokens)
-
-    def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:  # noqa: ARG002
-        return 0
-
-    def describe(self) -> str:
-        return "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +42,8 @@ class RunningSum(Op):
     layer: int
 
     def memories(self) -> tuple[Memory, ...]:
-        return (Memory(self.layer, StateGroup((), KVShape(1, self.x.dim, self.x.dim))),)
+        kept = StateGroup((), KVShape(0, 0, 0), (StateShape(1, self.x.dim),))
+        return (Memory(self.layer, kept),)
 
 
 @run.register
@@ -87,8 +52,7 @@ def _(op: RunningSum, frame: Frame) -> None:
     out = np.empty_like(frame.values[op.x])
     for request, tables in enumerate(batch.block_tables):
         begin, end = batch.seq_starts[request : request + 2]
-        block = tables[cache.places[op.layer].group][0]
-        state = cache.slot(op.layer, int(block)).view(np.float32)[: op.x.dim]
+        [state] = cache.state(op.layer, tables)
         if batch.positions[begin] == 0:
             state[:] = 0
         for token in range(begin, end):
@@ -140,6 +104,7 @@ def pooled_program() -> Program:
 def logits_in_pieces(program: Program, cuts: list[int]) -> NDArray[np.float32]:
     """The last token's logits, of a step for each piece between the cuts."""
     spec = KVCacheSpec(4, 16, "float32", kv_layout(program, 64))
+    spec = ReferenceBackend().sized(program, spec)
     model = ReferenceBackend().compile(program, RandomStore(program), spec, OPTIONS)
     found = None
     for begin, end in zip([0, *cuts], [*cuts, len(TOKENS)], strict=True):
@@ -164,7 +129,8 @@ def test_no_pass_moves_rows_before_a_state() -> None:
 
 
 def test_a_group_of_states_grows_by_its_own_rule() -> None:
-    mixed = KVLayout((*kv_layout(stateful_program(), 64).groups, *keep_all(one_layer()).groups), 1)
+    states = kv_layout(stateful_program(), 64).sized(64)
+    mixed = KVLayout((*states.groups, *keep_all(one_layer()).groups), 1)
     config = CacheConfig(
         block_size=4, num_blocks=8, block_bytes=64, kv_cache_dtype="float32", layout=mixed,
         enable_prefix_caching=True, fingerprint="f",

@@ -201,7 +201,8 @@ def test_the_tails_of_all_groups_are_reused_before_their_beginnings() -> None:
     run(kv, 12)
     other = kv.open()
     kv.allocate_slots(other, list(range(500, 504)), 0, 4)
-    assert kv.get_computed_blocks(kv.open(), TOKENS[:13]) == CachedPrefix(2, [[0, 1], [3, 4]])
+    found = kv.get_computed_blocks(kv.open(), TOKENS[:13])
+    assert found == CachedPrefix(2, [[0, 1], [3, 4]], [0, 0])
 
 
 def test_integrity_check_notices_tables_that_are_wrong() -> None:

@@ -99,7 +99,7 @@ def test_room_is_counted_with_the_hits_that_are_free() -> None:
     kv = manager(4)
     fill(kv, list(range(8)))
     prefix = kv.get_computed_blocks(kv.open(), list(range(16)))
-    assert prefix == CachedPrefix(2, [[0, 1]])
+    assert prefix == CachedPrefix(2, [[0, 1]], [0])
     assert kv.num_free_after(16, prefix) == 0
     blocks = kv.open()
     kv.take_hits(blocks, prefix)

@@ -70,15 +70,13 @@ def _check_request(batch: StepBatch, request: int, kv: KVCacheSpec) -> None:
         raise BackendError(
             f"request {request}: positions {positions.tolist()} do not end at {length} tokens"
         )
-    num_blocks = -(-length // kv.block_size)
     tables = batch.block_tables[request]
-    if len(tables) and num_blocks > tables.shape[1]:
-        raise BackendError(
-            f"request {request}: {length} tokens do not fit {tables.shape[1]} blocks"
-        )
     for group, table in zip(kv.layout.groups, tables, strict=True):
         first = group.first_entry(length - len(positions), kv.block_size)
-        _check_range("block id", table[first:num_blocks], kv.num_blocks)
+        end = group.num_entries(length, kv.block_size)
+        if end > len(table):
+            raise BackendError(f"request {request}: {length} tokens do not fit {len(table)} blocks")
+        _check_range("block id", table[first:end], kv.num_blocks)
 
 
 def _check_range(what: str, values: NDArray[np.int32], limit: int) -> None:

@@ -21,10 +21,10 @@ KV_CACHE_DTYPES = tuple(KV_FORMATS)
 
 
 def block_bytes(layout: KVLayout, block_size: int, dtype: str) -> int:
-    """Bytes of one block: as many slots as a block has, of the group whose slots are largest.
-    Raises BackendError for an unknown dtype."""
+    """Bytes of one block: as many slots as a block has, of the group whose slots are largest, or
+    what a piece of a state takes. Raises BackendError for an unknown dtype."""
     slots = (_slot_bytes(group, block_size, dtype) for group in layout.groups)
-    return layout.num_slots * max(slots, default=0)
+    return layout.block_bytes(layout.num_slots * max(slots, default=0))
 
 
 def _slot_bytes(group: KVGroup, block_size: int, dtype: str) -> int:
@@ -38,6 +38,7 @@ def _fields(group: KVGroup, dtype: str) -> list[tuple[int, int]]:
         (np.dtype(kind).itemsize, count)
         for width in (shape.key_dim, shape.value_dim)
         for kind, count in form.fields(shape.num_heads, width)
+        if width
     ]
 
 
@@ -54,7 +55,14 @@ class PagedKVCache:
         self.block_bytes = block_bytes(spec.layout, spec.block_size, spec.dtype)
         self._format = kv_format(spec.dtype)
         self._blocks = np.zeros((spec.num_blocks, self.block_bytes), np.uint8)
-        self._layers = {layer: self._arrays(layer) for layer in self.places}
+        self._states = {
+            layer: (state.width, places)
+            for group in spec.layout.states
+            for state, (layer, places) in zip(
+                group.states, group.offsets(self.block_bytes).items(), strict=True
+            )
+        }
+        self._layers = {layer: self._arrays(layer) for layer in self.places.keys() - self._states}
 
     def _arrays(self, layer: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
         """Views of K and of V in the layer's slot of all blocks."""
@@ -63,6 +71,8 @@ class PagedKVCache:
         begin = place.slot * _slot_bytes(group, spec.block_size, spec.dtype)
         sides: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
         for side, width in zip(sides, (group.shape.key_dim, group.shape.value_dim), strict=True):
+            if not width:
+                continue
             for kind, count in self._format.fields(group.shape.num_heads, width):
                 end = begin + spec.block_size * count * np.dtype(kind).itemsize
                 numbers = self._blocks[:, begin:end].view(kind)
@@ -73,32 +83,43 @@ class PagedKVCache:
     def write(
         self, layer: int, blocks: NDArray[np.int32], places: NDArray[np.int32], k: Floats, v: Floats
     ) -> None:
-        """Puts k [T, K * H] and v [T, K * value_dim] into the slots (blocks[t], places[t])."""
+        """Puts k [T, K * H] and v [T, K * value_dim] into the slots (blocks[t], places[t]). What a
+        layer does not store, as V of a latent one, is left out."""
         shape = self._group(layer).shape
         for arrays, rows in zip(self._layers[layer], (k, v), strict=True):
+            if not arrays:
+                continue
             stored = self._format.encode(rows.reshape(len(rows), shape.num_heads, -1))
             for array, numbers in zip(arrays, stored, strict=True):
                 array[blocks, places] = numbers
 
     def gather(self, layer: int, blocks: NDArray[np.int32], count: int) -> tuple[Floats, Floats]:
         """The first `count` keys and values that lie in these blocks: [count, K * H] and
-        [count, K * value_dim]."""
+        [count, K * value_dim]. Where only K is stored, both are K."""
         shape = self._group(layer).shape
         k, v = (
             self._format.decode(
                 tuple(array[blocks].reshape(-1, array.shape[-1])[:count] for array in arrays), width
             )
+            if arrays
+            else None
             for arrays, width in zip(
                 self._layers[layer], (shape.key_dim, shape.value_dim), strict=True
             )
         )
-        return k, v
+        if k is None:
+            raise BackendError(f"layer {layer} stores no keys")
+        return k, k if v is None else v
 
-    def slot(self, layer: int, block_id: int) -> NDArray[np.uint8]:
-        """The bytes of a layer in one block, to be read and written."""
-        place, spec = self.places[layer], self.spec
-        size = _slot_bytes(self._group(layer), spec.block_size, spec.dtype)
-        return self._blocks[block_id, place.slot * size : (place.slot + 1) * size]
+    def state(self, layer: int, tables: NDArray[np.int32]) -> list[Floats]:
+        """The pieces of a recurrent layer's state, to be read and written, given a request's block
+        tables [G, B]."""
+        width, places = self._states[layer]
+        table = tables[self.places[layer].group]
+        return [
+            self._blocks[table[entry], begin : begin + 4 * width].view(np.float32)
+            for entry, begin in places
+        ]
 
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
@@ -127,6 +148,8 @@ class PagedKVCache:
                 f"{num_tokens} tokens of layer group {group} do not fit in a block: there are "
                 f"{len(groups)} groups, and a block has {size} tokens"
             )
+        if not groups[group].is_by_position:
+            return
         begin = 0
         for _ in groups[group].layers:
             for item, count in _fields(groups[group], self.spec.dtype):

@@ -46,7 +46,7 @@ def attend(
         if begin == end:
             continue
         positions = batch.positions[begin:end]
-        own = (None, None) if k is None or v is None else (k[begin:end], v[begin:end])
+        own = (None, None) if k is None else (k[begin:end], (k if v is None else v)[begin:end])
         if op.layer is None:
             origin, (keys, values) = 0, own
         else:
@@ -56,6 +56,8 @@ def attend(
             raise BackendError("attention without a cache needs all tokens of a request in a step")
         by_head = (len(keys), op.num_kv_heads, -1)
         keys, values = keys.reshape(by_head), values.reshape(by_head)
+        if op.is_latent:
+            values = np.ascontiguousarray(values[:, :, : op.value_dim])
         for token, position in enumerate(positions.tolist(), start=begin):
             first, last = _first_visible(op, position), _last_visible(op, position, int(length))
             seen = slice(first - origin, last + 1 - origin)

@@ -35,10 +35,12 @@ from quire.backends.reference.workspace import workspace_bytes
 from quire.errors import BackendError
 from quire.program import (
     Experts,
+    HeadLinear,
     Linear,
     Logits,
     Op,
     OpPlace,
+    Param,
     Program,
     Vectors,
     check_layout,
@@ -112,10 +114,16 @@ def _load(program: Program, store: WeightStore) -> Weights:
     stacks = {
         param.name: [RowIndependentMatrix(matrix, param.format) for matrix in arrays[param.name]]
         for op in program.ops
-        if isinstance(op, Experts)
-        for param in (op.gate_up, op.down)
+        for param in _stacked(op)
     }
     return Weights(arrays, matrices, stacks)
+
+
+def _stacked(op: Op) -> tuple[Param, ...]:
+    """The weights of an op that are several matrices."""
+    if isinstance(op, Experts):
+        return (op.gate_up, op.down)
+    return (op.weight,) if isinstance(op, HeadLinear) else ()
 
 
 class ReferenceModel(PagedModel):

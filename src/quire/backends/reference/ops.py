@@ -18,6 +18,14 @@ from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
 from quire.backends.reference.attention import Extras, attend
 from quire.backends.reference.linear import RowIndependentMatrix
+from quire.backends.reference.recurrent import (
+    RequestRows,
+    convolve,
+    each_request,
+    gated_delta,
+    mamba,
+    ssd,
+)
 from quire.backends.reference.route import route, sigmoid
 from quire.errors import BackendError
 from quire.program import (
@@ -25,16 +33,21 @@ from quire.program import (
     Activation,
     Add,
     Attention,
+    CausalConv,
     Clamp,
     Embed,
     EmbedSlices,
     Experts,
+    GatedDelta,
     Glu,
+    HeadLinear,
     HeadNorm,
+    JoinHeads,
     LayerNorm,
     LearnedPositions,
     Linear,
     Logits,
+    Mamba,
     MatchRms,
     MeanRows,
     Op,
@@ -48,6 +61,7 @@ from quire.program import (
     Scale,
     SigmoidGate,
     SoftCap,
+    Ssd,
     TakeRows,
     TokenTypes,
     Value,
@@ -182,6 +196,67 @@ def _(op: Linear, frame: Frame) -> None:
 
 
 @run.register
+def _(op: HeadLinear, frame: Frame) -> None:
+    x = frame.values[op.x]
+    heads = np.split(x, op.weight.shape[0], axis=1)
+    stack = frame.weights.stacks[op.weight.name]
+    products = [one.multiply(head) for one, head in zip(stack, heads, strict=True)]
+    frame.values[op.out] = np.concatenate(products, axis=1)
+
+
+@run.register
+def _(op: JoinHeads, frame: Frame) -> None:
+    a, b = (frame.values[x].reshape(-1, op.num_heads, x.dim // op.num_heads) for x in (op.a, op.b))
+    frame.values[op.out] = np.concatenate([a, b], axis=2).reshape(len(a), -1)
+
+
+@run.register
+def _(op: CausalConv, frame: Frame) -> None:
+    x, weight = frame.values[op.x], frame.array(op.weight)
+    bias = None if op.bias is None else frame.array(op.bias)
+    out = np.empty_like(x)
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        sums = convolve(op, x[request.rows], weight, bias, request)
+        out[request.rows] = sums if op.act is None else _ACTIVATIONS[op.act](sums)
+    _divide(out, op.outs, frame)
+
+
+def _own_rows(frame: Frame, request: RequestRows, *values: Value) -> list[Floats]:
+    return [frame.values[value][request.rows] for value in values]
+
+
+@run.register
+def _(op: GatedDelta, frame: Frame) -> None:
+    a_log, dt_bias = frame.array(op.a_log), frame.array(op.dt_bias)
+    out = np.empty_like(frame.values[op.v])
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        rows = _own_rows(frame, request, op.q, op.k, op.v, op.a, op.b)
+        found = gated_delta(op, rows, a_log, dt_bias, request)
+        out[request.rows] = found.reshape(len(found), -1)
+    frame.values[op.out] = out
+
+
+@run.register
+def _(op: Ssd, frame: Frame) -> None:
+    weights = [frame.array(param) for param in (op.a_log, op.dt_bias, op.d)]
+    out = np.empty_like(frame.values[op.x])
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        found = ssd(op, _own_rows(frame, request, op.x, op.dt, op.b, op.c), weights, request)
+        out[request.rows] = found.reshape(len(found), -1)
+    frame.values[op.out] = out
+
+
+@run.register
+def _(op: Mamba, frame: Frame) -> None:
+    weights = [frame.array(param) for param in (op.a_log, op.dt_bias, op.d)]
+    out = np.empty_like(frame.values[op.x])
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        rows = _own_rows(frame, request, op.x, op.dt, op.b, op.c)
+        out[request.rows] = mamba(op, rows, weights, request)
+    frame.values[op.out] = out
+
+
+@run.register
 def _(op: Rope, frame: Frame) -> None:
     """The angle is a float32 product, as in the models' own code; cos and sin are exact."""
     x = frame.values[op.x]
@@ -294,6 +369,7 @@ _ACTIVATIONS: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]
     "relu": lambda x: np.maximum(x, 0.0),
     "relu2": lambda x: np.square(np.maximum(x, 0.0)),
     "tanh": np.tanh,
+    "identity": lambda x: x,
 }
 
 

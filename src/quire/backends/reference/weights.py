@@ -42,5 +42,5 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
     array = np.array(tensor.to_float32())
     store.release(part.name)
     if part.rows is not None:
-        return np.concatenate([array[first : first + count] for first, count in part.rows])
+        array = np.concatenate([array[first : first + count] for first, count in part.rows])
     return array.swapaxes(-1, -2) if part.transposed else array

@@ -10,20 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.backends.base import CompileOptions, KVCacheSpec
+from quire.config.kv_groups import STATE_CHUNK
 from quire.program import (
     Act,
     Activation,
     Attention,
+    CausalConv,
     Clamp,
     Embed,
     EmbedSlices,
     Experts,
+    GatedDelta,
     Glu,
+    HeadLinear,
     HeadNorm,
+    JoinHeads,
     LayerNorm,
     LearnedPositions,
     Linear,
     Logits,
+    Mamba,
     MatchRms,
     MeanRows,
     Op,
@@ -36,6 +42,7 @@ from quire.program import (
     Route,
     SigmoidGate,
     SoftCap,
+    Ssd,
     TokenTypes,
     Value,
     Xielu,
@@ -50,6 +57,7 @@ _TOKEN_BYTES = 512
 _SAMPLING_BYTES = 160
 """Bytes per token of the vocabulary while a row of logits is sampled: arrays of 8-byte items."""
 _ACTIVATION_BYTES: dict[Activation, int] = {
+    "identity": 24,
     "relu": 32,
     "relu2": 40,
     "gelu_quick": 96,
@@ -116,7 +124,16 @@ class _Bounds:
             case Glu():
                 return _ACTIVATION_BYTES[op.act] * rows * op.gate.dim
             case SigmoidGate():
-                return 64 * rows
+                return 64 * rows * op.gate.dim
+            case HeadLinear():
+                tiles = 2 * _ITEM * _TILE_ROWS * (op.x.dim + op.out.dim)
+                return 3 * self.values(op.x.dim + op.out.dim) + tiles
+            case JoinHeads():
+                return self.values(op.out.dim)
+            case CausalConv():
+                return 48 * (rows + 2 * op.num_rows) * op.x.dim
+            case GatedDelta() | Ssd() | Mamba():
+                return self._recurrence(op)
             case Route():
                 return 96 * rows * op.logits.dim  # float64, and places
             case Experts():
@@ -136,6 +153,18 @@ class _Bounds:
 
     def _tiles(self, weight: Param) -> int:
         return 2 * _ITEM * _TILE_ROWS * sum(weight.shape)
+
+    def _recurrence(self, op: GatedDelta | Ssd | Mamba) -> int:
+        """Copies of a request's state and of its rows in float64, and a chunk's outer products."""
+        [memory] = op.memories()
+        [state] = memory.kept.states  # type: ignore[union-attr]
+        heads = sum(value.dim for value in (*op.inputs(), op.out))
+        repeats = op.num_heads // op.num_key_heads if isinstance(op, GatedDelta) else 1
+        repeats = op.num_heads // op.num_groups if isinstance(op, Ssd) else repeats
+        numbers = 12 if isinstance(op, Mamba) else 2 * STATE_CHUNK + 12
+        return numbers * 8 * state.num_pieces * state.width + (
+            24 * self.options.max_num_tokens * heads * repeats
+        )
 
     def _experts(self, op: Experts) -> int:
         """All rows may go to one expert: their x, what is inside it, and their results."""

@@ -214,7 +214,8 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     """Memory of one token and of the longest request, and its groups of layers."""
     needs, cache = plan.needs, plan.config.cache
     groups, longest = cache.layout.groups, plan.config.model.max_model_len
-    per_token = len(groups) * cache.block_bytes / cache.block_size
+    by_position = sum(group.is_by_position for group in groups)
+    per_token = by_position * cache.block_bytes / cache.block_size
     kept, most = needs.kv_blocks_kept(longest), needs.kv_blocks(longest)
     rows = [
         ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
@@ -224,9 +225,19 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
             + f", up to {most:,} while its prompt is computed" * (most > kept),
         ),
     ]
+    for state in cache.layout.states:
+        size = format_bytes(state.num_blocks * cache.block_bytes)
+        rows.append(
+            (
+                "  state of a request",
+                f"{size} in {state.num_blocks:,} blocks, of {len(state.layers)} recurrent ops",
+            )
+        )
     if cache.layout.keeps_all:
         return rows
     for index, group in enumerate(groups):
+        if not group.is_by_position:
+            continue
         seen = "all tokens" if group.keeps_all else f"a window of {group.window:,}"
         num_blocks = group.most_blocks(longest, 1, cache.block_size)
         layers = f"layers {_ranges(group.layers)}"

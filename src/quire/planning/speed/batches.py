@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from quire.backends.base import KVCacheSpec, SamplingColumns, StepBatch
-from quire.units import ceil_div
 
 
 def decode_step(kv: KVCacheSpec, num_requests: int, context: int, vocab_size: int) -> StepBatch:
@@ -21,13 +20,14 @@ def prompt_step(kv: KVCacheSpec, num_tokens: int, vocab_size: int) -> StepBatch:
 def blocks_needed(kv: KVCacheSpec, num_requests: int, context: int) -> int:
     """Return the number of blocks for a step whose requests have `context` tokens and compute one
     more."""
-    return num_requests * len(kv.layout.groups) * ceil_div(context + 1, kv.block_size)
+    width = kv.layout.table_width(context + 1, kv.block_size)
+    return num_requests * len(kv.layout.groups) * width
 
 
 def _step(kv: KVCacheSpec, num_requests: int, context: int, new: int, vocab_size: int) -> StepBatch:
     """Return a step with `new` tokens per request. Sampling uses the default: temperature 1."""
     num_tokens = num_requests * new
-    entries = ceil_div(context + new, kv.block_size)
+    entries = kv.layout.table_width(context + new, kv.block_size)
     shape = (num_requests, len(kv.layout.groups), entries)
     ids = np.random.default_rng(0).integers(0, vocab_size, num_tokens, dtype=np.int32)
     starts = np.arange(num_requests + 1, dtype=np.int32) * np.int32(new)

@@ -50,7 +50,7 @@ class StepTimer:
         self._few = _few_layers(plan, backend)
         program = self._few.program
         longest = max(sizes.context + 1, sizes.prompt)
-        kv = replace(plan.kv, layout=kv_layout(program, longest))
+        kv = backend.sized(program, replace(plan.kv, layout=kv_layout(program, longest)))
         prompt_blocks = blocks_needed(kv, 1, sizes.prompt - 1)
         num_blocks = max(blocks_needed(kv, sizes.most_requests, sizes.context), prompt_blocks)
         self._kv = replace(kv, num_blocks=num_blocks)

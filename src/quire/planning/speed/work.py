@@ -39,7 +39,8 @@ def work_of_step(
 
 
 def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:
-    """Bytes of one request. A layer with a sliding window reads at most its window."""
+    """Bytes of one request. A layer with a sliding window reads at most its window, a recurrent one
+    its state."""
     layout = plan.kv.layout
     per_layer = backend.kv_block_bytes(plan.program, plan.kv) / plan.kv.block_size
     per_layer /= layout.num_slots
@@ -48,7 +49,7 @@ def _kv_bytes(plan: CompilePlan, backend: Backend, context: int) -> int:
     seen = sum(
         min(context, op.window or context) * op.num_kv_heads * op.head_dim / widest for op in ops
     )
-    return round(per_layer * seen)
+    return round(per_layer * seen) + sum(group.num_bytes for group in layout.states)
 
 
 def _operations(program: Program, context: int, new: int) -> Iterator[int]:

@@ -1,11 +1,9 @@
-"""Granite 3 with experts, where a tensor has all experts of a layer; Granite 4 without Mamba
-layers."""
+"""Granite 3 with experts, where a tensor has all experts of a layer, and Granite 4."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.errors import UnsupportedModelError
 from quire.models.config_reader import MAX_FEED_FORWARD, ConfigReader
 from quire.models.decoder import decoder_family
 from quire.models.experts import (
@@ -18,6 +16,7 @@ from quire.models.experts import (
     read_width,
 )
 from quire.models.families.granite import granite_spec, with_factors
+from quire.models.families.hybrid.reading import read_mamba2, read_recurrent, with_mixers
 from quire.models.reading import read_activation, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec, LayerNames, Names
 from quire.program import Routing
@@ -29,14 +28,9 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
 
 
 def _fourth(reader: ConfigReader) -> DecoderSpec:
-    """Read Granite 4. Without experts, the shared MLP is the only MLP. RoPE is optional."""
-    num_layers = read_num_layers(reader)
-    kinds = reader.texts("layer_types", num_layers) or ["mamba"] * num_layers
-    if others := sorted(set(kinds) - {"attention", "full_attention"}):
-        raise UnsupportedModelError(
-            f"{reader.where}: layer_types has {', '.join(others)}: recurrent layers are not "
-            "supported; Granite 4 models without -h in their names have only attention"
-        )
+    """Read Granite 4, of whose layers some or all have attention, and the others Mamba 2. Without
+    experts, the shared MLP is the only MLP. RoPE is optional."""
+    num_layers, is_recurrent = read_num_layers(reader), read_recurrent(reader)
     rotates = reader.text("position_embedding_type") == "rope"
     names, size = LayerNames(gate_up="shared_mlp.input_linear", down="shared_mlp.output_linear"), 0
     if has_experts := reader.count("num_local_experts", MAX_EXPERTS, default=8) > 0:
@@ -47,12 +41,15 @@ def _fourth(reader: ConfigReader) -> DecoderSpec:
         rotaries=None if rotates else (None,) * num_layers,
         mlp_size=size or read_width(reader, "shared_intermediate_size", default=1024),
     )
-    return replace(
+    spec = replace(
         with_factors(reader, spec),
         mlp=replace(spec.mlp, fused=True, bias=False),
         names=Names(layer=names),
         experts=(_experts(reader),) * num_layers if has_experts else (),
     )
+    if not any(is_recurrent):
+        return spec
+    return with_mixers(spec, read_mamba2(reader, "mamba.", spec.norm.eps), is_recurrent)
 
 
 def _experts(reader: ConfigReader) -> MoeSpec:
@@ -85,5 +82,6 @@ GRANITE4 = decoder_family(
     "granite4",
     ("GraniteMoeHybridForCausalLM",),
     _fourth,
-    models="Granite 4 without Mamba layers: 350M, 1B, Micro",
+    models="Granite 4: 350M, 1B, Micro, and -H models with Mamba 2",
+    keys={"layer_types": "layers_block_type"},
 )

@@ -44,7 +44,7 @@ def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
         spec,
         attention=replace(spec.attention, out_bias=False, qk_norm=qk_norm),
         mlp=replace(spec.mlp, bias=False),
-        experts=_deepseek_experts(reader, spec.num_layers, normalise=True),
+        experts=deepseek_experts(reader, spec.num_layers, normalise=True),
     )
 
 
@@ -54,13 +54,13 @@ def _solar(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False),
-        experts=_deepseek_experts(reader, spec.num_layers, normalise=True),
+        experts=deepseek_experts(reader, spec.num_layers, normalise=True),
     )
 
 
 def _exaone(reader: ConfigReader) -> DecoderSpec:
     spec = exaone_spec(reader, "exaone_moe")
-    layers = _deepseek_experts(reader, spec.num_layers, normalise=True)
+    layers = deepseek_experts(reader, spec.num_layers, normalise=True)
     bias = "mlp.e_score_correction_bias"
     return replace(spec, experts=tuple(moe and replace(moe, choice_bias=bias) for moe in layers))
 
@@ -78,11 +78,11 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
         mlp=replace(spec.mlp, bias=False),
-        experts=_deepseek_experts(reader, spec.num_layers, normalise=False),
+        experts=deepseek_experts(reader, spec.num_layers, normalise=False),
     )
 
 
-def _deepseek_experts(
+def deepseek_experts(
     reader: ConfigReader, num_layers: int, *, normalise: bool
 ) -> tuple[MoeSpec | None, ...]:
     """Read the experts. `normalise`: default of `norm_topk_prob`."""

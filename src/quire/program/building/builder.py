@@ -6,11 +6,11 @@ Values and weight slots get their names from the current scope and a short hint,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from quire.program.building.recurrent import RecurrentBuilder
 from quire.program.ops import (
     Act,
     Activation,
@@ -29,7 +29,6 @@ from quire.program.ops import (
     MatchRms,
     MeanRows,
     NormKind,
-    Op,
     Outliers,
     PositionScale,
     RmsNorm,
@@ -109,25 +108,11 @@ class ExpertTensors:
     down_bias: tuple[Tensor, ...] = ()
 
 
-class Builder:
+class Builder(RecurrentBuilder):
     """Collects ops in order of execution. Used by one thread for one program.
 
     Invariant: names of values are unique; `program` checks everything else.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._ops: list[Op] = []
-        self._taken: set[str] = set()
-        self._scope = ""
-        self._num_attentions = 0
-
-    @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Prefixes the names of all values and slots created inside with `name.`."""
-        outer, self._scope = self._scope, f"{self._scope}{name}."
-        yield
-        self._scope = outer
 
     def program(self) -> Program:
         """The finished, checked program."""
@@ -286,21 +271,22 @@ class Builder:
         is_causal: bool = True,
         relative: Param | None = None,
         buckets: tuple[int, ...] = (),
+        latent_dim: int | None = None,
     ) -> Value:
         """Attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the checkpoint's
         tensor [N]. Without k and v, attends to the K and V of `layer`. If it is not causal, nothing
-        is kept from step to step."""
-        out = self._value("attention", heads.q_dim)
+        is kept from step to step. `latent_dim`: v is the first `latent_dim` numbers of k."""
+        out = self._value("attention", heads.num_heads * (latent_dim or heads.head_dim))
         slot = None
         if sinks is not None:
             slot = self._param("sinks", (Tensor(sinks, (heads.num_heads,)),))
         if layer is None and is_causal:
-            layer, self._num_attentions = self._num_attentions, self._num_attentions + 1
+            layer = self._next_memory()
         op = Attention(
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
             sinks=slot, is_chunked=is_chunked, is_causal=is_causal, relative=relative,
-            buckets=buckets,
+            buckets=buckets, value_dim=latent_dim,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -308,6 +294,10 @@ class Builder:
         """act(gate) * up."""
         out = self._value("glu", gate.dim)
         return self._emit(Glu(gate, up, out, act), out)
+
+    def multiply(self, a: Value, b: Value) -> Value:
+        """a * b, elementwise."""
+        return self.glu(a, b, "identity")
 
     def act(self, x: Value, act: Activation) -> Value:
         """act(x)."""
@@ -363,7 +353,7 @@ class Builder:
         return self._emit(MatchRms(x, like, out, eps), out)
 
     def sigmoid_gate(self, x: Value, gate: Value) -> Value:
-        """x * sigmoid(gate), gate [T, 1]."""
+        """x * sigmoid(gate), gate [T, 1] or as wide as x."""
         out = self._value("gated", x.dim)
         return self._emit(SigmoidGate(x, gate, out), out)
 
@@ -463,28 +453,6 @@ class Builder:
         if bias is not None:
             slot = self._param("lm_head.bias", (Tensor(bias, (tensor.shape[0],)),))
         return self._emit(Logits(taken, out, head, slot, scale, softcap), out)
-
-    def _emit(self, op: Op, out: Value) -> Value:
-        self._ops.append(op)
-        return out
-
-    def _value(self, hint: str, dim: int) -> Value:
-        return Value(self._unique(f"{self._scope}{hint}"), dim)
-
-    def _param(self, hint: str, parts: tuple[Tensor, ...]) -> Param:
-        shapes = [part.slot_shape for part in parts]
-        shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return Param(self._unique(f"{self._scope}{hint}"), shape, parts)
-
-    def _optional_param(self, hint: str, parts: tuple[Tensor, ...]) -> Param | None:
-        return self._param(hint, parts) if parts else None
-
-    def _unique(self, wanted: str) -> str:
-        name, number = wanted, 2
-        while name in self._taken:
-            name, number = f"{wanted}{number}", number + 1
-        self._taken.add(name)
-        return name
 
 
 @dataclass(frozen=True, slots=True)

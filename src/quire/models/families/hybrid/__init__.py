@@ -1,0 +1,1 @@
+"""Families with recurrent layers, most of them next to attention."""

@@ -1,0 +1,122 @@
+"""Qwen3-Next, Qwen3.5 and Qwen3.6: three layers with the gated delta rule for each with attention.
+
+Norms have 1 + weight, each head's result in attention has a gate, and RoPE rotates a quarter of a
+head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, ConfigReader
+from quire.models.decoder import decoder_family
+from quire.models.experts import (
+    ExpertNames,
+    MoeSpec,
+    SharedExpert,
+    read_num_experts,
+    read_top_k,
+    read_width,
+    sparse_layers,
+)
+from quire.models.families.hybrid.reading import read_conv, read_recurrent, with_mixers
+from quire.models.mixers import GatedDeltaMixer
+from quire.models.reading import read_activation, read_num_layers, read_spec
+from quire.models.spec import DecoderSpec, QkNorm
+from quire.program import Routing
+
+
+def _next(reader: ConfigReader) -> DecoderSpec:
+    spec = _spec(reader, "qwen3_next", is_grouped=True)
+    return replace(spec, experts=_experts(reader, num_experts=512, top_k=10))
+
+
+def _dense(reader: ConfigReader) -> DecoderSpec:
+    return _spec(reader, "qwen3_5", is_grouped=False)
+
+
+def _moe(reader: ConfigReader) -> DecoderSpec:
+    spec = _spec(reader, "qwen3_5_moe", is_grouped=False, mlp_size=1)
+    return replace(spec, experts=_experts(reader, num_experts=256, top_k=8))
+
+
+def _spec(
+    reader: ConfigReader, name: str, *, is_grouped: bool, mlp_size: int | None = None
+) -> DecoderSpec:
+    spec = read_spec(reader, name, mlp_size=mlp_size)
+    key_heads = reader.size("linear_num_key_heads", MAX_HEADS, example=16, default=16)
+    heads = reader.size("linear_num_value_heads", MAX_HEADS, example=32, default=32)
+    if heads % key_heads:
+        raise reader.error("linear_num_value_heads", heads, f"a multiple of {key_heads}", key_heads)
+    mixer = GatedDeltaMixer(
+        num_heads=heads,
+        num_key_heads=key_heads,
+        key_dim=reader.size("linear_key_head_dim", MAX_HEAD_DIM, example=128, default=128),
+        value_dim=reader.size("linear_value_head_dim", MAX_HEAD_DIM, example=128, default=128),
+        conv_width=read_conv(reader, "linear_conv_kernel_dim"),
+        eps=spec.norm.eps,
+        activation=read_activation(reader, "hidden_act"),
+        is_grouped=is_grouped,
+    )
+    spec = replace(
+        spec,
+        norm=replace(spec.norm, offset=1.0),
+        attention=replace(spec.attention, qk_norm=QkNorm(), has_gate=True),
+        mlp=replace(spec.mlp, bias=False),
+    )
+    return with_mixers(spec, mixer, _recurrent(reader))
+
+
+def _recurrent(reader: ConfigReader) -> tuple[bool, ...]:
+    """Return the recurrent layers; without `layer_types`, all but each
+    `full_attention_interval`-th."""
+    if reader.has("layer_types"):
+        return read_recurrent(reader)
+    interval = reader.size("full_attention_interval", MAX_LAYERS, example=4, default=4)
+    return tuple((layer + 1) % interval != 0 for layer in range(read_num_layers(reader)))
+
+
+def _experts(reader: ConfigReader, *, num_experts: int, top_k: int) -> tuple[MoeSpec | None, ...]:
+    num_experts = read_num_experts(reader, default=num_experts)
+    moe = MoeSpec(
+        num_experts,
+        read_width(reader, "moe_intermediate_size", default=512),
+        read_activation(reader, "hidden_act"),
+        Routing(
+            read_top_k(reader, num_experts, default=top_k),
+            normalise=reader.flag("norm_topk_prob", True),
+        ),
+        ExpertNames(),
+        shared=SharedExpert(
+            read_width(reader, "shared_expert_intermediate_size", default=512),
+            "mlp.shared_expert",
+            gate="mlp.shared_expert_gate",
+        ),
+    )
+    sparse = sparse_layers(reader, read_num_layers(reader))
+    return tuple(moe if is_sparse else None for is_sparse in sparse)
+
+
+_DEFAULTS = {"head_dim": 256, "partial_rotary_factor": 0.25}
+
+QWEN3_NEXT = decoder_family(
+    "qwen3_next",
+    ("Qwen3NextForCausalLM",),
+    _next,
+    models="Qwen3-Next-80B-A3B, Qwen3-Coder-Next",
+    defaults={**_DEFAULTS, "num_key_value_heads": 2},
+)
+QWEN3_5 = decoder_family(
+    "qwen3_5",
+    ("Qwen3_5ForCausalLM",),
+    _dense,
+    models="Qwen3.5 0.8B to 27B, Qwen3.6-27B (text)",
+    defaults={**_DEFAULTS, "num_key_value_heads": 4},
+)
+QWEN3_5_MOE = decoder_family(
+    "qwen3_5_moe",
+    ("Qwen3_5MoeForCausalLM",),
+    _moe,
+    models="Qwen3.5-35B-A3B to 397B-A17B, Qwen3.6-35B-A3B (text)",
+    defaults={**_DEFAULTS, "num_key_value_heads": 2},
+)

@@ -1,0 +1,186 @@
+"""DeepSeek V2 and V3, and families like them: Moonlight, Kimi K2, GLM-4.7-Flash, MiniCPM3."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from quire.models.config_reader import (
+    MAX_FEED_FORWARD,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    ConfigReader,
+)
+from quire.models.decoder import decoder_family
+from quire.models.experts import (
+    MAX_EXPERTS,
+    ExpertNames,
+    MoeSpec,
+    SharedExpert,
+    read_num_experts,
+    read_top_k,
+    read_width,
+    sparse_layers,
+)
+from quire.models.families.experts.sigmoid_routers import deepseek_experts
+from quire.models.mixers import LatentAttention
+from quire.models.reading import read_activation, read_factor, read_num_layers, read_spec
+from quire.models.rope import rotary
+from quire.models.spec import AttentionSpec, DecoderSpec
+from quire.program import HeadLayout, Routing
+
+
+def latent_attention(reader: ConfigReader, *, interleaved: bool, eps: float) -> LatentAttention:
+    """Read latent attention. `eps`: of the norms of the latents."""
+    nope = reader.size("qk_nope_head_dim", MAX_HEAD_DIM, example=128, default=128)
+    rope = reader.size("qk_rope_head_dim", MAX_HEAD_DIM, example=64, default=64)
+    q_rank = None
+    if reader.has("q_lora_rank"):
+        q_rank = reader.size("q_lora_rank", MAX_FEED_FORWARD, example=1536)
+    return LatentAttention(
+        num_heads=reader.size("num_attention_heads", MAX_HEADS, example=16),
+        q_rank=q_rank,
+        kv_rank=reader.size("kv_lora_rank", MAX_FEED_FORWARD, example=512, default=512),
+        nope_dim=nope,
+        rope_dim=rope,
+        value_dim=reader.size("v_head_dim", MAX_HEAD_DIM, example=128, default=128),
+        scale=(nope + rope) ** -0.5 * _yarn_factor(reader),
+        rotary=rotary(reader, rope, interleaved=interleaved),
+        bias=reader.flag("attention_bias", False),
+        eps=eps,
+    )
+
+
+def _yarn_factor(reader: ConfigReader) -> float:
+    """Return yarn's factor on q.k: the square of a magnitude that grows with the context."""
+    scaling = reader.section("rope_scaling") or reader.section("rope_parameters")
+    if scaling is None:
+        return 1.0
+    kind = scaling.text("rope_type") or scaling.text("type")
+    over = scaling.number("mscale_all_dim", 0.0, 1e4, example=1.0, default=0.0)
+    if kind != "yarn" or not over:
+        return 1.0
+    factor = scaling.number("factor", 1e-3, 1e4, example=40.0)
+    return (0.1 * over * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
+
+
+def latent_spec(
+    reader: ConfigReader, name: str, *, interleaved: bool, eps: float = 1e-6
+) -> DecoderSpec:
+    """Read Llama's spec with latent attention in every layer."""
+    num_layers, mixer = (
+        read_num_layers(reader),
+        latent_attention(reader, interleaved=interleaved, eps=eps),
+    )
+    plain = reader.translated({}, {"head_dim": mixer.rope_dim})
+    spec = read_spec(plain, name, rotaries=(None,) * num_layers)
+    nothing = (None,) * num_layers
+    heads = HeadLayout(mixer.num_heads, 1, mixer.kv_rank + mixer.rope_dim)
+    return replace(
+        spec,
+        attention=AttentionSpec(heads, nothing, nothing),
+        mixers=(mixer,) * num_layers,
+    )
+
+
+def _second(reader: ConfigReader) -> DecoderSpec:
+    spec = latent_spec(reader, "deepseek_v2", interleaved=True)
+    return replace(spec, experts=_softmax_experts(reader, spec.num_layers))
+
+
+def _softmax_experts(reader: ConfigReader, num_layers: int) -> tuple[MoeSpec | None, ...]:
+    """Read V2's experts: a softmax over all; the chosen ones may be in some groups alone."""
+    num_experts = read_num_experts(reader, "n_routed_experts", default=64)
+    width = read_width(reader, "moe_intermediate_size", default=1407)
+    groups = top_groups = 1
+    method = {"greedy": False, "group_limited_greedy": True}
+    if reader.choice("topk_method", method, default="greedy"):
+        groups = reader.size("n_group", num_experts, example=8)
+        top_groups = reader.size("topk_group", groups, example=3)
+        if num_experts % groups:
+            raise reader.error("n_group", groups, f"a divisor of {num_experts} experts", 1)
+    shared = None
+    if count := reader.count("n_shared_experts", MAX_EXPERTS, default=2):
+        shared = SharedExpert(count * width, "mlp.shared_experts")
+    moe = MoeSpec(
+        num_experts,
+        width,
+        read_activation(reader, "hidden_act"),
+        Routing(
+            read_top_k(reader, num_experts, default=6),
+            normalise=reader.flag("norm_topk_prob", False),
+            num_groups=groups,
+            top_groups=top_groups,
+            scale=read_factor(reader, "routed_scaling_factor"),
+        ),
+        ExpertNames(),
+        shared=shared,
+    )
+    sparse = sparse_layers(reader, num_layers)
+    return tuple(moe if one else None for one in sparse)
+
+
+def _third(reader: ConfigReader) -> DecoderSpec:
+    interleaved = reader.flag("rope_interleave", True)
+    spec = latent_spec(reader, "deepseek_v3", interleaved=interleaved)
+    return replace(spec, experts=deepseek_experts(reader, spec.num_layers, normalise=True))
+
+
+def _glm_lite(reader: ConfigReader) -> DecoderSpec:
+    interleaved = reader.flag("rope_interleave", True)
+    spec = latent_spec(reader, "glm4_moe_lite", interleaved=interleaved)
+    return replace(spec, experts=deepseek_experts(reader, spec.num_layers, normalise=True))
+
+
+def _minicpm3(reader: ConfigReader) -> DecoderSpec:
+    """Read MiniCPM3: MiniCPM's factors. RoPE rotates halves of a head."""
+    spec = latent_spec(reader, "minicpm3", interleaved=False)
+    base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)
+    depth = reader.count("num_hidden_layers", MAX_LAYERS, default=62)
+    return replace(
+        spec,
+        embed_scale=read_factor(reader, "scale_emb"),
+        residual_scale=read_factor(reader, "scale_depth") / depth**0.5,
+        logits_scale=base / spec.hidden_size,
+    )
+
+
+DEEPSEEK_V2 = decoder_family(
+    "deepseek_v2",
+    ("DeepseekV2ForCausalLM",),
+    _second,
+    models="DeepSeek-V2 and V2-Lite, DeepSeek-Coder-V2",
+)
+DEEPSEEK_V3 = decoder_family(
+    "deepseek_v3",
+    ("DeepseekV3ForCausalLM",),
+    _third,
+    models="DeepSeek-V3 and R1, Moonlight-16B-A3B, Kimi K2",
+    defaults={
+        "n_routed_experts": 256, "n_shared_experts": 1, "n_group": 8, "topk_group": 4,
+        "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "moe_intermediate_size": 2048,
+    },
+)  # fmt: skip
+GLM4_MOE_LITE = decoder_family(
+    "glm4_moe_lite",
+    ("Glm4MoeLiteForCausalLM",),
+    _glm_lite,
+    models="GLM-4.7-Flash",
+    defaults={
+        "rms_norm_eps": 1e-5, "n_routed_experts": 64, "n_shared_experts": 1,
+        "moe_intermediate_size": 1536, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8,
+        "v_head_dim": 256, "qk_nope_head_dim": 192, "first_k_dense_replace": 1,
+    },
+)  # fmt: skip
+MINICPM3 = decoder_family(
+    "minicpm3",
+    ("MiniCPM3ForCausalLM",),
+    _minicpm3,
+    models="MiniCPM3-4B",
+    defaults={
+        "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "kv_lora_rank": 256,
+        "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+    },
+)  # fmt: skip

@@ -1,0 +1,79 @@
+"""The gated delta net of Qwen3-Next and Qwen3.5."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.models.mixers.base import Mixer
+from quire.program import Activation, Builder, Out, Tensor, Value
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaMixer(Mixer):
+    """Value heads are several for each key head."""
+
+    num_heads: int
+    num_key_heads: int
+    key_dim: int
+    """Of a head, as `value_dim`."""
+    value_dim: int
+    conv_width: int
+    eps: float
+    activation: Activation
+    is_grouped: bool
+    """Whether two tensors have q, k, v, z and b, a of each key head together (Qwen3-Next); else
+    four have qkv, z, b and a."""
+    prefix: str = "linear_attn."
+
+    def build(self, builder: Builder, x: Value, layer: str) -> Value:
+        prefix = layer + self.prefix
+        widths = self.num_key_heads * self.key_dim, self.num_heads * self.value_dim
+        qkv, z = builder.linears(x, self._qkv_and_z(prefix), hint="in")
+        b, a = builder.linears(x, self._b_and_a(prefix), hint="gates", exact=True)
+        mixed = builder.causal_conv(
+            qkv, f"{prefix}conv1d", self.conv_width,
+            {"q": widths[0], "k": widths[0], "v": widths[1]}, bias=False, act=self.activation,
+        )  # fmt: skip
+        out = builder.gated_delta(
+            mixed, a, b, num_heads=self.num_heads, num_key_heads=self.num_key_heads,
+            a_log=Tensor(f"{prefix}A_log", (self.num_heads,)),
+            dt_bias=Tensor(f"{prefix}dt_bias", (self.num_heads,)),
+        )  # fmt: skip
+        norm = Tensor(f"{prefix}norm.weight", (self.value_dim,))
+        normed = builder.head_norm(out, [norm], self.eps, self.value_dim, "delta_norm")
+        gated = builder.glu(z, normed, "silu")
+        return builder.linear(gated, f"{prefix}out_proj", x.dim, bias=False, hint="o")
+
+    def _qkv_and_z(self, prefix: str) -> list[Out]:
+        keys, values = self.num_key_heads * self.key_dim, self.num_heads * self.value_dim
+        if not self.is_grouped:
+            return [
+                Out("qkv", f"{prefix}in_proj_qkv", 2 * keys + values),
+                Out("z", f"{prefix}in_proj_z", values),
+            ]
+        own = values // self.num_key_heads
+        sizes = (self.key_dim, self.key_dim, own, own)
+        q, k, v, z = self._runs(sizes)
+        total = 2 * (keys + values)
+        name = f"{prefix}in_proj_qkvz"
+        return [
+            Out("qkv", name, 2 * keys + values, rows=q + k + v, total=total),
+            Out("z", name, values, rows=z, total=total),
+        ]
+
+    def _b_and_a(self, prefix: str) -> list[Out]:
+        heads = self.num_heads
+        if not self.is_grouped:
+            return [Out(hint, f"{prefix}in_proj_{hint}", heads) for hint in "ba"]
+        own = heads // self.num_key_heads
+        rows = zip("ba", self._runs((own, own)), strict=True)
+        name = f"{prefix}in_proj_ba"
+        return [Out(hint, name, heads, rows=runs, total=2 * heads) for hint, runs in rows]
+
+    def _runs(self, sizes: tuple[int, ...]) -> list[tuple[tuple[int, int], ...]]:
+        """Return the rows of each part, of which every key head has its own."""
+        total, firsts = sum(sizes), [sum(sizes[:place]) for place in range(len(sizes))]
+        return [
+            tuple((head * total + first, size) for head in range(self.num_key_heads))
+            for first, size in zip(firsts, sizes, strict=True)
+        ]

@@ -1,0 +1,1 @@
+"""How a model file writes a program: `Builder` and its parts."""
