@@ -108,15 +108,18 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
 def _scheduler(
     args: EngineArgs, facts: Facts, usage: Usage, max_model_len: int, *, needs_whole: bool
 ) -> SchedulerConfig:
-    """`resolve_scheduler`, with what custom logits processors forbid."""
+    """`resolve_scheduler`, without speculation where it cannot work."""
     scheduler = resolve.resolve_scheduler(args, usage, max_model_len, needs_whole=needs_whole)
-    if not facts.logits_processors:
+    memories = facts.checkpoint.model.program.memories()
+    reason = None
+    if facts.logits_processors:
+        reason = "custom logits processors see one token of a request in a step"
+    elif not all(memory.kept.is_by_position for memory in memories):
+        reason = "the states of recurrent layers cannot take tokens back yet"
+    if reason is None:
         return scheduler
     if args.speculative_config:
-        raise ConfigError(
-            "speculative_config must be left out where custom logits processors are used: they "
-            "see one token of a request in a step"
-        )
+        raise ConfigError(f"speculative_config must be left out: {reason}")
     return dataclasses.replace(scheduler, speculation=None)
 
 
