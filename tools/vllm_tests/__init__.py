@@ -11,7 +11,8 @@ model than the bundled one, for a folder of results of its own. A folder has res
 of the code. Tests need pytest-asyncio, pytest-timeout, psutil, fastapi, rapidfuzz and
 openai-harmony, and an idle machine: tests of servers have a time limit. `examples` does the same
 with the examples of vLLM's documentation, of which some are clients of a server at port 8000.
-`page` sorts the results into docs/vllm_tests.md; what has no result there keeps what the page says.
+`page` sorts the results into docs/vllm_tests.md. For a file without a result it takes that in the
+folder RESULTS/earlier, else what the page says, and marks the row.
 
 The tests run as they are, except that models named by their hub id are a local one, that
 `tests/conftest.py`, `tests/utils.py` and `tests/models/utils.py`, which need a GPU and parts of

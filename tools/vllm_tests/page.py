@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.from_vllm.markdown import table
@@ -72,6 +72,7 @@ _LACKING = "lacking"
 _OUTCOMES = (_PASSED, _BEYOND, _FAILED, _LACKING, "skipped")
 _NOT_RUN = "not run yet; some of the names that they import are here"
 _EARLIER = " (earlier)"
+_EARLIER_RESULTS = "earlier"
 _TEXTS_OF_REPLIES = "## Texts of replies"
 _TEXT = """# vLLM's own tests
 
@@ -133,7 +134,7 @@ def page(source: Path, results: Path, before: str = "") -> str:
     """The whole page. What has no result is as it was before, in another state of the code."""
     files = test_files(source)
     old = _rows_before(before)
-    rows = {name: _row(results, name) for name, reason in files.items() if not reason}
+    rows = {name: _latest_row(results, name) for name, reason in files.items() if not reason}
     rows |= {name: old[name] for name, row in rows.items() if row.state and name in old}
     shown = {name: row for name, row in rows.items() if row.is_shown}
     total, why, lacks = Counter[str](), Counter[str](), Counter[str]()
@@ -149,7 +150,7 @@ def page(source: Path, results: Path, before: str = "") -> str:
         f"{passed} tests pass, {failed} fail, {total['skipped']} are skipped by themselves. "
         f"{beyond} more ask for what vLLM does not do: they are marked as failing there, and work "
         f"here. {total[_LACKING]} in the same files use a part of vLLM that is missing here. "
-        f"{_states(rows.values(), results)} Why tests fail:\n",
+        f"{_states(shown.values(), results)} Why tests fail:\n",
         table(["tests", "why"], ([str(n), reason] for reason, n in why.most_common())),
         "What the others use that is missing:\n",
         table(["tests", "why it is missing"], ([str(n), one] for one, n in lacks.most_common())),
@@ -191,6 +192,15 @@ def _parsers(cases: Path) -> list[str]:
         "By format, of reasoning, of calls or of both:\n",
         table(["format", "agree", "differ", "why"], rows),
     ]
+
+
+def _latest_row(results: Path, name: str) -> _Row:
+    """The row of a file; without a result in RESULTS, that of RESULTS/earlier."""
+    row = _row(results, name)
+    if not row.state:
+        return row
+    earlier = _row(results / _EARLIER_RESULTS, name)
+    return row if earlier.state else replace(earlier, is_earlier=True)
 
 
 def _row(results: Path, name: str) -> _Row:

@@ -64,16 +64,21 @@ def test_the_page_counts_results_and_reasons(source: Path, tmp_path: Path) -> No
     for name, rows in (
         ("v1/test_public.py", results),
         ("v1/test_missing.py", [["tests/v1/test_missing.py", "failed", missing]]),
+        ("v1/test_partly.py", [["tests/v1/test_partly.py::test_a", "skipped", ""]]),
     ):
-        path = result_file(tmp_path, name)
+        is_earlier = name == "v1/test_partly.py"
+        path = result_file(tmp_path / "earlier" if is_earlier else tmp_path, name)
+        path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "examples.jsonl").write_text('["basic.py", ""]\n["chat.py --x", "an error"]\n')
     text = page.page(source, tmp_path)
-    assert "1 tests pass, 3 fail, 1 are skipped by themselves. 1 more" in text
+    assert "1 tests pass, 3 fail, 2 are skipped by themselves. 1 more" in text
+    assert "`v1/test_partly.py` (earlier) |" in text
+    assert "the 1 rows that are marked so" in text
     why = "not sorted (1); LoRA adapters (1); did not end in time (1)"
     assert f"| `v1/test_public.py` | 1 | 1 | 3 | 1 | 1 | {why} |" in text
     assert "| 1 | private |" in text
-    assert "| 2 | not run yet; " in text
+    assert "| 1 | not run yet; " in text
     assert "`v1/test_slow.py`" not in text
     assert "`v1/test_missing.py`" not in text  # all of its tests use a missing part
     assert "| 2 | LoRA adapters |" not in text
