@@ -23,9 +23,9 @@ def case(request: pytest.FixtureRequest) -> Case:
     return found
 
 
-@pytest.fixture(scope="module")
-def backend() -> Backend:
-    return ReferenceBackend()
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest, cpu_backend: Backend) -> Backend:
+    return cpu_backend if request.param == "cpu" else ReferenceBackend()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""Recurrent layers and latent attention through `LLM`: the tokens that a request has alone it has in
-a crowd, preempted, and continued from a snapshot, in this turn and the next."""
+"""Recurrent layers and latent attention through `LLM`: the tokens that a request has alone it has
+in a crowd, preempted, and continued from a snapshot, in this turn and the next."""
 
 from __future__ import annotations
 

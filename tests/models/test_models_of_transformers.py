@@ -261,8 +261,9 @@ def test_only_the_families_here_if_asked(plain: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_transformers_cannot_run_here(config: dict[str, Any], message: str) -> None:
+    is_family = config["model_type"] in ("mamba", "lfm2")
     with pytest.raises(UnsupportedModelError, match=message):
-        with_model_impl(config, "auto")
+        with_model_impl(config, "transformers" if is_family else "auto")
 
 
 @pytest.mark.parametrize(

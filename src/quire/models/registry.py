@@ -76,6 +76,7 @@ _BUILT_IN = {
     "InternLM2ForCausalLM": "quire.models.families.remote:INTERNLM2",
     "InternLM3ForCausalLM": "quire.models.families.llama:INTERNLM3",
     "JambaForCausalLM": "quire.models.families.hybrid.mamba:JAMBA",
+    "KimiLinearForCausalLM": "quire.models.families.latent.kimi:KIMI_LINEAR",
     "LLaMAForCausalLM": "quire.models.families.llama:FAMILY",
     "Lfm2ForCausalLM": "quire.models.families.hybrid.lfm2:LFM2",
     "Lfm2MoeForCausalLM": "quire.models.families.hybrid.lfm2:LFM2_MOE",

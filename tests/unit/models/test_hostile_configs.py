@@ -25,7 +25,11 @@ ARCHITECTURES = [
     "Dots1ForCausalLM", "MiniMaxM2ForCausalLM", "Ernie4_5_MoeForCausalLM",
     "HunYuanMoEV1ForCausalLM", "PhiMoEForCausalLM", "Llama4ForCausalLM", "FlexOlmoForCausalLM",
     "GraniteMoeHybridForCausalLM", "MellumForCausalLM", "Gemma3nForCausalLM",
-    "Gemma4ForCausalLM",
+    "Gemma4ForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM",
+    "Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "FalconH1ForCausalLM", "NemotronHForCausalLM",
+    "BambaForCausalLM", "JambaForCausalLM", "MambaForCausalLM", "FalconMambaForCausalLM",
+    "Mamba2ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
+    "Glm4MoeLiteForCausalLM", "MiniCPM3ForCausalLM", "KimiLinearForCausalLM",
 ]  # fmt: skip
 KEYS = [
     *BASE, "architectures", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
@@ -44,6 +48,15 @@ KEYS = [
     "vocab_size_per_layer_input", "altup_num_inputs", "altup_active_idx", "laurel_rank",
     "activation_sparsity_pattern", "global_head_dim", "num_global_key_value_heads",
     "attention_k_eq_v", "per_layer_config", "enable_moe_block", "top_k_experts",
+    "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+    "linear_conv_kernel_dim", "full_attention_interval", "conv_L_cache", "full_attn_idxs",
+    "block_ffn_dim_multiplier", "num_dense_layers", "mamba_n_heads", "mamba_d_head",
+    "mamba_d_ssm", "mamba_n_groups", "mamba_d_state", "mamba_expand", "time_step_limit",
+    "ssm_multipliers", "mlp_multipliers", "key_multiplier", "hybrid_override_pattern",
+    "layers_block_type", "n_groups", "state_size", "time_step_rank", "expand", "num_heads",
+    "attn_layer_period", "attn_layer_offset", "attn_layer_indices", "mamba_dt_rank",
+    "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
+    "topk_method", "linear_attn_config", "scale_depth", "dim_model_base",
 ]  # fmt: skip
 SCALING_KEYS = [
     "type", "rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast",

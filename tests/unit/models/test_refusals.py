@@ -30,8 +30,8 @@ def refusal(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]) -> str:
         ("BertModel", {}, "it is not a text decoder"),
         ("XlmRobertaForSequenceClassification", {}, "it is not a text decoder"),
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "it has an encoder"),
-        ("MambaForCausalLM", {"state_size": 16}, "it has a recurrent state"),
-        ("Qwen3NextForCausalLM", {"linear_num_key_heads": 4}, "it has a recurrent state"),
+        ("Zamba2ForCausalLM", {"mamba_d_state": 16}, "it has a recurrent state"),
+        ("RecurrentGemmaForCausalLM", {"lru_width": 4}, "it has a recurrent state"),
         ("RwkvForCausalLM", {"attention_hidden_size": 64}, "it has a recurrent state"),
         (
             "BitNetForCausalLM",

@@ -2,12 +2,13 @@
 
 from quire.models.mixers.base import Mixer
 from quire.models.mixers.gated_delta import GatedDeltaMixer
+from quire.models.mixers.kimi_delta import KimiDeltaMixer
 from quire.models.mixers.latent import LatentAttention
 from quire.models.mixers.mamba import MambaMixer
 from quire.models.mixers.mamba2 import Mamba2Factors, Mamba2Mixer
 from quire.models.mixers.short_conv import ShortConvMixer
 
 __all__ = [
-    "GatedDeltaMixer", "LatentAttention", "Mamba2Factors", "Mamba2Mixer", "MambaMixer", "Mixer",
-    "ShortConvMixer",
+    "GatedDeltaMixer", "KimiDeltaMixer", "LatentAttention", "Mamba2Factors", "Mamba2Mixer",
+    "MambaMixer", "Mixer", "ShortConvMixer",
 ]  # fmt: skip

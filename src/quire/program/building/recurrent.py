@@ -17,7 +17,7 @@ class RecurrentBuilder(ScopedOps):
     def causal_conv(
         self,
         x: Value,
-        prefix: str,
+        prefix: str | Sequence[str],
         width: int,
         dims: dict[str, int],
         *,
@@ -25,9 +25,16 @@ class RecurrentBuilder(ScopedOps):
         act: Activation | None = None,
     ) -> tuple[Value, ...]:
         """Convolves every channel of x with `prefix.weight` [C, 1, width], and splits the result
-        into values of these dims."""
+        into values of these dims. Several prefixes: each value has a tensor of its own."""
         outs = tuple(self._value(hint, dim) for hint, dim in dims.items())
-        weight = self._flat(Tensor(f"{prefix}.weight", (x.dim, 1, width)), "conv.weight")
+        sizes = [x.dim] if isinstance(prefix, str) else list(dims.values())
+        prefixes = [prefix] if isinstance(prefix, str) else prefix
+        parts = tuple(
+            Tensor(f"{name}.weight", (size, 1, width))
+            for name, size in zip(prefixes, sizes, strict=True)
+        )
+        name = self._unique(f"{self._scope}conv.weight")
+        weight = Param(name, (x.dim * width,), parts)
         slot = self._vector(f"{prefix}.bias", x.dim, "conv.bias") if bias else None
         self._ops.append(CausalConv(x, outs, self._next_memory(), width, weight, slot, act))
         return outs
