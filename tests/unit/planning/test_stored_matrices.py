@@ -131,7 +131,7 @@ def test_a_head_of_another_shape_is_left_out_with_a_word(
     with caplog.at_level(logging.WARNING, logger="quire"):
         found = bound_head(tmp_path)
     np.testing.assert_array_equal(found, load_file(tmp_path / "model.safetensors")[table])
-    assert "lm_head.weight [200, 64] is left out" in caplog.text
+    assert "lm_head.weight [200, 64] is ignored" in caplog.text
 
 
 def test_types_that_differ_are_compared_by_number(tmp_path: Path) -> None:

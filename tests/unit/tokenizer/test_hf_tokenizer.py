@@ -174,7 +174,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for call, message in (
         (
             lambda: ours("a", return_tensors="pt"),
-            "return_tensors must be 'np' or None (torch is not",
+            "return_tensors must be 'np' or None .torch is not",
         ),
         (lambda: ours("a", "b"), "text_pair is not supported"),
         (lambda: ours("a", truncation="only_second"), "truncation must be True or False"),

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 SHORT_FLAGS = {
     "quantization": ("-q",),
+    "speculative_config": ("-sc",),
     "gpu_memory_utilization": ("--device-memory-utilization",),
     "disable_access_log": ("--disable-uvicorn-access-log",),
     "output_dir": ("-o",),
