@@ -21,8 +21,8 @@ from quire.server.args import ServerArgs
 from quire.server.unsupported_flags import UNSUPPORTED_FLAGS
 
 OURS = {
-    "backend", "num_threads", "max_decode_slowdown", "chat_template", "kv_store", "kv_store_path",
-    "kv_store_size", "kv_store_memory", "kv_store_tenant_size", "kv_store_url",
+    "backend", "num_threads", "max_decode_slowdown", "chat_template", "task", "kv_store",
+    "kv_store_path", "kv_store_size", "kv_store_memory", "kv_store_tenant_size", "kv_store_url",
     "kv_store_ttl", "swap_space", "speculation",
 }  # fmt: skip
 """Arguments that vLLM's `AsyncEngineArgs` does not have."""

@@ -39,7 +39,7 @@ class PoolingRequestOutput(Generic[_Output]):
     num_cached_tokens: int
     finished: bool
     error: str | None = field(default=None, kw_only=True)
-    """Why there is no result."""
+    """The reason why there is no result."""
 
     def with_outputs(self, outputs: object) -> tuple[str, object, list[int], int, bool]:
         """The fields of an output of another kind."""

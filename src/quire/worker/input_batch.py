@@ -107,7 +107,7 @@ class InputBatch:
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._forced: dict[int, _ForcedTokens] = {}
         self._pooling: dict[int, PoolingParams] = {}
-        """Of the rows whose requests pool."""
+        """The parameters of requests that pool, by row."""
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
         self._block_tables = np.zeros((max_num_seqs, num_groups, max_num_entries), np.int32)

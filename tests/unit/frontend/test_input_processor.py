@@ -108,7 +108,9 @@ def test_a_field_assigned_after_construction_is_checked(processor: InputProcesso
     params.max_tokens = 0
     with pytest.raises(RequestError, match="max_tokens must be at least 1, got 0"):
         processor.process("r", [1], params)
-    with pytest.raises(TypeError, match="params must be SamplingParams, but got dict"):
+    with pytest.raises(
+        TypeError, match="params must be SamplingParams or PoolingParams, but got dict"
+    ):
         processor.process("r", [1], {})  # type: ignore[arg-type]
 
 

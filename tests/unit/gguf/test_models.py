@@ -279,3 +279,18 @@ def test_without_a_home_the_directory_is_temporary(
     directory = resolve_model(str(model))
     assert directory.parent.parent == tmp_path
     assert set(open_checkpoint(directory).names())
+
+
+def test_an_embedder_pools_as_its_file_says(tmp_path: Path) -> None:
+    """The key is llama.cpp's; a generator has 0 or none."""
+    from quire.models.pooling.reading import read_sentence_model
+
+    config = {**SHAPE, "architectures": ["Qwen3ForCausalLM"]}
+    tensors = random_tensors(config)
+    for number, pooling in ((3, "last"), (1, "mean"), (0, None)):
+        path = write_model(
+            tmp_path / f"{number}.gguf", "qwen3", config, tensors, pooling_type=number
+        )
+        found = read_sentence_model(resolve_model(str(path)))
+        assert (found and found.pooling_type) == pooling
+        assert found is None or found.normalizes

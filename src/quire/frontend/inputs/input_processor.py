@@ -46,7 +46,7 @@ _AS_IT_IS = Tokenization()
 _NEUTRAL = SamplingParams(
     max_tokens=1, seed=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
 )
-"""Of requests that pool, which ends them after their first result."""
+"""Sampling parameters of requests that pool: they end with their first result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.pooling.head import PoolingHead
+from quire.models.pooling.head import DenseLayer, PoolingHead
 from quire.program import Builder, Program, Tensor, Value
 
 _HEADS = (
@@ -31,7 +31,7 @@ def pooled_program(family: ModelFamily, reader: ConfigReader, head: PoolingHead)
     with builder.scope("pooler"):
         x = builder.mean_rows(x) if head.pooling_type == "mean" else builder.take_rows(x)
         for layer in head.dense:
-            x = _dense(builder, x, layer.folder, head)
+            x = _dense(builder, x, layer)
         if head.token_rows:
             x = _language_head_rows(builder, x, family, reader, head)
         elif head.num_labels and family.classifier is not None:
@@ -42,16 +42,14 @@ def pooled_program(family: ModelFamily, reader: ConfigReader, head: PoolingHead)
     return builder.program()
 
 
-def _dense(builder: Builder, x: Value, folder: str, head: PoolingHead) -> Value:
-    layer = next(one for one in head.dense if one.folder == folder)
+def _dense(builder: Builder, x: Value, layer: DenseLayer) -> Value:
     if layer.in_features != x.dim:
         raise CheckpointError(
-            f"{folder}/config.json: in_features is {layer.in_features}, but the values before it "
-            f"have {x.dim} numbers"
+            f"{layer.folder}/config.json: in_features is {layer.in_features}, but the values "
+            f"before it have {x.dim} numbers"
         )
-    out = builder.linear(
-        x, f"{folder}.linear", layer.out_features, bias=layer.bias, hint="dense", exact=True
-    )
+    prefix = f"{layer.folder}.linear"
+    out = builder.linear(x, prefix, layer.out_features, bias=layer.bias, hint="dense", exact=True)
     return out if layer.activation is None else builder.act(out, layer.activation)
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from quire.config.engine_args import EngineArgs
-from quire.config.pooling import PoolerConfig, PoolingConfig, PoolingTask
+from quire.config.pooling import PoolerConfig, PoolingConfig, PoolingTask, PoolingType
 from quire.errors import ConfigError, UnsupportedModelError, quoted
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
@@ -40,6 +40,7 @@ _OLD_TASKS: Mapping[str, tuple[str, str]] = {
     "reward": ("pooling", "auto"),
 }
 """Runner and convert for each value of the former argument `task`."""
+_CONVERTED: Mapping[str, PoolingTask] = {"embed": "embed", "classify": "classify"}
 _TEMPLATED = "qwen3-reranker"
 
 
@@ -55,11 +56,11 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     """Raises ConfigError for arguments that do not fit the model, CheckpointError for damaged files
     and UnsupportedModelError for kinds of pooling that are not implemented."""
     runner, convert = _asked(args)
-    config = PoolerConfig.of(args.pooler_config)
     name = architectures_of(hf_config)[0]
-    if not ModelRegistry.row_name(architectures_of(text_part(hf_config))[0]):
+    text = text_part(hf_config)
+    if not ModelRegistry.row_name(architectures_of(text)[0]):
         return _unknown(hf_config, runner)
-    family = resolve(ModelRegistry, text_part(hf_config), has_other_parts(hf_config))
+    family = resolve(ModelRegistry, text, has_other_parts(hf_config))
     sentence = read_sentence_model(path)
     if not _pools(runner, convert, name, family, sentence is not None):
         if args.pooler_config is not None:
@@ -67,49 +68,71 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
                 f"pooler_config: {name} generates text; set runner='pooling' for vectors"
             )
         return Pooled(hf_config, None)
-    task = config.task or cast(PoolingTask, {"embed": "embed", "classify": "classify"}.get(convert))
-    task = task or default_task(name)
+    config = PoolerConfig.of(args.pooler_config)
+    task = config.task or _CONVERTED.get(convert) or default_task(name)
     sentence = sentence or SentenceModel(normalizes=True)
-    reader = ConfigReader(text_part(hf_config))
-    pooling_type = (
-        "all"
-        if task.startswith("token_")
-        else config.type_for_texts
-        or (sentence.pooling_type if task == "embed" else None)
-        or default_pooling(family, task, reader)
-    )
     rows = token_rows(hf_config, path) if task == "classify" else ()
-    is_classes = task in ("classify", "token_classify")
-    if is_classes and not rows and not CLASSIFIES.search(name):
-        raise ConfigError(
-            f"{name} has no head for classes; give hf_overrides={{'architectures': "
-            "['...ForSequenceClassification'], 'classifier_from_token': ['no', 'yes']}, or use "
-            "runner='pooling' with convert='embed'"
-        )
-    count = len(rows) or (num_labels(hf_config) if is_classes else 0)
-    dense = () if is_classes else sentence.dense
-    head = PoolingHead(pooling_type, dense, 0 if rows else count, task == "token_classify", rows)
-    width = dense[-1].out_features if dense else family.facts(reader).hidden_size
-    pooling = PoolingConfig(
+    reader = ConfigReader(text)
+    head = PoolingHead(
+        _pooling_type(config, sentence, task) or default_pooling(family, task, reader),
+        sentence.dense if task.endswith("embed") else (),
+        0 if rows or task.endswith("embed") else num_labels(hf_config),
+        task == "token_classify",
+        rows,
+    )
+    if head.num_labels and not CLASSIFIES.search(name):
+        raise ConfigError(_no_classes(name))
+    pooling = _settings(config, hf_config, sentence, task, head)
+    width = pooling.width or family.facts(reader).hidden_size
+    is_template = _TEMPLATED in str(args.model).lower()
+    pooling = replace(pooling, width=width, score_template=pooling.score_template or is_template)
+    return Pooled(marked(hf_config, head), pooling)
+
+
+def _settings(
+    config: PoolerConfig,
+    hf_config: Mapping[str, Any],
+    sentence: SentenceModel,
+    task: PoolingTask,
+    head: PoolingHead,
+) -> PoolingConfig:
+    """How results are finished and named. A width of 0 is that of the hidden states."""
+    is_classes = task.endswith("classify")
+    width = head.dense[-1].out_features if head.dense else head.num_labels
+    width = 1 if head.token_rows else width
+    return PoolingConfig(
         task=task,
-        pooling_type=pooling_type,
-        activation="normalize",
+        pooling_type=head.pooling_type,
+        activation=score_activation(hf_config, width) if is_classes else "normalize",
         is_activated=_is_activated(config, task, sentence),
-        width=(1 if rows else count) or width,
+        width=width,
         labels=labels_of(hf_config) if is_classes else {},
         dimensions=_dimensions(hf_config),
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
-        score_template=_TEMPLATED in str(args.model).lower()
-        or hf_config.get("is_original_qwen3_reranker") is True,
-        is_difference=len(rows) == 2,
+        score_template=hf_config.get("is_original_qwen3_reranker") is True,
+        is_difference=len(head.token_rows) == 2,
         max_tokens=sentence.max_tokens,
         logit_mean=config.logit_mean or 0.0,
         logit_sigma=1.0 if config.logit_sigma is None else config.logit_sigma,
     )
-    if is_classes:
-        pooling = replace(pooling, activation=score_activation(hf_config, pooling.width))
-    return Pooled(marked(hf_config, head), pooling)
+
+
+def _pooling_type(
+    config: PoolerConfig, sentence: SentenceModel, task: PoolingTask
+) -> PoolingType | None:
+    """What the user or the files say; None: nothing."""
+    if task.startswith("token_"):
+        return "all"
+    return config.type_for_texts or (sentence.pooling_type if task == "embed" else None)
+
+
+def _no_classes(name: str) -> str:
+    return (
+        f"{name} has no head for classes; give hf_overrides={{'architectures': "
+        "['...ForSequenceClassification'], 'classifier_from_token': ['no', 'yes']}, or use "
+        "runner='pooling' with convert='embed'"
+    )
 
 
 def _is_activated(config: PoolerConfig, task: PoolingTask, sentence: SentenceModel) -> bool:

@@ -1,0 +1,66 @@
+"""Pooling requests on engines: online, with numbers that are not finite, and in unknown forms."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tiny_encoder import WORDS, write_encoder
+
+from quire import LLM, AsyncEngineArgs, AsyncLLMEngine, PoolingParams, SamplingParams
+from quire.config.model_files import read_config
+from quire.errors import EngineGenerateError, RequestError
+from quire.models import build_program
+from quire.models.pooling.head import PoolingHead, marked
+
+OPTIONS = {"load_format": "dummy", "backend": "reference", "dtype": "float32"}
+
+
+def test_an_online_engine_gives_the_same_vectors(tmp_path: Path) -> None:
+    write_encoder(tmp_path)
+    texts = ["the sky", "red", "a blue sky is green"]
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        wanted = [one.outputs.embedding for one in llm.embed(texts, use_tqdm=False)]
+    engine = AsyncLLMEngine.from_engine_args(
+        AsyncEngineArgs(str(tmp_path), **OPTIONS), engine_mode="thread"
+    )
+
+    async def one(text: str) -> list[float]:
+        outputs = [output async for output in engine.encode(text, PoolingParams(), text)]
+        assert [output.finished for output in outputs] == [True]
+        found: list[float] = outputs[0].outputs.data.tolist()
+        return found
+
+    async def run() -> None:
+        assert await asyncio.gather(*map(one, texts)) == wanted
+        assert await engine.get_supported_tasks() == ("embed",)
+        with pytest.raises(RequestError, match=r"generates no text; use LLM\.embed"):
+            await engine.add_request("r", "red", SamplingParams())
+        stream = await engine.add_request("gone", "red", PoolingParams())
+        stream.close()
+        assert engine.get_num_unfinished_requests() == 0
+
+    asyncio.run(run())
+    engine.shutdown()
+
+
+def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
+    """The embedding of `red` has a NaN."""
+    write_encoder(tmp_path)
+    random = np.random.default_rng(1)
+    config = marked(read_config(tmp_path), PoolingHead("cls"))
+    parts = [part for param in build_program(config).params() for part in param.parts]
+    tensors = {part.name: random.normal(size=part.shape).astype(np.float32) for part in parts}
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        assert llm.supported_tasks == ("embed",)
+    tensors["bert.embeddings.word_embeddings.weight"][WORDS.index("red"), 3] = np.nan
+    save_file(tensors, tmp_path / "model.safetensors")
+    for backend in ("reference", "auto"):
+        with LLM(str(tmp_path), backend=backend) as llm:
+            with pytest.raises(EngineGenerateError, match=r"not finite.*first in: .*embed_tokens"):
+                llm.embed(["the sky", "red", "blue"], use_tqdm=False)
+            good = llm.embed(["the sky", "blue"], use_tqdm=False)
+            assert all(np.isfinite(one.outputs.embedding).all() for one in good)
