@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 
 from .conftest import StartServer
 

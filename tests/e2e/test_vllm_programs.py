@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.vllm.own.commands import command_line
 from quire.vllm.surface import VLLM_VERSION
 

@@ -15,7 +15,7 @@ from model_harness import Runner, load
 from safetensors.torch import load_file, save_file
 
 from quire.backends.base import Backend
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.models import build_program, name_map
 from quire.weights import bind, open_checkpoint

@@ -19,7 +19,7 @@ from quire.backends.base import (
     KVCacheSpec,
     StepBatch,
 )
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, model_facts, name_map, shipped_format
 from quire.planning.stored_matrices import as_stored
 from quire.program import keep_all

@@ -17,7 +17,7 @@ from quantised_files import llama
 from safetensors.torch import load_file, save_file
 
 from quire.backends.cpu import CpuBackend
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models import build_program, name_map, shipped_format
 from quire.planning.stored_matrices import as_stored

@@ -23,8 +23,8 @@ from quire.backends.base import Backend
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
 from quire.cli import main
+from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
-from quire.config.model_files import read_config
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models import Shipped, as_expanded, build_program, name_map, shipped_format
 from quire.planning.plan import plan_engine

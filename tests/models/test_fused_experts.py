@@ -18,7 +18,7 @@ from transformers import GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from quire.backends.base import Backend
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.errors import CheckpointError
 from quire.models import build_program, name_map
 from quire.weights import bind, open_checkpoint

@@ -19,8 +19,8 @@ from model_cases import Case, prompt_of
 
 from quire import LLM, SamplingParams
 from quire.backends.base import Backend
+from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
-from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import ModelError, QuireError
 from quire.models import build_program

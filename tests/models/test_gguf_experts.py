@@ -30,8 +30,8 @@ from model_harness import Runner, load
 from quire import LLM, SamplingParams
 from quire.backends.base import Backend
 from quire.backends.reference import ReferenceBackend
+from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
-from quire.config.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
 from quire.models import build_program

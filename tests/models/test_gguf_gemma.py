@@ -13,7 +13,7 @@ from gguf_harness import as_numbers, check_binding, check_numbers, compare, gguf
 from model_cases import Case
 
 from quire.backends.base import Backend
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import ModelError
 from quire.models import build_program

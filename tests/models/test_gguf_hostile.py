@@ -24,7 +24,7 @@ from gguf_harness import model_file
 from gguf_mixture_cases import MIXTURES
 from model_cases import Case
 
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.errors import QuireError
 from quire.gguf.keys import Keys
 from quire.gguf.model_config import generation_config, model_config

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from quire.backends.base import Backend
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, name_map, shipped_format
 from quire.weights import bind, open_checkpoint
 from quire.weights.quantised.store import as_shipped

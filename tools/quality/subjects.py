@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tools.demo_model.example import END, END_OF_TEXT, render_answer, render_prompt
 from tools.demo_model.score import held_out_by_skill
 
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.models import as_asked, build_program, name_map
 from quire.program import Program

@@ -18,7 +18,7 @@ from tools.vllm_parsers.record import write_tokenizer
 from tools.vllm_tests.sorting import test_files
 
 import quire
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
 HUB_ID = re.compile(r"[\"']([A-Za-z0-9][\w.-]+/[A-Za-z0-9][\w.-]+)[\"']")

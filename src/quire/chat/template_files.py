@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from quire.config.model_files import read_json_object, read_optional_json_object, read_text
+from quire.config.checkpoint.model_files import (
+    read_json_object,
+    read_optional_json_object,
+    read_text,
+)
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.units import MiB, format_bytes
 

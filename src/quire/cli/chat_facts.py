@@ -64,7 +64,7 @@ def _templates(config: EngineConfig) -> ChatTemplates | None:
     if path is None:
         return None
     from quire.chat.templates import ChatTemplates
-    from quire.config.model_files import read_optional_json_object
+    from quire.config.checkpoint.model_files import read_optional_json_object
     from quire.tokenizer.special_tokens import read_special_tokens
 
     special = read_special_tokens(path, read_optional_json_object(path / "tokenizer_config.json"))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from quire import env
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import BackendError, ConfigError, QuireError
 from quire.units import GiB, format_bytes
 from quire.version import __version__

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.cli.checks import cpuinfo
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import ConfigError, QuireError
 from quire.redaction import environment
 from quire.units import format_bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.config.hf_overrides import HFValues
+from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.pooling import PoolingConfig

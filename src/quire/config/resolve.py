@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
-from quire.config.model_files import GenerationConfig, default_sampling_params
 from quire.config.records import Dtype, SchedulerConfig
 from quire.config.speculation import speculation_config
 from quire.errors import ConfigError, RequestError, quoted

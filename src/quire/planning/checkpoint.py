@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.config.checkpoint.hf_overrides import overridden
+from quire.config.checkpoint.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
-from quire.config.hf_overrides import overridden
-from quire.config.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.names import check_assigned
 from quire.config.places.hub import resolve_model
 from quire.config.pooling import PoolingConfig

@@ -11,10 +11,14 @@ from pathlib import Path
 from quire import env
 from quire.backends.base import Backend
 from quire.backends.registry import choose_device, make_backend
+from quire.config.checkpoint.model_files import (
+    GenerationConfig,
+    eos_token_ids,
+    read_generation_config,
+)
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
 from quire.config.memory import AvailableMemory
-from quire.config.model_files import GenerationConfig, eos_token_ids, read_generation_config
 from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.engine_args import EngineArgs
-from quire.config.hf_overrides import HFValues
 from quire.config.memory import MemoryNeeds, max_concurrency, tokens_held
 from quire.config.records import CacheConfig, EngineConfig, ModelConfig
 from quire.config.resolve import Usage

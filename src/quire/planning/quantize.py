@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.backends.registry import choose_device, make_backend
+from quire.config.checkpoint.model_files import has_file, read_bytes
 from quire.config.engine_args import EngineArgs
-from quire.config.model_files import has_file, read_bytes
 from quire.config.places.hub import TEXT_PATTERNS
 from quire.errors import ConfigError
 from quire.files import replacing, write_text

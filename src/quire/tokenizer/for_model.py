@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.records import ModelConfig
 from quire.errors import GrammarError
 from quire.log import get_logger, phase

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import has_file, read_bytes, read_json_object
+from quire.config.checkpoint.model_files import has_file, read_bytes, read_json_object
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.tokenizer.growth import check_growth

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quire.config.model_files import read_optional_json_object
+from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import read_optional_json_object
+from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError, RequestError
 from quire.log import get_logger
 from quire.tokenizer.borders import Borders, find_borders

@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from quire import env
-from quire.config.model_files import has_file, read_bytes
+from quire.config.checkpoint.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.system.child_process import ChildProcess, encoded_job

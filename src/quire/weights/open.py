@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.config.model_files import has_file
+from quire.config.checkpoint.model_files import has_file
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.weights.safetensors import SafetensorsFile

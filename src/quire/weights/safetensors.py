@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.config.model_files import parse_json_object
+from quire.config.checkpoint.model_files import parse_json_object
 from quire.errors import CheckpointError
 from quire.units import ceil_div
 from quire.weights.mapped_file import MappedFile

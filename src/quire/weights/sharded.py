@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.config.model_files import read_json_object
+from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.units import MiB

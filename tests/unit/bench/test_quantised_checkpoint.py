@@ -9,7 +9,7 @@ import pytest
 from quantised_checkpoint import FORMATS, write
 from tiny_checkpoint import write_tiny_checkpoint
 
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, name_map, shipped_format
 from quire.weights import WeightStore, bind, open_checkpoint
 from quire.weights.quantised.store import as_shipped

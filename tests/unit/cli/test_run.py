@@ -12,8 +12,8 @@ import pytest
 from quire.cli import main
 from quire.cli.commands.run import split_words
 from quire.cli.conversation.local import LocalConversation
+from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs
-from quire.config.model_files import chat_sampling_params
 from quire.errors import ConfigError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from quire.config.checkpoint.hf_overrides import HFValues, overridden
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
-from quire.config.hf_overrides import HFValues, overridden
 from quire.errors import ConfigError
 
 CONFIG = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.config import model_files as checkpoint
-from quire.config.model_files import (
+from quire.config.checkpoint.model_files import (
     GenerationConfig,
     default_sampling_params,
     eos_token_ids,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from quire.config import resolve
+from quire.config.checkpoint.model_files import read_generation_config
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
-from quire.config.model_files import read_generation_config
 from quire.errors import ConfigError
 
 BOTH = ("float32", "bfloat16")

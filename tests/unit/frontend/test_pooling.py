@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 from tiny_encoder import WORDS, write_encoder
 
 from quire import LLM, AsyncEngineArgs, AsyncLLMEngine, PoolingParams, SamplingParams
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.errors import EngineGenerateError, RequestError
 from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked

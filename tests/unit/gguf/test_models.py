@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gguf_files import random_tensors, write_model
 
-from quire.config.model_files import read_config, read_generation_config
+from quire.config.checkpoint.model_files import read_config, read_generation_config
 from quire.config.places.hub import resolve_model
 from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from quire.models import build_program, model_facts, name_map

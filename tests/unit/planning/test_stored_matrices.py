@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from small_families import FAMILIES
 from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.errors import CheckpointError
 from quire.models import build_program, model_facts, name_map
 from quire.planning.stored_matrices import as_stored

@@ -13,7 +13,7 @@ from chat_templates import LLAMA3_STYLE
 from trained_tokenizers import TEXTS, byte_fallback, byte_level, save, word_level
 from transformers import AutoTokenizer
 
-from quire.config.model_files import DEMO_MODEL_PATH
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import RequestError
 from quire.frontend.hf.tokenizer import HFTokenizer
 

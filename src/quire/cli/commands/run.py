@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from quire import env
 from quire.cli.conversation.repl import REASONING, Repl
 from quire.cli.terminal import is_interactive, quiet_log
+from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
-from quire.config.model_files import DEMO_MODEL
 from quire.config.places.known import is_cached, suggestion
 from quire.errors import ConfigError, RequestError
 

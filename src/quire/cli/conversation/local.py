@@ -15,8 +15,8 @@ from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.cli.conversation.defaults import SamplingDefaults
 from quire.cli.conversation.repl import Conversation, TokenCounts
+from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs
-from quire.config.model_files import chat_sampling_params
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from quire import env
-from quire.config.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
+from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.config.places import gguf
 from quire.config.places.known import suggestion
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason

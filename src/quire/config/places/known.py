@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from quire.config.model_files import DEMO_MODEL
+from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.suggest import nearest
 
 _MAX_ENTRIES = 1000

@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from quire.config.model_files import parse_json_object, read_optional_json_object, read_text
+from quire.config.checkpoint.model_files import (
+    parse_json_object,
+    read_optional_json_object,
+    read_text,
+)
 from quire.config.pooling import PoolingActivation, PoolingTask, PoolingType
 from quire.errors import CheckpointError, UnsupportedModelError, quoted
 from quire.models.base import ModelFamily

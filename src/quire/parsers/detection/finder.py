@@ -14,7 +14,7 @@ from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
-from quire.config.model_files import read_optional_json_object
+from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.config.records import ModelConfig
 from quire.errors import CapacityError, QuireError, RequestError
 from quire.log import get_logger

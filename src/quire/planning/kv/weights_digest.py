@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.config.model_files import parse_json_object
+from quire.config.checkpoint.model_files import parse_json_object
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError
 from quire.gguf.container import read_header

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from quire.program.ops import Op
 from quire.program.values import Param, Tensor, Value
+
+if TYPE_CHECKING:
+    from quire.program.ops import Op
 
 
 class ScopedOps:

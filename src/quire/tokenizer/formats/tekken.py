@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import read_json_object
+from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
 from quire.tokenizer.formats.byte_pieces import MAX_TOKENS, byte_level_backend, check_bytes
 from quire.tokenizer.library_errors import library_errors

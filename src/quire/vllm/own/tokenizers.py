@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.chat.template_files import read_chat_template
-from quire.config.model_files import read_text
+from quire.config.checkpoint.model_files import read_text
 from quire.config.places.hub import resolve_model
 from quire.errors import ConfigError, quoted
 from quire.frontend.hf.tokenizer import HFTokenizer

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from quire import env
+from quire.config.checkpoint.model_files import read_text
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
-from quire.config.model_files import read_text
 from quire.errors import ConfigError
 from quire.units import GiB
 

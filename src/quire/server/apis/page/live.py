@@ -46,7 +46,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import DEMO_MODEL_PATH, chat_sampling_params
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server.context import ServerContext
 

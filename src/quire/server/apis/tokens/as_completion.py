@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from quire.config import ModelConfig
-from quire.config.model_files import MODEL_SAMPLING_KEYS
+from quire.config.checkpoint.model_files import MODEL_SAMPLING_KEYS
 from quire.errors import RequestError, quoted
 from quire.params import NOT_YET, SamplingParams
 from quire.server.apis.completions.schema import CompletionRequest

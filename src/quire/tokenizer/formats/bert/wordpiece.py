@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.model_files import read_text
+from quire.config.checkpoint.model_files import read_text
 from quire.errors import CheckpointError
 from quire.tokenizer.library_errors import library_errors
 
