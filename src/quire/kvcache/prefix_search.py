@@ -7,6 +7,7 @@ Called by `KVCacheManager`. No side effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from quire.config.kv_groups import KVGroup
 from quire.errors import IntegrityError
@@ -27,7 +28,7 @@ def find_prefix(
 ) -> CachedPrefix:
     """The longest cached prefix of the blocks with these hashes."""
     of_blocks: list[Search] = [
-        (group, lambda digest, index=index: pool.lookup((index, digest)) is not None)
+        (group, partial(_is_cached, pool, index))
         for index, group in enumerate(groups)
         if group.is_by_position
     ]
@@ -64,3 +65,7 @@ def _blocks(pool: BlockPool, index: int, keys: Sequence[bytes]) -> list[int]:
     if len(blocks) < len(found):
         raise IntegrityError(f"group {index} lacks blocks of a cached prefix")
     return blocks
+
+
+def _is_cached(pool: BlockPool, group: int, digest: bytes) -> bool:
+    return pool.lookup((group, digest)) is not None

@@ -21,7 +21,7 @@ from quire.units import MiB, format_bytes
 
 DEMO_MODEL = "demo"
 """The bundled model's name, which stands for it wherever a model is named."""
-DEMO_MODEL_PATH = Path(__file__).parents[1] / "demo_model"
+DEMO_MODEL_PATH = Path(__file__).parents[2] / "demo_model"
 MAX_CONFIG_BYTES = 16 * MiB
 """Far larger than any published config.json."""
 

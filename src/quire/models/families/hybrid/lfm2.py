@@ -45,7 +45,6 @@ def _adjusted_size(reader: ConfigReader) -> int:
 def _moe(reader: ConfigReader) -> DecoderSpec:
     spec = _spec(reader, "lfm2_moe", read_mlp_size(reader, 7168))
     num_experts = read_num_experts(reader, default=32)
-    names = {name: f"{key}.weight" for name, key in (("gate", "w1"), ("up", "w3"), ("down", "w2"))}
     moe = MoeSpec(
         num_experts,
         read_width(reader, "moe_intermediate_size", default=1792),
@@ -56,7 +55,9 @@ def _moe(reader: ConfigReader) -> DecoderSpec:
             normalise=reader.flag("norm_topk_prob", True),
             scale=read_factor(reader, "routed_scaling_factor"),
         ),
-        ExpertNames(prefix="feed_forward.experts", **names),
+        ExpertNames(
+            prefix="feed_forward.experts", gate="w1.weight", up="w3.weight", down="w2.weight"
+        ),
         router="feed_forward.gate",
         choice_bias=("feed_forward.expert_bias" if reader.flag("use_expert_bias", True) else None),
     )

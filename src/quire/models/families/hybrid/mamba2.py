@@ -180,6 +180,7 @@ def mixers_only(reader: ConfigReader, name: str, eps: float, width: int) -> Deco
     """Return the spec of a model whose layers are mixers alone, named as in Mamba."""
     num_layers = read_num_layers(reader)
     names = LayerNames(attention_norm="norm", mlp_norm=None)
+    mixer: LayerPart = "mixer"
     return DecoderSpec(
         name=name,
         num_layers=num_layers,
@@ -190,7 +191,7 @@ def mixers_only(reader: ConfigReader, name: str, eps: float, width: int) -> Deco
         mlp=MlpSpec(1, "silu"),
         tie_word_embeddings=reader.flag("tie_word_embeddings", False),
         names=Names(root="backbone.", embed="embeddings", final_norm="norm_f", layer=names),
-        parts=("mixer",) * num_layers,
+        parts=(mixer,) * num_layers,
     )
 
 
