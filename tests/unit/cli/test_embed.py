@@ -63,6 +63,9 @@ def test_what_quire_embed_refuses(
     ):
         assert main(["embed", *words, *options]) != 0
         assert message in capsys.readouterr().err
+    (tmp_path / "bad.jsonl").write_text('{"text": "red"}\n{"text":\n')
+    assert main(["embed", str(tmp_path / "bad.jsonl"), "--out", "x.npy", *options]) != 0
+    assert "line 2: must be JSON" in capsys.readouterr().err
     assert not (tmp_path / "x.npy").exists()
 
 

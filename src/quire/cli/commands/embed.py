@@ -122,9 +122,16 @@ def _records(source: Path, column: str) -> Iterator[Record]:
         if source.suffix == ".csv":
             yield from csv.DictReader(file)
         elif source.suffix in (".jsonl", ".ndjson"):
-            yield from (json.loads(line) for line in file if line.strip())
+            yield from (_row(source, n, line) for n, line in enumerate(file, 1) if line.strip())
         else:
             yield from ({column: line.rstrip("\n")} for line in file)
+
+
+def _row(source: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{source}, line {number}: must be JSON: {error}") from None
 
 
 def _text(record: Any, column: str) -> str:
