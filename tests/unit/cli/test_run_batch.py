@@ -43,7 +43,7 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
         json.dumps(["list"]),
         json.dumps({"url": "/v1/completions", "body": {}}),
         request("stream", prompt="x", stream=True),
-        json.dumps({"custom_id": "url", "url": "/v1/embeddings", "body": {}}),
+        json.dumps({"custom_id": "url", "url": "/v1/images", "body": {}}),
         request("hot", prompt="x", temperature=9),
         request("model", prompt="x", model="another"),
     ]
@@ -63,7 +63,7 @@ def test_a_batch(tmp_path: Path, tiny_model: Path, capsys: pytest.CaptureFixture
     messages = [reply["error"]["message"] for reply in replies[10:17]]
     for message, part in zip(
         messages,
-        ["", "JSON object", "custom_id", "streamed", "/v1/embeddings", "temperature", "another"],
+        ["", "JSON object", "custom_id", "streamed", "/v1/images", "temperature", "another"],
         strict=True,
     ):
         assert part in message

@@ -41,8 +41,13 @@ Record = dict[str, Any]
 def configure(parser: Parser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("file", metavar="FILE", help="Texts: .csv, .jsonl, .parquet, or a text in each line.")
-    add("--out", metavar="FILE", required=True, help="Vectors: .npy, .jsonl or .parquet.")
+    add(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="Texts: .csv, .jsonl, .parquet, or a text in each line.",
+    )
+    add("--out", metavar="FILE", help="Vectors: .npy, .jsonl or .parquet.")
     add("--column", default="text", help="Column or key of the texts; `text` by default.")
     add("--prompt-name", help="Which of the model's prompts is put before each text.")
     add("--dimensions", type=int, help="Length of the vectors, for models with several.")
@@ -56,6 +61,8 @@ def execute(args: argparse.Namespace) -> int:
     """Write the vectors."""
     from quire.llm import LLM
 
+    if not args.file or not args.out:
+        raise ConfigError("give both files: quire embed FILE.csv --out VECTORS.npy --model MODEL")
     source, target = Path(args.file), Path(args.out)
     if not source.is_file():
         raise ConfigError(f"{source}: the file does not exist")
@@ -115,9 +122,16 @@ def _records(source: Path, column: str) -> Iterator[Record]:
         if source.suffix == ".csv":
             yield from csv.DictReader(file)
         elif source.suffix in (".jsonl", ".ndjson"):
-            yield from (json.loads(line) for line in file if line.strip())
+            yield from (_row(source, n, line) for n, line in enumerate(file, 1) if line.strip())
         else:
             yield from ({column: line.rstrip("\n")} for line in file)
+
+
+def _row(source: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{source}, line {number}: must be JSON: {error}") from None
 
 
 def _text(record: Any, column: str) -> str:
