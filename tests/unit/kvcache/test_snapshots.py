@@ -149,9 +149,7 @@ def test_blocks_longer_than_a_chunk() -> None:
 
 
 def test_pieces_lie_within_blocks() -> None:
-    group = StateGroup(
-        (0, 1), KVShape(0, 0, 0), (StateShape(3, 20), StateShape(2, 33))
-    )
+    group = StateGroup((0, 1), KVShape(0, 0, 0), (StateShape(3, 20), StateShape(2, 33)))
     offsets = group.offsets(320)
     assert offsets == {0: [(0, 0), (0, 128), (1, 0)], 1: [(1, 128), (2, 0)]}
     assert group.sized(320).num_blocks == 3

@@ -70,6 +70,9 @@ class Fields(Protocol):
     def kv_place(self, place: Any, layer: int) -> None:
         """Fills a quire_kv_place."""
 
+    def state(self, state: Any, layer: int) -> None:
+        """Fills a quire_state."""
+
     def weight(self, weight: StoredWeight) -> int:
         """Return the id of a matrix or a table."""
 

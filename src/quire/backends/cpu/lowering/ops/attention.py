@@ -11,6 +11,7 @@ import numpy as np
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.backends.cpu.lowering.ops.heads import heads_of
+from quire.backends.cpu.lowering.ops.latent import NativeLatent
 from quire.errors import BackendError
 from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, Value, place_of
 
@@ -69,6 +70,10 @@ class NativeAttention(NativeOp):
 
 @lower.register
 def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
+    taken_only = all(isinstance(reader, TakeRows) for reader in graph.readers(op.out))
+    is_plain = op.softcap is None and op.alibi_slopes is None and op.sinks is None
+    if op.is_latent and is_plain and op.k and op.layer is not None and op.value_dim:
+        return (NativeLatent(op, op.k, op.layer, op.value_dim, taken_only),)
     if op.layer is None or not op.is_causal or op.value_dim not in (None, op.head_dim):
         raise BackendError(
             f"{place_of(op)}: the CPU backend has causal attention over a KV cache, with keys and "
@@ -77,7 +82,7 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
     attention = NativeAttention(
         op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
         op.activation_bits,
-        taken_only=all(isinstance(reader, TakeRows) for reader in graph.readers(op.out)),
+        taken_only=taken_only,
         sinks=op.sinks,
         is_chunked=op.is_chunked,
     )  # fmt: skip
