@@ -229,7 +229,7 @@ enum quire_pointwise_kind {
   // a * (1 + factor * ln(1 + (position + shift) / period)), the quotient rounded down
   QUIRE_POINTWISE_POSITION_SCALE = 5,
   QUIRE_POINTWISE_XIELU = 6,      // with factor, eps and alphas, see Xielu of program/ops.py
-  QUIRE_POINTWISE_GATE = 7,       // a * sigmoid(b), b [rows, 1]
+  QUIRE_POINTWISE_GATE = 7,       // a * sigmoid(b), b [rows, 1] or of a's width
   QUIRE_POINTWISE_WEIGH = 8,      // a * w; w is the vector alphas[0], of a's width or of one number
   QUIRE_POINTWISE_ROW_SCALE = 9,  // a * b, b [rows, 1]
   QUIRE_POINTWISE_SOFTCAP = 10,   // factor * tanh(a / factor)
@@ -292,6 +292,103 @@ typedef struct quire_experts {
   float scale;
 } quire_experts;
 
+// Head h of out = head h of x times matrix h; out [rows, heads * n], x [rows, heads * k].
+typedef struct quire_head_linear {
+  quire_view x;
+  quire_view out;
+  int32_t matrix;  // the first of num_heads
+  int32_t num_heads;
+} quire_head_linear;
+
+// Each head of out has the numbers of a's head, then those of b's.
+typedef struct quire_join {
+  quire_view a;
+  quire_view b;
+  quire_view out;
+  int32_t num_heads;
+} quire_join;
+
+// Latent attention: writes k to the cache, then attends. All heads of q read one head of k, whose
+// first value_dim numbers are the values too. A slot holds [block_size][dim] numbers, rounded up as
+// a head of K is.
+typedef struct quire_latent {
+  quire_view q;    // [rows, num_heads * k.dim]
+  quire_view k;
+  quire_view out;  // [rows, num_heads * value_dim]
+  quire_kv_place kv;
+  int32_t num_heads;
+  int32_t value_dim;
+  float scale;
+  int32_t taken_only;
+} quire_latent;
+
+// Where the state of a recurrent layer lies: piece 0 in entry first_entry of the request's table
+// for the layer group, after first_offset bytes of the block, the others behind it. A piece that
+// does not fit in the rest of a block begins the next one.
+typedef struct quire_state {
+  int64_t first_offset;
+  int64_t piece_bytes;
+  int32_t layer_group;
+  int32_t first_entry;
+  int32_t num_pieces;
+} quire_state;
+
+// The ops of recurrent layers; program/recurrent_ops.py says what they compute and store. Vectors
+// hold weights of two dimensions row by row.
+typedef struct quire_conv {
+  quire_view x;
+  quire_view out;
+  quire_state state;  // a piece for QUIRE_STATE_CHANNELS channels
+  int32_t weight;     // vector [x.dim * width]
+  int32_t bias;       // vector [x.dim] or -1
+  int32_t width;
+  int32_t activation;
+} quire_conv;
+
+typedef struct quire_delta {
+  quire_view q;
+  quire_view k;
+  quire_view v;
+  quire_view a;
+  quire_view b;
+  quire_view out;
+  quire_state state;  // a piece for each head
+  int32_t num_heads;
+  int32_t num_key_heads;
+  int32_t a_log;    // vector [num_heads]
+  int32_t dt_bias;  // vector [a.dim]
+} quire_delta;
+
+typedef struct quire_ssd {
+  quire_view x;
+  quire_view dt;
+  quire_view b;
+  quire_view c;
+  quire_view out;
+  quire_state state;  // a piece for each head
+  int32_t num_heads;
+  int32_t num_groups;
+  int32_t a_log;  // these are vectors [num_heads]
+  int32_t dt_bias;
+  int32_t d;
+  float dt_min;
+  float dt_max;
+} quire_ssd;
+
+typedef struct quire_mamba {
+  quire_view x;
+  quire_view dt;
+  quire_view b;
+  quire_view c;
+  quire_view out;
+  quire_state state;  // a piece for QUIRE_STATE_CHANNELS channels
+  int32_t a_log;      // vector [x.dim * b.dim]
+  int32_t dt_bias;    // vector [x.dim]
+  int32_t d;          // vector [x.dim]
+} quire_mamba;
+
+enum quire_state_sizes { QUIRE_STATE_CHUNK = 16, QUIRE_STATE_CHANNELS = 256 };
+
 // out[i] = x[logits_rows[i]]
 typedef struct quire_take_rows {
   quire_view x;
@@ -334,7 +431,14 @@ enum quire_op_kind {
   QUIRE_OP_EXPERTS = 10,
   QUIRE_OP_MEAN = 11,
   QUIRE_OP_VECTORS = 12,
-  QUIRE_NUM_OP_KINDS = 13
+  QUIRE_OP_HEAD_LINEAR = 13,
+  QUIRE_OP_JOIN = 14,
+  QUIRE_OP_LATENT = 15,
+  QUIRE_OP_CONV = 16,
+  QUIRE_OP_DELTA = 17,
+  QUIRE_OP_SSD = 18,
+  QUIRE_OP_MAMBA = 19,
+  QUIRE_NUM_OP_KINDS = 20
 };
 
 typedef struct quire_op {
@@ -354,6 +458,13 @@ typedef struct quire_op {
     quire_experts experts;
     quire_mean mean;
     quire_vectors vectors;
+    quire_head_linear head_linear;
+    quire_join join;
+    quire_latent latent;
+    quire_conv conv;
+    quire_delta delta;
+    quire_ssd ssd;
+    quire_mamba mamba;
   } u;
 } quire_op;
 
@@ -370,7 +481,9 @@ typedef struct quire_kv_spec {
   int32_t block_size;                            // a multiple of QUIRE_KV_GROUP
   int32_t num_kv_heads[QUIRE_MAX_LAYER_GROUPS];  // of each layer group
   int32_t key_dim[QUIRE_MAX_LAYER_GROUPS];       // numbers of a head of K
-  int32_t value_dim[QUIRE_MAX_LAYER_GROUPS];     // of V; attention needs those of K
+  int32_t value_dim[QUIRE_MAX_LAYER_GROUPS];     // of V; attention needs those of K; latent: 0
+  int32_t state_blocks[QUIRE_MAX_LAYER_GROUPS];  // entries of a table of states; 0: K and V
+  int64_t least_block_bytes;                     // what a piece of a state needs
   int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
 } quire_kv_spec;
 

@@ -145,7 +145,9 @@ const OpRegistration kAttention({QUIRE_OP_ATTENTION, "attention", check_attentio
 AttentionScratch::AttentionScratch(const std::vector<KvLayout>& layouts, int num_workers)
     : worker_bytes_([&] {
         int64_t dim = 0;
-        for (const KvLayout& layout : layouts) dim = std::max<int64_t>(dim, layout.keys.padded_dim);
+        for (const KvLayout& layout : layouts) {
+          if (layout.has_values()) dim = std::max<int64_t>(dim, layout.keys.padded_dim);
+        }
         const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
                                kMaxTileRows * (kScoreStride + kWeightStride) +
                                int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +

@@ -27,6 +27,12 @@ void clear_values(const KvSide& side, uint8_t* group, int first) {
   std::memset(rest, 0, group + side.data_bytes - rest);
 }
 
+// Latent: a row for each token.
+void clear_rows(const KvSide& side, uint8_t* group, int first) {
+  const int64_t row_bytes = side.data_bytes / kGroup;
+  std::memset(group + first * row_bytes, 0, (kGroup - first) * row_bytes);
+}
+
 void clear_scales(const KvSide& side, uint8_t* group, int first) {
   if (side.dtype == QUIRE_INT8) {
     std::memset(group + side.data_bytes + first * 4, 0, (kGroup - first) * 4);
@@ -38,6 +44,7 @@ void clear_scales(const KvSide& side, uint8_t* group, int first) {
 void clear_behind(const KvCache& cache, int32_t layer_group, int32_t num_layers, int32_t num_tokens,
                   uint8_t* block) {
   const KvLayout& layout = cache.layouts[layer_group];
+  if (cache.state_blocks[layer_group] > 0) return;  // a state fills its blocks
   const int64_t num_heads = int64_t{num_layers} * layout.num_kv_heads;
   for (int64_t head = 0; head < num_heads; ++head) {
     uint8_t* keys = block + head * layout.head_bytes;
@@ -46,9 +53,13 @@ void clear_behind(const KvCache& cache, int32_t layer_group, int32_t num_layers,
       const int first = std::max(num_tokens - begin, 0);
       uint8_t* key_group = keys + begin / kGroup * layout.keys.group_bytes;
       uint8_t* value_group = values + begin / kGroup * layout.values.group_bytes;
+      clear_scales(layout.keys, key_group, first);
+      if (layout.is_latent()) {
+        clear_rows(layout.keys, key_group, first);
+        continue;
+      }
       clear_keys(layout.keys, key_group, first);
       clear_values(layout.values, value_group, first);
-      clear_scales(layout.keys, key_group, first);
       clear_scales(layout.values, value_group, first);
     }
   }

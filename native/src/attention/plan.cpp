@@ -73,6 +73,7 @@ void split_items(const Model& model, const KvLayout& layout, const quire_batch& 
 AttentionPlan plan_of(const Model& model, const KvLayout& layout, const quire_batch& batch,
                       const std::vector<Queries>& all) {
   AttentionPlan plan;
+  if (!layout.has_values()) return plan;  // of a state, or latent
   // Query heads per kv head.
   const int32_t group = std::max(1, model.num_query_heads / layout.num_kv_heads);
   int64_t tokens = 0;

@@ -78,8 +78,13 @@ void scale_by_position(const Step& step, const quire_pointwise& op, Span span) {
   }
 }
 
-// b has one number for each row.
+// b has one number for each row, or as many as a.
 void gated(const Step& step, const quire_pointwise& op, Span span) {
+  if (op.b.dim != 1) {
+    return each(step, op, span, [](F32x16 a, F32x16 b) {
+      return a / (1.0f + gemm::exponential(b * -1.0f));
+    });
+  }
   for (int64_t r = span.first; r < span.last; ++r) {
     const F32x16 b = load_some(step.row(op.b, r), op.b.dtype, 0, 1);
     const F32x16 gate = splat(gemm::first_lane(1.0f / (1.0f + gemm::exponential(b * -1.0f))));
@@ -214,7 +219,8 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
   checks.view(pointwise.out);
   checks.optional_view(pointwise.b);
   checks.require(!binary || pointwise.b.offset >= 0, "b is missing");
-  const int32_t dim_of_b = by_row ? 1 : pointwise.out.dim;
+  const bool is_one = by_row && (kind != QUIRE_POINTWISE_GATE || pointwise.b.dim == 1);
+  const int32_t dim_of_b = is_one ? 1 : pointwise.out.dim;
   checks.require(pointwise.a.dim == pointwise.out.dim && (!binary || pointwise.b.dim == dim_of_b),
                  "dims differ");
   if (pointwise.kind == QUIRE_POINTWISE_POSITION_SCALE) {

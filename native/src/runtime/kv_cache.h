@@ -59,6 +59,11 @@ struct KvLayout {
         head_bytes(keys.bytes + values.bytes),
         slot_bytes(head_bytes * num_kv_heads) {}
 
+  // Latent: values are part of the keys, which lie row by row.
+  bool is_latent() const { return num_kv_heads > 0 && values.dim == 0; }
+  // Whether attention reads it.
+  bool has_values() const { return values.dim > 0; }
+
   bool same_shape(const KvLayout& other) const {
     return num_kv_heads == other.num_kv_heads && keys.dim == other.keys.dim &&
            values.dim == other.values.dim;
@@ -82,7 +87,7 @@ inline std::vector<KvLayout> kv_layouts(const quire_kv_spec& spec) {
 inline int64_t kv_block_bytes(const quire_kv_spec& spec) {
   int64_t widest = 0;
   for (const KvLayout& layout : kv_layouts(spec)) widest = std::max(widest, layout.slot_bytes);
-  return widest * spec.num_slots;
+  return std::max(widest * spec.num_slots, spec.least_block_bytes);
 }
 
 class KvCache {
@@ -94,6 +99,7 @@ class KvCache {
         dtype(spec.dtype),
         block_bytes(kv_block_bytes(spec)),
         windows(spec.windows, spec.windows + spec.num_layer_groups),
+        state_blocks(spec.state_blocks, spec.state_blocks + spec.num_layer_groups),
         layouts(kv_layouts(spec)),
         memory_(block_bytes * num_blocks) {}
 
@@ -103,7 +109,14 @@ class KvCache {
   const int32_t dtype;
   const int64_t block_bytes;
   const std::vector<int32_t> windows;   // of each layer group; 0: none
+  const std::vector<int32_t> state_blocks;
   const std::vector<KvLayout> layouts;  // of each layer group
+
+  // The entries of a table of a request with so many tokens.
+  int64_t num_entries(int32_t layer_group, int64_t num_tokens) const {
+    const int32_t of_state = state_blocks[layer_group];
+    return of_state > 0 ? of_state : (num_tokens + block_size - 1) / block_size;
+  }
 
   int32_t num_layer_groups() const { return static_cast<int32_t>(windows.size()); }
 

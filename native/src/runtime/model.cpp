@@ -10,6 +10,8 @@
 namespace quire {
 namespace {
 
+constexpr int32_t kMaxLatentDim = 4096;
+
 void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
@@ -19,9 +21,21 @@ quire_model_spec checked(const quire_model_spec& spec) {
   require(kv.num_slots >= 1 && kv.num_blocks >= 1, "a KV cache has at least one slot and block");
   require(kv.num_layer_groups >= 1 && kv.num_layer_groups <= kMaxLayerGroups,
           "a KV cache has 1 to 16 layer groups");
+  require(kv.least_block_bytes >= 0, "the least size of a block is negative");
   for (int32_t g = 0; g < kv.num_layer_groups; ++g) {
     require(kv.windows[g] >= 0, "the window of a layer group is negative");
+    require(kv.state_blocks[g] >= 0, "the blocks of a state are negative");
+    if (kv.state_blocks[g] > 0) {
+      require(kv.num_kv_heads[g] == 0 && kv.key_dim[g] == 0 && kv.value_dim[g] == 0,
+              "a layer group with a state has no heads");
+      continue;
+    }
     require(kv.num_kv_heads[g] >= 1, "a layer group has at least one kv head");
+    if (kv.value_dim[g] == 0) {
+      require(kv.num_kv_heads[g] == 1 && kv.key_dim[g] >= 1 && kv.key_dim[g] <= kMaxLatentDim,
+              "a latent layer group has one head of at most 4096 numbers");
+      continue;
+    }
     for (const int32_t dim : {kv.key_dim[g], kv.value_dim[g]}) {
       require(dim >= 1 && dim <= kMaxHeadDim, "head_dim is not from 1 to 512");
     }

@@ -36,12 +36,11 @@ void check_seq(const Model& model, const quire_batch& batch, int32_t seq) {
     require(batch.positions[t] == length - end + t,
             name + "positions do not end at " + std::to_string(length) + " tokens");
   }
-  const int32_t block_size = model.spec.kv.block_size;
-  const int64_t num_blocks = (length + block_size - 1) / block_size;
-  require(num_blocks <= batch.table_width, name + std::to_string(length) + " tokens do not fit " +
-                                               std::to_string(batch.table_width) + " blocks");
   for (int32_t g = 0; g < model.kv.num_layer_groups(); ++g) {
     const int64_t row = int64_t{seq} * model.kv.num_layer_groups() + g;
+    const int64_t num_blocks = model.kv.num_entries(g, length);
+    require(num_blocks <= batch.table_width, name + std::to_string(length) + " tokens do not fit " +
+                                                 std::to_string(batch.table_width) + " blocks");
     const int64_t first = model.kv.first_entry(g, length - (end - begin));
     check_range("block id", batch.block_tables + row * batch.table_width + first,
                 num_blocks - first, model.kv.num_blocks);

@@ -30,6 +30,7 @@ from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
+from quire.config.kv_groups import StateGroup
 from quire.errors import BackendError
 from quire.log import get_logger, phase
 from quire.program import GroupedFormat, Program, Vectors, check_layout
@@ -92,7 +93,7 @@ class CpuBackend(Backend):
         if has_step_kv(program):
             return 0
         size: int = self._library.lib.quire_kv_block_bytes(_kv_spec(self._library, program, kv))
-        return size
+        return kv.layout.block_bytes(size)
 
     def weight_bytes(self, program: Program, dtype: Dtype) -> int:
         """Bytes of the packed weights, including padding and scales.
@@ -185,6 +186,8 @@ class CpuBackend(Backend):
         is_of_step = has_step_kv(program)
         own_kv = step_kv(program, kv, options) if is_of_step else kv
         spec.kv = _kv_spec(self._library, program, own_kv)[0]
+        block_bytes = self.kv_block_bytes(program, kv)
+        spec.kv.least_block_bytes = block_bytes
         spec.workspace_bytes = storage.workspace_bytes
         spec.max_num_tokens = options.max_num_tokens
         spec.max_num_seqs = options.max_num_seqs
@@ -195,7 +198,7 @@ class CpuBackend(Backend):
             raise self._library.error(f"{program.name} cannot be created")
         model = ffi.gc(created, lib.quire_model_destroy)
         loader = WeightLoader(self._library, model, places, options.dtype)
-        records = encode(ops, storage, kv.layout.places(), self._library, loader)
+        records = encode(ops, storage, kv.layout, block_bytes, self._library, loader)
         if lib.quire_set_ops(model, records, len(records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
         groups = kv.layout.groups
@@ -239,8 +242,6 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             f"use {group_tokens}"
         )
     counts = {op.num_heads for op in program.attention_ops()}
-    if not counts:
-        raise BackendError(f"{program.name} must have at least one attention layer")
     if len(counts) > 1:
         raise BackendError(
             f"{program.name}: all layers must have the same number of heads, not {counts}"
@@ -262,6 +263,8 @@ def _kv_spec(library: Library, program: Program, kv: KVCacheSpec) -> Any:
             [group.shape.num_heads for group in groups],
             [group.shape.key_dim for group in groups],
             [group.shape.value_dim for group in groups],
+            [group.num_blocks if isinstance(group, StateGroup) else 0 for group in groups],
+            0,
             library.code(_KV_DTYPES[kv.dtype]),
         ),
     )

@@ -6,7 +6,7 @@ Called while a model is compiled; the result is passed to `quire_set_ops`. The c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import Storage
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, Rotation, StoredWeight
 from quire.backends.cpu.weights import WeightLoader
-from quire.config.kv_groups import KVPlace
+from quire.config.kv_groups import KVLayout, KVPlace
 from quire.program import Activation, Param, Value
 
 STEP_PLACE = KVPlace(0, 0)
@@ -28,12 +28,13 @@ _DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
 def encode(
     ops: Sequence[NativeOp],
     storage: Storage,
-    kv_places: Mapping[int, KVPlace],
+    kv: KVLayout,
+    block_bytes: int,
     library: Library,
     loader: WeightLoader,
 ) -> Any:
-    """Return a cffi array of quire_op. `kv_places`: cache place of each attention layer."""
-    fields = _ModelFields(storage, kv_places, library, loader)
+    """Return a cffi array of quire_op. `block_bytes`: those of a block of the KV cache."""
+    fields = _ModelFields(storage, kv, block_bytes, library, loader)
     records = library.ffi.new("quire_op[]", len(ops))
     for record, op in zip(records, ops, strict=True):
         record.kind = library.code(f"QUIRE_OP_{op.struct.upper()}")
@@ -49,12 +50,20 @@ class _ModelFields(Fields):
     def __init__(
         self,
         storage: Storage,
-        kv_places: Mapping[int, KVPlace],
+        kv: KVLayout,
+        block_bytes: int,
         library: Library,
         loader: WeightLoader,
     ) -> None:
         self._places = storage.places
-        self._kv_places = kv_places
+        self._kv_places = kv.places()
+        self._states = {
+            layer: (state, offsets)
+            for group in kv.states
+            for state, (layer, offsets) in zip(
+                group.states, group.offsets(block_bytes).items(), strict=True
+            )
+        }
         self._library = library
         self._loader = loader
 
@@ -62,7 +71,8 @@ class _ModelFields(Fields):
         return self._library.code(name)
 
     def activation(self, activation: Activation | None) -> int:
-        return self.code(f"QUIRE_ACT_{(activation or 'none').upper()}")
+        name = "none" if activation in (None, "identity") else activation
+        return self.code(f"QUIRE_ACT_{name.upper()}")
 
     def view(self, view: Any, value: Value | None, dim: int | None = None) -> None:
         if value is None:
@@ -78,6 +88,13 @@ class _ModelFields(Fields):
         found = STEP_PLACE if layer is None else self._kv_places[layer]
         place.layer_group = found.group
         place.slot = found.slot
+
+    def state(self, state: Any, layer: int) -> None:
+        shape, offsets = self._states[layer]
+        state.layer_group = self._kv_places[layer].group
+        state.first_entry, state.first_offset = offsets[0]
+        state.num_pieces = shape.num_pieces
+        state.piece_bytes = shape.piece_bytes
 
     def weight(self, weight: StoredWeight) -> int:
         return self._loader.weight(weight)

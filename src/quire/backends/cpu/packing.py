@@ -200,7 +200,12 @@ class _Piece(NamedTuple):
 
 
 def _pieces(part: Tensor) -> tuple[_Piece, ...]:
-    """Return a tensor's ranges of rows, or its matrix of each expert."""
+    """Return a tensor's ranges of rows, or its matrix of each expert. Rows of a matrix that is
+    transposed are one range."""
+    if part.transposed and part.rows is not None:
+        [(first, count)] = part.rows
+        width = part.shape[-1]
+        return (_Piece(first * width, width, count * width),)
     if part.transposed or len(part.shape) > 2:
         size = prod(part.shape[-2:])
         count = prod(part.shape[:-2])

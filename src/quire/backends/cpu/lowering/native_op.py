@@ -70,6 +70,9 @@ class Fields(Protocol):
     def kv_place(self, place: Any, layer: int | None) -> None:
         """Fills a quire_kv_place. None: that of attention without a cache."""
 
+    def state(self, state: Any, layer: int) -> None:
+        """Fills a quire_state."""
+
     def weight(self, weight: StoredWeight) -> int:
         """Return the id of a matrix or a table."""
 

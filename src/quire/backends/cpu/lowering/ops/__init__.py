@@ -7,25 +7,39 @@ The kernels, with their entries in the executor's table, are in `native/src/ops`
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
 from quire.backends.cpu.lowering.ops.experts import NativeExperts, NativeRoute
 from quire.backends.cpu.lowering.ops.heads import HeadsPart, NativeHeads
+from quire.backends.cpu.lowering.ops.latent import NativeHeadLinear, NativeJoin, NativeLatent
 from quire.backends.cpu.lowering.ops.linear import NativeLinear, NativeLogits
 from quire.backends.cpu.lowering.ops.lookups import NativeEmbed, NativePositions, NativeTakeRows
 from quire.backends.cpu.lowering.ops.norm import NativeNorm
 from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
+from quire.backends.cpu.lowering.ops.recurrent import (
+    NativeConv,
+    NativeDelta,
+    NativeMamba,
+    NativeSsd,
+)
 from quire.backends.cpu.lowering.ops.results import NativeMean, NativeVectors
 
 __all__ = [
     "HeadsPart",
     "NativeAttention",
+    "NativeConv",
+    "NativeDelta",
     "NativeEmbed",
     "NativeExperts",
+    "NativeHeadLinear",
     "NativeHeads",
+    "NativeJoin",
+    "NativeLatent",
     "NativeLinear",
     "NativeLogits",
+    "NativeMamba",
     "NativeMean",
     "NativeNorm",
     "NativePointwise",
     "NativePositions",
     "NativeRoute",
+    "NativeSsd",
     "NativeVectors",
     "NativeTakeRows",
 ]

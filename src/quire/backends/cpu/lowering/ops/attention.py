@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.backends.cpu.lowering.ops.heads import heads_of
+from quire.backends.cpu.lowering.ops.latent import NativeLatent
 from quire.errors import BackendError
 from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, Value, place_of
 
@@ -83,12 +84,16 @@ class NativeAttention(NativeOp):
 
 @lower.register
 def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
+    taken_only = all(isinstance(reader, TakeRows) for reader in graph.readers(op.out))
+    is_plain = op.softcap is None and op.alibi_slopes is None and op.sinks is None
+    if op.is_latent and is_plain and op.k and op.layer is not None and op.value_dim:
+        return (NativeLatent(op, op.k, op.layer, op.value_dim, taken_only),)
     if op.value_dim not in (None, op.head_dim):
         raise BackendError(f"{place_of(op)}: the CPU backend needs keys and values of one width")
     attention = NativeAttention(
         op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
         op.activation_bits,
-        taken_only=all(isinstance(reader, TakeRows) for reader in graph.readers(op.out)),
+        taken_only=taken_only,
         sinks=op.sinks,
         is_chunked=op.is_chunked,
         is_causal=op.is_causal,

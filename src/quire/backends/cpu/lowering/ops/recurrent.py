@@ -1,0 +1,132 @@
+"""Recurrent layers: convolutions and linear recurrences, each with a state of every request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.native_op import Fields, NativeOp
+from quire.errors import BackendError
+from quire.program import CausalConv, GatedDelta, Mamba, OpPlace, Ssd, Value, place_of
+
+
+@dataclass(frozen=True, slots=True)
+class NativeConv(NativeOp):
+    """A causal convolution; its results lie side by side."""
+
+    struct: ClassVar[str] = "conv"
+    op: CausalConv
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.op.x,)
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return self.op.outs
+
+    @property
+    def buffers(self) -> tuple[tuple[Value, ...], ...]:
+        return (self.op.outs,)
+
+    @property
+    def place(self) -> OpPlace:
+        return place_of(self.op)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        return ()
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        op = self.op
+        fields.view(struct.x, op.x)
+        fields.view(struct.out, op.outs[0], op.x.dim)
+        fields.state(struct.state, op.layer)
+        struct.weight = fields.vector(op.weight)
+        struct.bias = fields.vector(op.bias)
+        struct.width = op.width
+        struct.activation = fields.activation(op.act)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRecurrence(NativeOp):
+    """Base of the recurrences. They read all values in float32."""
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.writes[0].name, reads_cache=True)
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return self.op.inputs()  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return self.op.outputs()  # type: ignore[attr-defined, no-any-return]
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        """Fills the views, the weights and the numbers that have the names of the op's fields."""
+        op = self.op  # type: ignore[attr-defined]
+        for name in self.values:  # type: ignore[attr-defined]
+            fields.view(getattr(struct, name), getattr(op, name))
+        for name in self.vectors:  # type: ignore[attr-defined]
+            setattr(struct, name, fields.vector(getattr(op, name)))
+        for name in self.numbers:  # type: ignore[attr-defined]
+            setattr(struct, name, getattr(op, name))
+        fields.state(struct.state, op.layer)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeDelta(NativeRecurrence):
+    """The gated delta rule."""
+
+    struct: ClassVar[str] = "delta"
+    values: ClassVar[tuple[str, ...]] = ("q", "k", "v", "a", "b", "out")
+    vectors: ClassVar[tuple[str, ...]] = ("a_log", "dt_bias")
+    numbers: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
+    op: GatedDelta
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSsd(NativeRecurrence):
+    """Mamba 2's recurrence."""
+
+    struct: ClassVar[str] = "ssd"
+    values: ClassVar[tuple[str, ...]] = ("x", "dt", "b", "c", "out")
+    vectors: ClassVar[tuple[str, ...]] = ("a_log", "dt_bias", "d")
+    numbers: ClassVar[tuple[str, ...]] = ("num_heads", "num_groups", "dt_min", "dt_max")
+    op: Ssd
+
+
+@dataclass(frozen=True, slots=True)
+class NativeMamba(NativeRecurrence):
+    """Mamba 1's recurrence."""
+
+    struct: ClassVar[str] = "mamba"
+    values: ClassVar[tuple[str, ...]] = ("x", "dt", "b", "c", "out")
+    vectors: ClassVar[tuple[str, ...]] = ("a_log", "dt_bias", "d")
+    numbers: ClassVar[tuple[str, ...]] = ()
+    op: Mamba
+
+
+@lower.register
+def _(op: CausalConv, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    if op.act not in (None, "silu"):
+        raise BackendError(f"{place_of(op)}: the CPU backend has convolutions with silu alone")
+    return (NativeConv(op),)
+
+
+@lower.register
+def _(op: GatedDelta, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeDelta(op),)
+
+
+@lower.register
+def _(op: Ssd, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeSsd(op),)
+
+
+@lower.register
+def _(op: Mamba, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeMamba(op),)
