@@ -1,5 +1,5 @@
-"""Kimi Linear: three layers with delta attention for each with latent attention, which has no rotary
-embedding."""
+"""Kimi Linear: three layers with delta attention for each with latent attention, which has no
+rotary embedding."""
 
 from __future__ import annotations
 
