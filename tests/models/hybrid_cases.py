@@ -95,7 +95,7 @@ HYBRID_CASES = [
           attention_bias=True),
     _case("glm4-moe-lite", transformers.Glm4MoeLiteConfig, _LATENT, _V3,
           mlp_layer_types=["dense", "sparse", "sparse"]),
-    # No dense layer: transformers writes its MLP under the names of experts, unlike published ones.
+    # No dense layer: transformers writes its MLP under the names of experts, unlike real files.
     _case("kimi-linear", transformers.KimiLinearConfig, {**_LATENT, **_V3, "q_lora_rank": None},
           num_local_experts=8, linear_head_dim=14, linear_num_heads=5, num_hidden_layers=4,
           layer_types=["linear_attention", "full_attention", *["linear_attention"] * 2],
