@@ -79,7 +79,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     if pooling is not None and pooling.max_tokens is not None and args.max_model_len is None:
         wanted_len = min(own_len, pooling.max_tokens)
     max_model_len = wanted_len or own_len
-    needs_whole = checkpoint.program.needs_whole_requests or (
+    needs_whole = checkpoint.model.program.needs_whole_requests or (
         pooling is not None and pooling.is_by_token
     )
     if args.max_logprobs < -1:
