@@ -53,7 +53,7 @@ def read_encoder(reader: ConfigReader, name: str, root: str) -> EncoderSpec:
         eps=reader.number("layer_norm_eps", 0.0, 1.0, example=1e-12, default=1e-12),
         max_model_len=num_positions,
         position_rows=num_positions,
-        num_types=reader.size("type_vocab_size", _MAX_TYPES, example=2, default=2),
+        num_types=reader.count("type_vocab_size", _MAX_TYPES, default=2),
         names=EncoderNames(root=root),
     )
 

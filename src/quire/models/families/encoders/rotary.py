@@ -128,14 +128,30 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
+    spec = read_encoder(reader, "gte", names.root)
     return replace(
-        _rotated(reader, read_encoder(reader, "gte", names.root)),
+        spec,
+        rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
         position_rows=0,
         num_types=reader.count("type_vocab_size", 64, default=1),
         biases=Biases(up=False),
         names=names,
         gate_first=False,
     )
+
+
+def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
+    """Positions of GTE: the scaling `ntk` multiplies the base, and divides all frequencies.
+
+    Source: Alibaba-NLP/new-impl, `modeling.py` (`NTKScalingRotaryEmbedding`).
+    """
+    scaling = reader.section("rope_scaling")
+    if scaling is None or scaling.text("type") != "ntk":
+        return rotary(reader, head_dim)
+    factor = scaling.number("factor", 1.0, 1e4, example=2.0)
+    theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5) * factor
+    steps = range(0, head_dim, 2)
+    return Rotary(tuple(theta ** (-i / head_dim) / factor ** (2 / head_dim) for i in steps))
 
 
 def _jina_v3(reader: ConfigReader) -> EncoderSpec:
