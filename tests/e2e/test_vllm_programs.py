@@ -121,7 +121,7 @@ def test_an_installed_vllm_is_not_used_and_told(run: Run, tmp_path: Path) -> Non
     (package / "__init__.py").write_text("raise SystemExit('this is vLLM')")
     assert run("-c", WHOSE, path=package.parent) == "quire.llm\n"
     message = run("-c", f"{WHOSE}; raise SystemExit(1)", path=package.parent, code=1)
-    assert message == f"quire.vllm: `import vllm` gives Quire here, not {package}\n"
+    assert message == f"quire.vllm: `import vllm` imports Quire, not {package}\n"
 
 
 def test_a_folder_named_vllm_beside_the_script_is_not_used(run: Run, tmp_path: Path) -> None:

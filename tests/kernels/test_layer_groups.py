@@ -185,7 +185,7 @@ def test_tables_of_a_wrong_shape_are_refused(backend: CpuBackend) -> None:
     model = compile_on(backend, program, weights, layout=layout)
     [seq] = make_seqs([40])
     batch = batch_of([(seq, 40)])
-    with pytest.raises(BackendError, match=r"not \[1, 2, entries\]"):
+    with pytest.raises(BackendError, match=r"must be \[1, 2, entries\], not"):
         model.step(batch)
     tables = np.array([[[0, 1, 2], [3, 4, NUM_BLOCKS]]], np.int32)
     with pytest.raises(BackendError, match=f"block id {NUM_BLOCKS} is not from 0"):

@@ -117,7 +117,11 @@ _BIAS = {"blk.0.attn_q.bias": np.ones(64, np.float32)}
 @pytest.mark.parametrize(
     ("name", "written", "said"),
     [
-        ("phi3:long", {"without": "rope_factors_short.weight"}, "rope_factors_short.weight is no"),
+        (
+            "phi3:long",
+            {"without": "rope_factors_short.weight"},
+            "rope_factors_short.weight must have",
+        ),
         ("phi3:long", {"rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn'; it must be"),
         ("phi2", {"rope.dimension_count": 17}, "dimension_count is 17; it must be from 1 to"),
         ("gptneox", {"use_parallel_residual": None}, "use_parallel_residual is None; it must be"),

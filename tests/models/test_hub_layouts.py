@@ -120,5 +120,5 @@ def test_layers_for_multi_token_prediction_are_left_out(
     names = name_map(config | ({key: 1} if key else {}))
     found = names.summary((tensors | more).keys())
     assert found is not None
-    assert "left out: mtp (" in found
+    assert "unused: mtp (" in found
     assert close(run(directory, case, backend), truth_of(case))

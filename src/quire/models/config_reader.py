@@ -40,9 +40,11 @@ class ConfigReader:
 
     def translated(self, spellings: Mapping[str, str], defaults: Mapping[str, Any]) -> ConfigReader:
         """Return a reader of the same values with other names for keys: `spellings` maps a key to
-        its name in config.json. `defaults` has values for keys that config.json omits."""
+        its name in config.json. `defaults` has values for keys that config.json omits. Both are
+        added to those of this reader."""
         reader = ConfigReader(self._config, self.where)
-        reader._spellings, reader._defaults = spellings, defaults
+        reader._spellings = {**self._spellings, **spellings}
+        reader._defaults = {**self._defaults, **defaults}
         reader.used = self.used
         return reader
 

@@ -87,7 +87,7 @@ def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
     [
         ("cpu_offload_gb", True), ("tensor_parallel_size", "2"), ("enable_lora", 1),
         ("limit_mm_per_prompt", {"image": 2}),
-        ("shutdown_timeout", 5), ("numa_bind", True), ("pooler_config", {"tusk": "embed"}),
+        ("shutdown_timeout", 5), ("numa_bind", True),
     ],
 )  # fmt: skip
 def test_other_values_are_refused_by_name(name: str, value: object) -> None:

@@ -152,6 +152,7 @@ DEEPSEEK_V2 = decoder_family(
     ("DeepseekV2ForCausalLM",),
     _second,
     models="DeepSeek-V2 and V2-Lite, DeepSeek-Coder-V2",
+    defaults={"q_lora_rank": 1536},
 )
 DEEPSEEK_V3 = decoder_family(
     "deepseek_v3",
@@ -160,7 +161,7 @@ DEEPSEEK_V3 = decoder_family(
     models="DeepSeek-V3 and R1, Moonlight-16B-A3B, Kimi K2",
     defaults={
         "n_routed_experts": 256, "n_shared_experts": 1, "n_group": 8, "topk_group": 4,
-        "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "moe_intermediate_size": 2048,
+        "q_lora_rank": 1536, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "moe_intermediate_size": 2048,
     },
 )  # fmt: skip
 GLM4_MOE_LITE = decoder_family(
@@ -169,7 +170,7 @@ GLM4_MOE_LITE = decoder_family(
     _glm_lite,
     models="GLM-4.7-Flash",
     defaults={
-        "rms_norm_eps": 1e-5, "n_routed_experts": 64, "n_shared_experts": 1,
+        "q_lora_rank": 768, "rms_norm_eps": 1e-5, "n_routed_experts": 64, "n_shared_experts": 1,
         "moe_intermediate_size": 1536, "num_experts_per_tok": 4, "routed_scaling_factor": 1.8,
         "v_head_dim": 256, "qk_nope_head_dim": 192, "first_k_dense_replace": 1,
     },
@@ -180,6 +181,7 @@ MINICPM3 = decoder_family(
     _minicpm3,
     models="MiniCPM3-4B",
     defaults={
+        "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256,
         "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "kv_lora_rank": 256,
         "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
     },
