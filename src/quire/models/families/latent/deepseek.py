@@ -161,7 +161,8 @@ DEEPSEEK_V3 = decoder_family(
     models="DeepSeek-V3 and R1, Moonlight-16B-A3B, Kimi K2",
     defaults={
         "n_routed_experts": 256, "n_shared_experts": 1, "n_group": 8, "topk_group": 4,
-        "q_lora_rank": 1536, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "moe_intermediate_size": 2048,
+        "q_lora_rank": 1536, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
+        "moe_intermediate_size": 2048,
     },
 )  # fmt: skip
 GLM4_MOE_LITE = decoder_family(
