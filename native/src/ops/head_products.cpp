@@ -41,6 +41,7 @@ void reserve_head_linear(const Model& model, const quire_op& record, OpNeeds& ne
 void run_head_linear(const Step& step, const quire_op& record) {
   const quire_head_linear& op = record.u.head_linear;
   const int64_t rows = step.rows(record.rows);
+  if (rows == 0) return;  // no request of the step needs logits
   std::vector<LinearArgs> products(op.num_heads);
   uint8_t* scratch = step.model.linear_scratch->data();
   for (int32_t head = 0; head < op.num_heads; ++head) {

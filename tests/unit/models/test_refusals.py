@@ -26,8 +26,6 @@ def refusal(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("architecture", "more", "reason"),
     [
-        ("BertForMaskedLM", {}, "it is not a text decoder"),
-        ("BertModel", {}, "it is not a text decoder"),
         ("XlmRobertaForSequenceClassification", {}, "it is not a text decoder"),
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "it has an encoder"),
         ("Zamba2ForCausalLM", {"mamba_d_state": 16}, "it has a recurrent state"),

@@ -76,6 +76,10 @@ class TimedBackend:
         del program, kv
         return 6
 
+    def sized(self, program: Program, kv: KVCacheSpec) -> KVCacheSpec:
+        del program
+        return kv
+
     def compile_stand_in(self, program: Program, kv: KVCacheSpec, options: Any) -> Any:
         del options
         self.models.append(TimedModel(program, kv))
