@@ -10,6 +10,7 @@ from quire.config.records import EngineConfig
 from quire.errors import BackendError
 from quire.executor import Executor, part_of_rank
 from quire.protocol import SchedulePlan, StepResult
+from quire.worker.model_runner import ModelRunner
 from quire.worker.worker import Worker
 
 
@@ -21,6 +22,7 @@ class TwoRankExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         self._workers = [Worker(config), Worker(config)]
+        self._runners = [ModelRunner.of(config, worker.model) for worker in self._workers]
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
@@ -29,9 +31,9 @@ class TwoRankExecutor(Executor):
     def collect(self) -> StepResult:
         plan = self._submitted.popleft()
         outcomes: list[StepResult | BackendError] = []
-        for worker in self._workers:
+        for runner in self._runners:
             try:
-                outcomes.append(worker.execute(plan))
+                outcomes.append(runner.execute(plan))
             except BackendError as error:
                 outcomes.append(error)
         first, second = outcomes

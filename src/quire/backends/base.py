@@ -25,6 +25,7 @@ from quire.sampling.records import Logprobs
 
 if TYPE_CHECKING:
     from quire.program import OpPlace, Program
+    from quire.ranks import RankGroup
     from quire.weights import PackedFile, PackedWriter, WeightStore
 
 __all__ = [
@@ -252,9 +253,11 @@ class Backend(ABC):
         weights: WeightStore | PackedFile,
         kv: KVCacheSpec,
         options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> CompiledModel:
         """Packs the weights, reserves the KV cache and returns the runnable model.
 
+        `ranks`: what a rank's program exchanges values with; None: the program was not split.
         A `PackedFile` is used in place; it may be closed once this returns. Raises BackendError
         for a dtype, format or op that `capabilities` does not list, CheckpointError for weights
         that were packed for something else.

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
 from quire.config.model_files import GenerationConfig, default_sampling_params
-from quire.config.records import Dtype, SchedulerConfig
+from quire.config.ranks import MAX_RANKS
+from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
 from quire.params import SamplingParams
@@ -87,6 +88,32 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
             f"it was trained; use at most {derived}"
         )
     return wanted
+
+
+def resolve_parallel(args: EngineArgs) -> ParallelConfig:
+    """The ranks, and who starts them."""
+    tensor, stages = args.tensor_parallel_size, args.pipeline_parallel_size
+    _check_positive("tensor_parallel_size", tensor, 2)
+    _check_positive("pipeline_parallel_size", stages, 2)
+    if tensor * stages > MAX_RANKS:
+        raise ConfigError(
+            f"tensor_parallel_size={tensor} times pipeline_parallel_size={stages} must be at most "
+            f"{MAX_RANKS} ranks"
+        )
+    chosen = args.distributed_executor_backend or ("uni" if tensor * stages == 1 else "mp")
+    if chosen not in ("uni", "mp"):
+        raise ConfigError(
+            f"distributed_executor_backend={quoted(chosen)} is not known; use uni or mp"
+        )
+    if chosen == "uni" and tensor * stages > 1:
+        raise ConfigError(
+            f"distributed_executor_backend='uni' runs one rank, and tensor_parallel_size={tensor} "
+            f"times pipeline_parallel_size={stages} are {tensor * stages}; use 'mp'"
+        )
+    worker_class = "" if args.worker_cls == "auto" else args.worker_cls
+    return ParallelConfig(
+        tensor, stages, distributed_executor_backend=chosen, worker_class=worker_class
+    )
 
 
 def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> SchedulerConfig:

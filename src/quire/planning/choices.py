@@ -23,7 +23,7 @@ from quire.config.kv_cache import (
     resolve_kv_cache_dtype,
 )
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
-from quire.config.records import Dtype, SchedulerConfig
+from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
@@ -65,6 +65,7 @@ class Choices:
     served_names: tuple[str, ...]
     structured_outputs: StructuredOutputsConfig
     reasoning: ReasoningMarks | None
+    parallel: ParallelConfig
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -94,7 +95,19 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
+        parallel=_parallel(args, checkpoint),
     )
+
+
+def _parallel(args: EngineArgs, checkpoint: Checkpoint) -> ParallelConfig:
+    parallel = resolve.resolve_parallel(args)
+    if parallel.tensor_parallel_size > 1 and checkpoint.packed is not None:
+        raise ConfigError(
+            f"tensor_parallel_size={parallel.tensor_parallel_size}: the weights of "
+            f"{checkpoint.path} are packed as whole matrices; load the checkpoint that they were "
+            "made from, or use pipeline_parallel_size"
+        )
+    return parallel
 
 
 def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:

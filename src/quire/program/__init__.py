@@ -1,7 +1,7 @@
 """The program IR: a model as a flat list of ops over named values."""
 
 from quire.program.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
-from quire.program.kv_groups import check_layout, keep_all, kv_layout
+from quire.program.kv_groups import check_layout, keep_all, kv_layout, layout_of_rank
 from quire.program.liveness import last_reads
 from quire.program.ops import (
     Act,
@@ -9,9 +9,11 @@ from quire.program.ops import (
     Add,
     Attention,
     Clamp,
+    Columns,
     Embed,
     EmbedSlices,
     Experts,
+    Gather,
     Glu,
     HeadNorm,
     LayerNorm,
@@ -26,12 +28,14 @@ from quire.program.ops import (
     Op,
     Outliers,
     PositionScale,
+    Receive,
     RmsNorm,
     Rope,
     Route,
     RouteScore,
     RowScale,
     Scale,
+    Send,
     SigmoidGate,
     SoftCap,
     TakeRows,
@@ -45,18 +49,20 @@ from quire.program.values import (
     ActivationBits,
     GroupedFormat,
     Param,
+    Share,
+    Split,
     Tensor,
     Value,
     WeightFormat,
 )
 
 __all__ = [
-    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
-    "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Glu", "GroupedFormat", "HeadLayout",
+    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp", "Columns",
+    "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Gather", "Glu", "GroupedFormat", "HeadLayout",
     "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms", "Memory", "Module",
     "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
-    "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale",
-    "SigmoidGate", "SoftCap", "TakeRows", "Tensor", "Value", "WeightFormat", "Weigh", "Xielu",
-    "check_layout", "keep_all", "kv_layout", "last_reads", "place_of",
+    "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale", "Send",
+    "Share", "SigmoidGate", "SoftCap", "Split", "TakeRows", "Tensor", "Value", "WeightFormat", "Weigh", "Xielu",
+    "check_layout", "keep_all", "kv_layout", "last_reads", "layout_of_rank", "place_of",
     "some_tokens",
 ]  # fmt: skip

@@ -132,10 +132,11 @@ class Tensor:
     `transposed` marks a matrix that the checkpoint holds as [K, N] where the slot
     wants [N, K] (GPT-2's Conv1D); `shape` is always the checkpoint's own.
 
-    `rows`: runs (first row, number of rows) of the tensor that the slot has, in their order; None:
-    all. So q, k and v are taken out of one tensor, however their heads are mixed in it.
+    `rows`: runs (first row, number of rows) of the slot's rows that are used, in their order; None:
+    all. So q, k and v are taken out of one tensor, however their heads are mixed in it, and a rank
+    takes its own columns of a product.
 
-    A tensor of three dimensions has a matrix for each expert.
+    A tensor of three dimensions has a matrix for each expert; `rows` are those of each matrix.
     """
 
     name: str
@@ -146,18 +147,72 @@ class Tensor:
     @property
     def slot_shape(self) -> tuple[int, ...]:
         """The shape of what the slot has of it."""
-        if self.transposed:
-            *experts, k, n = self.shape
-            return (*experts, n, k)
-        if self.rows is None:
+        *experts, n, k = self.whole_shape if len(self.shape) > 1 else (*self.shape, 1)
+        if self.rows is not None:
+            n = sum(count for _, count in self.rows)
+        return (*experts, n, k) if len(self.shape) > 1 else (n,)
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the slot if it had all rows."""
+        if not self.transposed:
             return self.shape
-        return (sum(count for _, count in self.rows), *self.shape[1:])
+        *experts, k, n = self.shape
+        return (*experts, n, k)
 
     @property
     def num_rows(self) -> int:
         """Rows of length K, those of all experts."""
         *rows, _ = self.slot_shape
         return prod(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which columns of a value, or rows of a table, each rank of a group has."""
+
+    spans: tuple[tuple[int, int], ...]
+    """(first, number) for each rank. Ranks may have the same ones, such as a KV head that several
+    ranks read."""
+    rank: int
+    """The rank whose program this is."""
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The span of this rank."""
+        return self.spans[self.rank]
+
+    @property
+    def total(self) -> int:
+        """Columns that the ranks have together."""
+        return max(first + count for first, count in self.spans)
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether every column has one owner, so that the whole value can be gathered."""
+        ends = [first + count for first, count in self.spans]
+        return [first for first, _ in self.spans] == [0, *ends[:-1]]
+
+    def scaled(self, factor: int) -> Split:
+        """The same split of something in which each column has become `factor` columns."""
+        return replace(
+            self, spans=tuple((first * factor, count * factor) for first, count in self.spans)
+        )
+
+    def __str__(self) -> str:
+        return "|".join(f"{first}+{count}" for first, count in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rows of a whole weight that a rank has: `runs` (first, number) out of `total`. Of the
+    weights of experts, rows of each expert's matrix."""
+
+    total: int
+    runs: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return " ".join(f"{first}+{count}" for first, count in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +230,8 @@ class Param:
     shape: tuple[int, ...]
     parts: tuple[Tensor, ...]
     format: WeightFormat | GroupedFormat = "dense"
+    share: Share | None = None
+    """What this rank has of the weight; None: all."""
 
     @property
     def num_elements(self) -> int:

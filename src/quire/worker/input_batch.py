@@ -220,6 +220,10 @@ class InputBatch:
             )
         }
 
+    def begin(self, step: PreparedStep) -> None:
+        """Takes in that the step is under way: the next chunk of a prompt may follow."""
+        self._num_computed[step.rows] = step.ends
+
     def known_tokens(self, row: int) -> Ints:
         """The tokens that the request in this row was started with."""
         return self._known[row]
@@ -229,7 +233,6 @@ class InputBatch:
     ) -> None:
         """Takes in that the step is computed; `sampled` [L] are the tokens chosen, of which those
         count that are `kept` [L] (None: all), as `PreparedStep.keeps` says."""
-        self._num_computed[step.rows] = step.ends
         rows, num_tokens = step.sampled_rows, step.num_tokens
         if kept is None:
             self._last_token[rows] = sampled

@@ -6,20 +6,23 @@ results back. Called by `Worker`. Knows no device and no text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import CompiledModel, Logprobs, StepBatch, StepOutput
+from quire.config.records import EngineConfig
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
+from quire.units import ceil_div
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
-    from quire.worker.processors.processing import LogitsProcessing
+    from quire.worker.processors.processing import LogitsProcessing, WithheldRows
 
 _NO_CHOICE = (
     "there is no token left to choose: those that structured_outputs or allowed_token_ids allow "
@@ -27,8 +30,25 @@ _NO_CHOICE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """A plan whose step is being computed."""
+
+    plan: SchedulePlan
+    step: PreparedStep
+    samplers: list[str]
+    """Requests whose next token is chosen."""
+    withheld: WithheldRows | None
+    """What logits processors choose after the step."""
+
+    @property
+    def batch(self) -> StepBatch:
+        """The model's input."""
+        return self.step.batch
+
+
 class ModelRunner:
-    """Runs plans on one compiled model. Owned by the worker's thread."""
+    """Makes steps of plans for one model, and results of their outputs. One thread."""
 
     def __init__(
         self,
@@ -40,22 +60,53 @@ class ModelRunner:
     ) -> None:
         """`keeps_all`: no layer gives KV blocks back before the request ends. `processing`: custom
         logits processors, where there are any."""
-        self._model = model
+        self.model = model
         self._batch = batch
         self._keeps_all = keeps_all
         self._processing = processing
 
+    @classmethod
+    def of(cls, config: EngineConfig, model: CompiledModel) -> ModelRunner:
+        """For the requests of an engine. Raises ConfigError if a custom logits processor cannot be
+        loaded or made."""
+        processing = None
+        if config.model.logits_processors:
+            from quire.worker.processors.processing import LogitsProcessing
+
+            processing = LogitsProcessing(config)
+        batch = InputBatch(
+            config.scheduler.max_num_seqs,
+            len(config.cache.layout.groups),
+            ceil_div(config.model.max_model_len, config.cache.block_size),
+            config.model.vocab_size,
+            config.model.logprobs_mode,
+        )
+        keeps_all = config.cache.layout.keeps_all
+        return cls(model, batch, keeps_all=keeps_all, processing=processing)
+
     def execute(self, plan: SchedulePlan) -> StepResult:
         """One step. Raises BackendError; the rows of the plan's requests are then worthless."""
+        begun = self.begin(plan)
+        return self.finish(begun, self.model.step(begun.batch))
+
+    def begin(self, plan: SchedulePlan) -> BegunStep:
+        """What the model has to compute for a plan. Plans that follow may be begun before its
+        output is there, if they have none of the requests whose next token it chooses."""
         self._batch.apply(plan)
         step = self._batch.prepare(plan)
-        samplers = _samplers(plan, step)
-        processing, withheld = self._processing, None
-        if processing is not None:
+        samplers, withheld = _samplers(plan, step), None
+        if self._processing is not None:
             if step.drafts is not None:
                 raise IntegrityError("logits processors see one token of a request in a step")
-            withheld = processing.withhold(plan, step, samplers)
-        output = self._model.step(step.batch)
+            withheld = self._processing.withhold(plan, step, samplers)
+        self._batch.begin(step)
+        return BegunStep(plan, step, samplers, withheld)
+
+    def finish(self, begun: BegunStep, output: StepOutput) -> StepResult:
+        """Takes in what the model has computed. Raises BackendError; the rows of the plan's
+        requests are then worthless."""
+        plan, step, samplers, withheld = begun.plan, begun.step, begun.samplers, begun.withheld
+        processing = self._processing
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, {len(step.batch.logits_rows)} wanted"
@@ -67,7 +118,7 @@ class ModelRunner:
             of_prompts = self._prompt_logprobs(step.prompt_rows, output)
             output = _only(output, step.prompt_rows.is_new)
         if processing is not None and withheld is not None:
-            output, more = processing.choose(self._model, raw, withheld)
+            output, more = processing.choose(self.model, raw, withheld)
             if output.no_choice is not None:
                 void = np.flatnonzero(output.no_choice[withheld.of_sampled]).tolist()
                 more = {**dict.fromkeys((samplers[i] for i in void), _NO_CHOICE), **more}
@@ -115,7 +166,7 @@ class ModelRunner:
         if output.not_finite is not None and output.not_finite.any():
             failed = _requests_of(batch, output.not_finite)
             known = {index: self._batch.known_tokens(step.rows[index]) for index in failed}
-            messages |= explain_failures(self._model, batch, known, keeps_all=self._keeps_all)
+            messages |= explain_failures(self.model, batch, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
     def _prompt_logprobs(

@@ -15,7 +15,7 @@ class Added:
 
 
 class Replacing:
-    def execute(self) -> None:
+    def step(self) -> None:
         """A name of the worker's own."""
 
 
@@ -36,8 +36,8 @@ def test_the_worker_has_the_methods_too() -> None:
         ("no_such_module.X", "cannot be imported"),
         (f"{__name__}.Absent", "cannot be imported"),
         ("Added", "cannot be imported"),
-        ("os.path.join", "is no class"),
-        (f"{__name__}.Replacing", "would replace the worker's own execute"),
+        ("os.path.join", "must be a class"),
+        (f"{__name__}.Replacing", "would replace the worker's own step"),
     ],
 )
 def test_what_cannot_be_added(path: str, message: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from quire.program.values import GroupedFormat, WeightFormat
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
 from quire.weights.packed_file import PackedWriter
+from quire.weights.quantised.groups import Groups
 
 Bytes = NDArray[np.uint8]
 
@@ -127,7 +129,7 @@ class Packer:
         parts = [
             tensor.to_float32().reshape(-1)[piece.first : piece.first + piece.size]
             for part, tensor in zip(weight.param.parts, tensors, strict=True)
-            for piece in _pieces(part)
+            for piece in _pieces(part, tensor)
         ]
         place.view(np.float32)[:] = np.concatenate(parts)
         bad = zip(_source_of_pieces(weight, tensors), parts, strict=True)
@@ -150,7 +152,7 @@ class Packer:
                     f"{tensor.format or 'numbers'}, but quantization_config in config.json "
                     f"requires {wanted}"
                 )
-            tensors.append(tensor)
+            tensors.append(_own_rows(tensor, part))
         return tensors
 
     def _tensor(self, weight: StoredWeight, part: Tensor) -> HostTensor:
@@ -162,7 +164,9 @@ class Packer:
         tensor with a matrix for each expert has a record for each expert."""
         ffi = self._library.ffi
         pairs = zip(weight.param.parts, tensors, strict=True)
-        places = [(tensor, part, piece) for part, tensor in pairs for piece in _pieces(part)]
+        places = [
+            (tensor, part, piece) for part, tensor in pairs for piece in _pieces(part, tensor)
+        ]
         parts = ffi.new("quire_part[]", len(places))
         for record, (tensor, part, piece) in zip(parts, places, strict=True):
             offset = piece.first * tensor.data.nbytes // prod(tensor.shape)
@@ -199,21 +203,38 @@ class _Piece(NamedTuple):
     size: int
 
 
-def _pieces(part: Tensor) -> tuple[_Piece, ...]:
+def _pieces(part: Tensor, tensor: HostTensor) -> tuple[_Piece, ...]:
     """Return a tensor's ranges of rows, or its matrix of each expert."""
-    if part.transposed or len(part.shape) > 2:
-        size = prod(part.shape[-2:])
-        count = prod(part.shape[:-2])
-        return tuple(_Piece(i * size, part.slot_shape[-2], size) for i in range(count))
-    width = prod(part.shape[1:])
-    runs = part.rows or ((0, part.shape[0]),)
-    return tuple(_Piece(first * width, count, count * width) for first, count in runs)
+    *experts, rows, width = part.whole_shape if len(part.shape) > 1 else (*part.shape, 1)
+    runs = part.rows or ((0, rows),)
+    if tensor.shape != part.shape:  # `_own_rows` has taken them
+        rows = sum(count for _, count in runs)
+        runs = ((0, rows),)
+    return tuple(
+        _Piece((expert * rows + first) * width, count, count * width)
+        for expert in range(prod(experts))
+        for first, count in runs
+    )
+
+
+def _own_rows(tensor: HostTensor, part: Tensor) -> HostTensor:
+    """The rows that the slot has, of a tensor whose rows do not lie one after the other."""
+    if part.rows is None or not (part.transposed or tensor.dtype == "GROUPED"):
+        return tensor
+    rows = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
+    if tensor.format is not None:
+        groups = Groups.from_bytes(tensor.data, tensor.shape, tensor.format).taken(rows)
+        return replace(tensor, shape=groups.codes.shape, data=groups.to_bytes(), is_mapped=False)
+    item = tensor.data.nbytes // prod(tensor.shape)
+    numbers = tensor.data.reshape(*tensor.shape, item)[..., rows, :]
+    shape = (*tensor.shape[:-1], len(rows))
+    return replace(tensor, shape=shape, data=numbers.reshape(-1), is_mapped=False)
 
 
 def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> list[HostTensor]:
     """Return the tensor of each piece of each part."""
     pairs = zip(weight.param.parts, tensors, strict=True)
-    return [tensor for part, tensor in pairs for _ in _pieces(part)]
+    return [tensor for part, tensor in pairs for _ in _pieces(part, tensor)]
 
 
 def allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:

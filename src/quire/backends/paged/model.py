@@ -20,14 +20,17 @@ class PagedModel(CompiledModel):
         self._cache: PagedKVCache | None = cache
 
     @abstractmethod
-    def _compute(self, batch: StepBatch) -> NDArray[np.float32]:
-        """Runs the model and writes its K/V: logits [L, V]. Raises BackendError as `step` does."""
+    def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
+        """Runs the model and writes its K/V: logits [L, V]; None of a stage that is not the last.
+        Raises BackendError as `step` does."""
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Computes the logits, chooses from them and copies them out. Raises BackendError, also for
         an index out of range."""
         logits = self._compute(batch)
         output = StepOutput(np.empty(0, np.int32))
+        if logits is None:
+            return output
         if batch.sampling is not None:
             output = self.sample(logits, batch.sampling)
         if batch.want_logits:

@@ -41,6 +41,9 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
     # A copy: the store may take the pages of its file back.
     array = np.array(tensor.to_float32())
     store.release(part.name)
-    if part.rows is not None:
-        return np.concatenate([array[first : first + count] for first, count in part.rows])
-    return array.swapaxes(-1, -2) if part.transposed else array
+    if part.transposed:
+        array = array.swapaxes(-1, -2)
+    if part.rows is None:
+        return array
+    rows = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
+    return np.take(array, rows, axis=max(0, array.ndim - 2))

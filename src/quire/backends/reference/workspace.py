@@ -18,6 +18,7 @@ from quire.program import (
     Embed,
     EmbedSlices,
     Experts,
+    Gather,
     Glu,
     HeadNorm,
     LayerNorm,
@@ -30,9 +31,11 @@ from quire.program import (
     Param,
     PositionScale,
     Program,
+    Receive,
     RmsNorm,
     Rope,
     Route,
+    Send,
     SigmoidGate,
     SoftCap,
     Value,
@@ -80,7 +83,7 @@ def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) 
 
 def _products(program: Program) -> dict[str, tuple[Value, ...]]:
     """The values of each op: views of one array, which goes when the last of them does."""
-    return {op.outputs()[0].name: op.outputs() for op in program.ops}
+    return {op.outputs()[0].name: op.outputs() for op in program.ops if op.outputs()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,10 @@ class _Bounds:
                 return 40 * rows * op.x.dim  # float64
             case Xielu():
                 return 80 * rows * op.x.dim
+            case Gather():
+                return 2 * self.values(op.out.dim)
+            case Receive() | Send():
+                return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
             case PositionScale() | Clamp():
                 return 2 * self.values(op.x.dim)
             case _:

@@ -68,7 +68,10 @@ def execute(args: argparse.Namespace) -> int:
         found = redacted(_plain(plan.config)) | {"expected_speed": _plain(speeds)}
         print(json.dumps(found, indent=2))
         return 0
-    print(format_program(plan.compiled.program, fold=not args.full))
+    for rank in plan.config.parallel.ranks:
+        if rank.world_size > 1:
+            print(f"{rank}:")
+        print(format_program(plan.compiled.of_rank(rank).program, fold=not args.full))
     for title, rows in _sections(plan, given.dtype):
         print(f"\n{title}")
         for name, value in rows:

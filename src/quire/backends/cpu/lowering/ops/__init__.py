@@ -5,6 +5,7 @@ The kernels, with their entries in the executor's table, are in `native/src/ops`
 """
 
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
+from quire.backends.cpu.lowering.ops.exchange import NativeCopy, NativeGather, NativePass
 from quire.backends.cpu.lowering.ops.experts import NativeExperts, NativeRoute
 from quire.backends.cpu.lowering.ops.heads import HeadsPart, NativeHeads
 from quire.backends.cpu.lowering.ops.linear import NativeLinear, NativeLogits
@@ -15,12 +16,15 @@ from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
 __all__ = [
     "HeadsPart",
     "NativeAttention",
+    "NativeCopy",
     "NativeEmbed",
     "NativeExperts",
+    "NativeGather",
     "NativeHeads",
     "NativeLinear",
     "NativeLogits",
     "NativeNorm",
+    "NativePass",
     "NativePointwise",
     "NativePositions",
     "NativeRoute",

@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
-from quire.program import Embed, EmbedSlices, LearnedPositions, OpPlace, Param, TakeRows, Value
+from quire.program import (
+    Embed,
+    EmbedSlices,
+    LearnedPositions,
+    Logits,
+    OpPlace,
+    Param,
+    Split,
+    TakeRows,
+    Value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,7 @@ class NativeEmbed(NativeOp):
     table: Param
     scale: float
     tied: bool
+    owners: Split | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -53,6 +64,8 @@ class NativeEmbed(NativeOp):
         weight = fields.weight(self.weights[0])
         struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
         struct.scale = self.scale
+        struct.first_id = 0 if self.owners is None else self.owners.own[0]
+        struct.num_ids = self.table.shape[0] if self.owners is None else self.owners.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +128,10 @@ class NativeTakeRows(NativeOp):
 
 @lower.register
 def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
-    tied = op.table.name == graph.program.logits.weight.name
-    return (NativeEmbed((op.out,), op.table, op.scale, tied),)
+    head = graph.program.result
+    # The first stage of a pipeline has no head, but the same numbers.
+    tied = op.table.format != "dense" or (isinstance(head, Logits) and head.weight == op.table)
+    return (NativeEmbed((op.out,), op.table, op.scale, tied, op.owners),)
 
 
 @lower.register
