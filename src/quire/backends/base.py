@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
-    "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepOutput",
+    "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepModel", "StepOutput",
 ]  # fmt: skip
 
 
@@ -134,8 +134,8 @@ class MemoryReport:
     kv_reserved_bytes: int
 
 
-class CompiledModel(ABC):
-    """A program with its weights and KV cache, ready to run. One caller, but for `progress`."""
+class StepModel(ABC):
+    """A model that computes steps, on one rank or on many. One caller."""
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:
@@ -162,6 +162,10 @@ class CompiledModel(ABC):
         The step must have run, or its K/V be in the cache: they are written again, the same bits.
         Raises BackendError as `step` does, and for a program whose steps cannot be repeated.
         """
+
+
+class CompiledModel(StepModel):
+    """A program with its weights and KV cache, ready to run. One caller, but for `progress`."""
 
     @abstractmethod
     def read_blocks(

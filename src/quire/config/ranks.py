@@ -1,4 +1,4 @@
-"""`Rank`: which part of a model a process computes. A value, from which the part's program follows."""
+"""`Rank`: which part of a model a process computes. The part's program follows from it."""
 
 from __future__ import annotations
 

@@ -145,6 +145,9 @@ class SchedulerConfig:
     """Whether the queue may stay at its limit, or only in a burst."""
     stream_interval: int = 1
     """Tokens between two streamed outputs, unless a request asks for more."""
+    num_stages: int = 1
+    """Plans that are computed at once, by stages of layers: a request whose next token is being
+    computed waits for it, and each plan has a part of the others."""
 
 
 @dataclass(frozen=True, slots=True)

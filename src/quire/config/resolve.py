@@ -132,6 +132,7 @@ def resolve_scheduler(args: EngineArgs, usage: Usage, max_model_len: int) -> Sch
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
         queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
         stream_interval=args.stream_interval,
+        num_stages=args.pipeline_parallel_size,
     )
 
 

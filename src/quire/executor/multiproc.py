@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, MemoryReport, SamplingColumns, StepBatch, StepOutput
+from quire.backends.base import SamplingColumns, StepBatch, StepModel, StepOutput
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
 from quire.errors import BackendError, ConfigError
@@ -28,7 +28,7 @@ from quire.protocol import SchedulePlan, StepResult
 from quire.worker.model_runner import BegunStep, ModelRunner
 
 
-class RankedModel(CompiledModel):
+class RankedModel(StepModel):
     """The model that all ranks have together."""
 
     def __init__(self, ranks: RankProcesses) -> None:
@@ -68,26 +68,6 @@ class RankedModel(CompiledModel):
         by_request = zip(*by_rank, strict=True)
         return [next((place for place in places if place), None) for places in by_request]
 
-    def read_blocks(
-        self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
-    ) -> NDArray[np.uint8]:
-        raise BackendError("blocks are read rank by rank: Executor.read_blocks")
-
-    def write_blocks(self, block_ids: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        raise BackendError("blocks are written rank by rank: Executor.write_blocks")
-
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        raise BackendError("blocks are cleared rank by rank: Executor.read_blocks")
-
-    def discard_kv(self) -> None:
-        self._ranks.receive(self._ranks.send("discard_kv", [], of_model=True))
-
-    def memory(self) -> MemoryReport:
-        raise BackendError("each rank has its own memory")
-
-    def close(self) -> None:
-        """The ranks close their parts when they end."""
-
 
 class MultiprocExecutor(Executor):
     """Starts the ranks, and runs plans on them: as many at once as there are stages."""
@@ -95,7 +75,8 @@ class MultiprocExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         parallel = config.parallel
         self.num_ranks = parallel.world_size
-        self.max_plans_in_flight = parallel.pipeline_parallel_size
+        if not config.model.logits_processors:  # they see one step after the other
+            self.max_plans_in_flight = parallel.pipeline_parallel_size
         self._block_bytes = config.cache.block_bytes // parallel.world_size
         self._ranks = RankProcesses(config)
         weakref.finalize(self, self._ranks.abandon).atexit = False

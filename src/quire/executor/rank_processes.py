@@ -7,6 +7,7 @@ them at once: each caller then gets an error that names the rank.
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
@@ -343,7 +344,7 @@ def _cores_of_ranks(config: EngineConfig, num_ranks: int) -> list[tuple[int, ...
     if cores is None or num_ranks == 1 or len(cores) < num_ranks:
         return [cores] * num_ranks
     bounds = [len(cores) * part // num_ranks for part in range(num_ranks + 1)]
-    return [tuple(cores[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [tuple(cores[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
 def _end(ranks: Sequence[RankProcess]) -> None:

@@ -57,12 +57,12 @@ from quire.program.values import (
 )
 
 __all__ = [
-    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp", "Columns",
-    "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Gather", "Glu", "GroupedFormat", "HeadLayout",
-    "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms", "Memory", "Module",
-    "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
-    "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale", "Send",
-    "Share", "SigmoidGate", "SoftCap", "Split", "TakeRows", "Tensor", "Value", "WeightFormat", "Weigh", "Xielu",
-    "check_layout", "keep_all", "kv_layout", "last_reads", "layout_of_rank", "place_of",
-    "some_tokens",
+    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "Clamp",
+    "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Gather", "Glu", "GroupedFormat",
+    "HeadLayout", "HeadNorm", "LayerNorm", "LearnedPositions", "Linear", "Logits", "MatchRms",
+    "Memory", "Module", "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param",
+    "PositionScale", "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore",
+    "Routing", "RowScale", "Scale", "Send", "Share", "SigmoidGate", "SoftCap", "Split", "TakeRows",
+    "Tensor", "Value", "Weigh", "WeightFormat", "Xielu", "check_layout", "keep_all", "kv_layout",
+    "last_reads", "layout_of_rank", "place_of", "some_tokens",
 ]  # fmt: skip

@@ -91,7 +91,7 @@ def exchange(
     tag: Tag, sends: Mapping[Link, memoryview], receives: Mapping[Link, memoryview]
 ) -> None:
     """Sends and receives on all links at once, so that two ranks with much to send do not wait for
-    each other. Memory is given as bytes. Raises RankError if a rank ends, or is at another exchange."""
+    each other. Memory is given as bytes. Raises RankError if a rank ends, or is at another one."""
     packed = _TAG.pack(tag.generation, tag.step, tag.number)
     traffic = []
     for link in {**sends, **receives}:

@@ -1,4 +1,4 @@
-"""The class of the workers, and the methods that an operator adds to it for `collective_rpc`: vLLM's
+"""The class of the workers, and methods that an operator adds to it for `collective_rpc`: vLLM's
 `worker_cls` and `worker_extension_cls`."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, Logprobs, StepBatch, StepOutput
+from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.config.records import EngineConfig
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
@@ -52,7 +52,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: CompiledModel,
+        model: StepModel,
         batch: InputBatch,
         *,
         keeps_all: bool = True,
@@ -66,7 +66,7 @@ class ModelRunner:
         self._processing = processing
 
     @classmethod
-    def of(cls, config: EngineConfig, model: CompiledModel) -> ModelRunner:
+    def of(cls, config: EngineConfig, model: StepModel) -> ModelRunner:
         """For the requests of an engine. Raises ConfigError if a custom logits processor cannot be
         loaded or made."""
         processing = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from quire.errors import ConfigError
 from quire.program.ops import Attention, Op, Receive, Send
@@ -120,4 +120,4 @@ def _bits(param: Param) -> float:
 
 
 def _pairs(bounds: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(bounds, bounds[1:], strict=False))
+    return list(pairwise(bounds))

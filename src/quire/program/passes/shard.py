@@ -4,7 +4,7 @@ Every product is split by its output columns, and what a later op needs in full 
 is split: each output element is one rank's sum over all of K, so a rank's numbers have the bits
 that one rank alone computes, for any number of ranks, even or not.
 
-    q, k, v        by KV heads; a KV head is held by several ranks if there are more ranks than heads
+    q, k, v        by KV heads; where there are more ranks than KV heads, ranks share one
     attention      by heads, as q is; the KV cache of a rank has its own heads
     o, gate, up, down, and every other product        by columns
     experts        by columns inside each expert

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
@@ -26,7 +27,7 @@ def even(size: int, num_ranks: int, rank: int, step: int = _STEP) -> Split | Non
 
 def between(bounds: Sequence[int]) -> tuple[Run, ...]:
     """The spans that lie between neighbouring bounds."""
-    return tuple((a, b - a) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple((a, b - a) for a, b in itertools.pairwise(bounds))
 
 
 def shared(param: Param, runs: Sequence[Run]) -> Param:
