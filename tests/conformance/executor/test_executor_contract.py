@@ -50,8 +50,8 @@ def made(
     yield executor, config
     executor.shutdown()
     executor.shutdown()
+    executor.submit(plan_of("z", PROMPT))
     with pytest.raises(BackendError, match="closed"):  # nothing runs after the end
-        executor.submit(plan_of("z", PROMPT))
         executor.collect()
 
 

@@ -98,5 +98,5 @@ def test_impossible_sizes_are_refused_before_loading(
 
 def test_what_a_rank_cannot_load_is_reported(directory: Path) -> None:
     config = config_of(directory, tensor_parallel_size=2, worker_cls="faulty_worker.NoSuchWorker")
-    with pytest.raises(ConfigError, match="worker_cls='faulty_worker.NoSuchWorker' cannot be"):
+    with pytest.raises(ConfigError, match="NoSuchWorker"):
         MultiprocExecutor(config)
