@@ -71,6 +71,7 @@ RankExchange::RankExchange(const quire_ranks& ranks, uint8_t* workspace, int64_t
   control_memory_ = std::make_unique<Reservation>(kControlBytes, ranks.shared_fd,
                                                   extend(kControlBytes));
   control_ = reinterpret_cast<RankControl*>(control_memory_->data());
+  count_ = control_->slots[ranks.rank].count;  // goes on where a model before this one has ended
   if (values_bytes == 0) return;
   const int64_t offset = extend(values_bytes);
   void* place = workspace + ranks.shared_offset;

@@ -21,7 +21,7 @@ from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
 from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
-from quire.errors import BackendError, ConfigError, IntegrityError
+from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
 from quire.executor.base import Executor
 from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
@@ -245,7 +245,9 @@ class EngineCore:
 
     def use_idle_time(self) -> bool:
         """Makes memory of blocks and of loads ready for the next requests: some milliseconds of
-        work. False: there is none."""
+        work. False: there is none. Raises EngineDeadError if the workers have ended meanwhile."""
+        if (cause := self.executor.failure()) is not None:
+            raise EngineDeadError(cause)
         if self._pause.is_sleeping():
             return False
         transfers = self._transfers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 import pytest
 from small_families import FAMILIES
@@ -50,9 +51,7 @@ def test_matrices_are_divided(family: str, num_ranks: int) -> None:
         found: Counter[tuple[str, int]] = Counter()
         for rank in ranks:
             [param] = [one for one in rank.params() if one.name == name]
-            assert sum(part.num_rows for part in param.parts) == param.num_elements // (
-                param.shape[-1] if len(param.shape) > 1 else 1
-            )
+            assert sum(prod(part.slot_shape) for part in param.parts) == param.num_elements
             found += Counter(r for p in param.parts for r in rows_of(p))
         assert found.keys() == rows.keys()  # KV heads and norms may be held by several
 
