@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from quire.config.records import EngineConfig
 from quire.errors import BackendError
 from quire.executor import Executor, part_of_rank
@@ -47,12 +49,15 @@ class TwoRankExecutor(Executor):
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
     ) -> None:
         for rank, worker in enumerate(self._workers):
-            part = part_of_rank(out, rank, self.num_ranks)
-            worker.read_blocks(block_ids, group, num_tokens, part)
+            part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
+            own = bytearray(part.size)
+            worker.read_blocks(block_ids, group, num_tokens, memoryview(own))
+            part[:] = np.frombuffer(own, np.uint8).reshape(part.shape)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         for rank, worker in enumerate(self._workers):
-            worker.write_blocks(block_ids, part_of_rank(data, rank, self.num_ranks))
+            part = part_of_rank(data, len(block_ids), rank, self.num_ranks)
+            worker.write_blocks(block_ids, memoryview(part.tobytes()))
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [worker.call(method, *args, **kwargs) for worker in self._workers]

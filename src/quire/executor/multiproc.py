@@ -103,19 +103,20 @@ class MultiprocExecutor(Executor):
     ) -> None:
         self._check_size(block_ids, out)
         for rank in range(self.num_ranks):
-            part = part_of_rank(out, rank, self.num_ranks)
             data = self._ranks.copy_blocks(
                 rank, "read_blocks", list(map(int, block_ids)), group, num_tokens,
                 block_bytes=self._block_bytes,
             )  # fmt: skip
             if data is not None:
-                part[:] = data
+                part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
+                part[:] = np.frombuffer(data, np.uint8).reshape(part.shape)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         self._check_size(block_ids, data)
         for rank in range(self.num_ranks):
-            part = bytes(part_of_rank(data, rank, self.num_ranks))
-            self._ranks.copy_blocks(rank, "write_blocks", list(map(int, block_ids)), part)
+            part = part_of_rank(data, len(block_ids), rank, self.num_ranks)
+            ids = list(map(int, block_ids))
+            self._ranks.copy_blocks(rank, "write_blocks", ids, part.tobytes())
 
     def _check_size(self, block_ids: Sequence[int], buffer: memoryview) -> None:
         wanted = self.num_ranks * len(block_ids) * self._block_bytes

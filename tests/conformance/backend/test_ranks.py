@@ -33,17 +33,22 @@ HELD = [
 
 
 def program_of(family: str, weights: Any) -> Program:
-    config = {**CONFIG, "hidden_size": 128, **FAMILIES[family]}
+    config = {**CONFIG, "hidden_size": 128, "intermediate_size": 128, **FAMILIES[family]}
     if not isinstance(weights, GroupedFormat):
         return run_passes(build_program(config), weights)
     program = run_passes(build_program(config))
     held = [
         replace(op, weight=replace(op.weight, format=weights))
-        if isinstance(op, Linear) and not op.exact
+        if isinstance(op, Linear) and not op.exact and _may_be_grouped(op)
         else op
         for op in program.ops
     ]
     return replace(program, ops=tuple(held))
+
+
+def _may_be_grouped(op: Linear) -> bool:
+    is_transposed = any(part.transposed for part in op.weight.parts)
+    return not is_transposed and op.weight.shape[1] % 64 == 0
 
 
 def logits(kind: str, program: Program, tensor_size: int, num_stages: int) -> list[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from executor_plans import PROMPT, config_of, plan_of
 from tiny_checkpoint import write_tiny_checkpoint
@@ -102,8 +101,11 @@ def test_blocks_go_out_and_come_back_by_rank(executor: Executor, config: EngineC
     size = 2 * config.cache.block_bytes // config.parallel.world_size
     held = memoryview(bytearray(executor.num_ranks * size))
     executor.read_blocks([5, 2], 0, config.cache.block_size, held)
-    parts = [bytes(part_of_rank(held, rank, executor.num_ranks)) for rank in range(2)][: len(held)]
-    assert np.frombuffer(parts[0], np.uint8).any()
+    parts = [part_of_rank(held, 2, rank, executor.num_ranks) for rank in range(executor.num_ranks)]
+    assert all(part.any(axis=1).all() for part in parts)
+    one = memoryview(bytearray(len(held) // 2))  # blocks lie one after the other
+    executor.read_blocks([2], 0, config.cache.block_size, one)
+    assert bytes(one) == bytes(held[len(held) // 2 :])
     executor.write_blocks([5, 2], memoryview(bytearray(len(held))))
     executor.write_blocks([5, 2], held)
     again = plan_of("b", PROMPT, computed=32)
@@ -186,7 +188,7 @@ def test_an_engine_runs_on_any_executor(directory: Path) -> None:
 
 
 def test_parts_are_of_one_size() -> None:
-    buffer = memoryview(bytearray(range(6)))
-    assert bytes(part_of_rank(buffer, 2, 3)) == bytes([4, 5])
-    with pytest.raises(ValueError, match="6 bytes do not divide into parts of 4 ranks"):
-        part_of_rank(buffer, 0, 4)
+    buffer = memoryview(bytearray(range(12)))
+    assert part_of_rank(buffer, 2, 2, 3).tolist() == [[4, 5], [10, 11]]
+    with pytest.raises(ValueError, match="12 bytes do not divide into 2 blocks with a part"):
+        part_of_rank(buffer, 2, 0, 4)

@@ -219,7 +219,7 @@ def _by_column(op: Op, shards: _Shards) -> None:
     if isinstance(op, HeadNorm | Weigh) and op.weight is not None and op.weight.shape[0] == out.dim:
         changes["weight"] = shared(op.weight, [split.own])
     changes["out"] = shards.part(out, split)
-    shards.ops.append(replace(op, **changes))  # type: ignore[arg-type]
+    shards.ops.append(replace(op, **changes))
 
 
 def _is_by_heads(split: Split, head_dim: int) -> bool:
