@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.config import model_files as checkpoint
+from quire.config.checkpoint import model_files as checkpoint
 from quire.config.checkpoint.model_files import (
     GenerationConfig,
     default_sampling_params,

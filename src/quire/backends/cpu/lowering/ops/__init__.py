@@ -5,6 +5,7 @@ The kernels, with their entries in the executor's table, are in `native/src/ops`
 """
 
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
+from quire.backends.cpu.lowering.ops.exchange import NativeCopy, NativeGather, NativePass
 from quire.backends.cpu.lowering.ops.experts import NativeExperts, NativeRoute
 from quire.backends.cpu.lowering.ops.heads import HeadsPart, NativeHeads
 from quire.backends.cpu.lowering.ops.linear import NativeLinear, NativeLogits
@@ -16,13 +17,16 @@ from quire.backends.cpu.lowering.ops.results import NativeMean, NativeVectors
 __all__ = [
     "HeadsPart",
     "NativeAttention",
+    "NativeCopy",
     "NativeEmbed",
     "NativeExperts",
+    "NativeGather",
     "NativeHeads",
     "NativeLinear",
     "NativeLogits",
     "NativeMean",
     "NativeNorm",
+    "NativePass",
     "NativePointwise",
     "NativePositions",
     "NativeRoute",
