@@ -117,7 +117,10 @@ def resolve_parallel(args: EngineArgs) -> ParallelConfig:
         )
     worker_class = "" if args.worker_cls == "auto" else args.worker_cls
     return ParallelConfig(
-        tensor, stages, distributed_executor_backend=chosen, worker_class=worker_class
+        tensor,
+        stages,
+        distributed_executor_backend="mp" if chosen == "mp" else "uni",
+        worker_class=worker_class,
     )
 
 

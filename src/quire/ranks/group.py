@@ -120,4 +120,4 @@ class RankGroup:
 
 def _bytes(rows: Bytes) -> memoryview:
     """The memory of an array, or of a copy without gaps."""
-    return memoryview(np.ascontiguousarray(rows).reshape(-1))
+    return np.ascontiguousarray(rows).reshape(-1).data

@@ -32,8 +32,7 @@ def program_of(family: str = "qwen3", **changed: int) -> Program:
 
 
 def rows_of(part: Tensor) -> list[tuple[str, int]]:
-    *_, rows, _ = part.whole_shape if len(part.shape) > 1 else (*part.shape, 1)
-    runs = part.rows or ((0, rows),)
+    runs = part.slot_runs
     return [(part.name, row) for first, count in runs for row in range(first, first + count)]
 
 
