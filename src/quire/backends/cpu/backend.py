@@ -33,9 +33,9 @@ from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
-from quire.backends.cpu.rank_callback import RankCallback
 from quire.backends.cpu.stand_ins import stand_ins
-from quire.backends.cpu.step_kv import has_step_kv, step_kv
+from quire.backends.cpu.steps.rank_callback import RankCallback
+from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.errors import BackendError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
-from quire.backends.cpu.rank_callback import RankCallback
-from quire.backends.cpu.step_kv import step_tables
+from quire.backends.cpu.steps.step_kv import step_tables
 from quire.config.kv_groups import KVGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
+
+if TYPE_CHECKING:
+    from quire.backends.cpu.steps.rank_callback import RankCallback
 
 _RANKS = "ranks: "
 """What errors of rank_exchange.cpp begin with."""
