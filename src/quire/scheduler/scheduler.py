@@ -22,7 +22,6 @@ from quire.protocol import (
 from quire.scheduler.drafting.drafting import Drafting, LookAhead
 from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.integrity import check_states
-from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.pacing.step_pacing import StepPacing
 from quire.scheduler.queue import POLICIES
 from quire.scheduler.request import FINISH_REASONS, Request, RequestStatus
@@ -181,11 +180,8 @@ class Scheduler:
         `fail` or `drop`. An empty plan need not be executed: every request waits for a result in
         flight, for its grammar, or for K/V that is being loaded."""
         states, drafting = self.states, self.drafting
-        if drafting is not None:
-            if not self.in_flight:
-                drafting.give(states.running)
-            elif drafting.waits:
-                return PlanInFlight(StepBudget(0)).plan
+        if drafting is not None and not self.in_flight:
+            drafting.give(states.running)
         step = PlanInFlight(self.pacing.budget(states.running, len(states.waiting)))
         self._planner.fill(step)
         if step.requests:
@@ -250,9 +246,7 @@ class Scheduler:
             outputs += self._end_failed(step, result)
         self.pacing.result_came(self._num_arrived)
         if drafting is not None:
-            drafting.result_came(
-                states.running, had_prompts=step.budget.num_spent > 0, is_last=not self.in_flight
-            )
+            drafting.result_came(had_prompts=step.budget.num_spent > 0)
         return self._outputs(outputs)
 
     def observe(self, plan: SchedulePlan, duration_s: float) -> None:

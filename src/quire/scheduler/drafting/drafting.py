@@ -20,11 +20,9 @@ from quire.scheduler.request import Request
 LookAhead = Callable[[str, Sequence[int]], int]
 """How many of these tokens the grammar of a request allows one after the other."""
 _MOST_WITH_GRAMMAR = 8
-"""Each draft token of a request with a grammar takes another mask."""
-_PLANNING_S = 0.0002
-"""What a step loses when it is planned after the result of the step before instead of during it."""
+"""Maximum number of draft tokens of a request with a grammar: each needs a mask of its own."""
 _MAX_DELAY = 0.02
-"""Of a step's time: what the drafts of some requests may add for the others."""
+"""Share of a step's time that the drafts of some requests may add for the others."""
 _PROBE_STEPS = 64
 """After this number of steps without drafts one guess is tried, whatever it is expected to cost."""
 _LEAST_GAIN = 1.02
@@ -53,8 +51,8 @@ class _InFlight:
 class Drafting:
     """Proposes drafts for the requests that generate. Owned by the engine's thread.
 
-    Drafts follow tokens that are known, so a step with drafts is planned when the results of all
-    earlier ones are collected: `waits` says so.
+    Drafts follow tokens that are known, so only a step that is planned when the results of all
+    earlier ones are collected has drafts.
     """
 
     def __init__(
@@ -63,8 +61,6 @@ class Drafting:
         look_ahead: LookAhead | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        self.waits = False
-        """Whether the next plan must wait until no plan is in flight."""
         self._config = config
         self._look_ahead = look_ahead
         self._proposer = proposer or NgramProposer(config.prompt_lookup_min)
@@ -80,16 +76,13 @@ class Drafting:
         """Steps since the last drafts."""
         self._stats = SpeculationStats()
 
-    def result_came(self, running: Sequence[Request], *, had_prompts: bool, is_last: bool) -> None:
-        """A result was taken in. `had_prompts`: its step computed prompts. `is_last`: no other plan
-        is in flight, so that the next step may have drafts."""
+    def result_came(self, *, had_prompts: bool) -> None:
+        """The result of a step was collected. `had_prompts`: the step computed prompts."""
         self._had_prompts = had_prompts
-        self.waits = not is_last and bool(self._choose(running))
 
     def give(self, running: Sequence[Request]) -> None:
-        """A step is planned, and no plan is in flight: gives the requests their drafts."""
+        """Gives the requests their drafts for the next step. No plan is in flight."""
         chosen = self._choose(running)
-        self.waits = bool(chosen)
         self._num_without = 0 if chosen else self._num_without + 1
         for request in running:
             candidate = chosen.get(request)
@@ -205,8 +198,7 @@ def _best_counts(
         expected -= chance
         if counts[index] < len(candidate.token_ids):
             heapq.heappush(queue, (chance * candidate.rate, index))
-        seconds = costs.seconds(num_rows + total) + _PLANNING_S
-        gain = expected / num_rows * step_s / seconds
+        gain = expected / num_rows * step_s / costs.seconds(num_rows + total)
         if gain > best_gain:
             best, best_gain = counts.copy(), gain
     return best
