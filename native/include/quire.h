@@ -323,7 +323,7 @@ typedef struct quire_latent {
 } quire_latent;
 
 // Where the state of a recurrent layer lies: piece 0 in entry first_entry of the request's table
-// for the layer group, after first_offset bytes of the block, the others behind it. A piece that
+// for the layer group, after first_offset bytes of the block, the others after it. A piece that
 // does not fit in the rest of a block begins the next one.
 typedef struct quire_state {
   int64_t first_offset;

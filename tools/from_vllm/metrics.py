@@ -19,7 +19,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     "only text goes in": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
     "LoRA adapters do not work yet": ("vllm:lora_requests_info",),
-    "there are no diffusion models": ("vllm:diffusion_*",),
+    "Quire does not run diffusion models": ("vllm:diffusion_*",),
     "calls of tools are not counted": ("vllm:tool_call_parser_invocations",),
     "a request whose logits hold a NaN ends with an error, and `vllm:request_success` counts it": (
         "vllm:corrupted_requests",

@@ -27,7 +27,7 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "tensor_parallel_size": (None, 1),
     "draft_tensor_parallel_size": (None, 1),
 }
-"""Keys of vLLM with the values that change nothing here."""
+"""Keys of vLLM with the values that have no effect."""
 _LENGTHS = {
     "num_speculative_tokens": (1, _MAX_DRAFT),
     "prompt_lookup_min": (1, 32),

@@ -26,7 +26,7 @@ class Extras:
 
     sinks: Floats | None
     biases: Floats | None
-    """Of `Attention.relative`."""
+    """The numbers of `Attention.relative`."""
 
 
 def attend(

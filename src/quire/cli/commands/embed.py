@@ -1,7 +1,7 @@
 """Give every text of a file a vector: CSV, JSON lines, Parquet or plain lines in, vectors out.
 
-The texts are read and computed in portions, so that memory does not grow with the file. Nothing is
-left at the place of the output if the command fails.
+The texts are read and computed in portions. Vectors for .jsonl are written portion by portion;
+those for .npy and .parquet stay in memory until the end. If the command fails, there is no output.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 from quire.scheduler.drafting.proposer import NUM_GRADES
 
 _PRIOR = (0.5, 0.6, 0.75, 0.9)
-"""By grade, before anything is known."""
+"""Rates by grade, before anything is known."""
 _PRIOR_WEIGHT = 4.0
-"""Guesses that the engine's own rate counts for in a request's."""
+"""Number of guesses that the engine's rate counts as, in the rate of a request."""
 _KEPT = 0.97
-"""What is left of a count after a step. Old results fade, so that a request which could not be
-guessed is tried again later."""
+"""Share of a count that is left after a step. Old results fade, so that a request that could not
+be guessed is tried again later."""
 _KEPT_BY_ENGINE = 0.995
 
 

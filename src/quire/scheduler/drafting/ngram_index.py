@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _MOST_CANDIDATES = 8
-"""Earlier places that are compared; the newest are tried first."""
+"""Number of earlier places that are compared, the newest first."""
 _LONGEST_MATCH = 32
-"""Longer matches are not told apart."""
+"""Matches of this length and more count as equally long."""
 
 
 class Match(NamedTuple):
@@ -40,7 +40,7 @@ class NgramIndex:
         """Places below this one are indexed."""
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Indexes the text up to its last token, which does not follow itself."""
+        """Indexes the text. Its end is a place only when another token follows."""
         n, newest, earlier = self._n, self._newest, self._earlier
         first = self._num_indexed
         grams = zip(*(token_ids[first - n + i :] for i in range(n)), strict=False)

@@ -1,12 +1,12 @@
-"""`RowCosts`: what a step takes that has a number of rows (tokens) and no prompt, learned from the
-steps themselves."""
+"""`RowCosts`: the time of a step without prompts, by its number of rows (tokens). It is learned
+from the steps themselves."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
 _WEIGHT = 0.2
-"""Of a new measurement."""
+"""Weight of a new measurement."""
 _OUTLIER = 2.0
 """A step that took this many times as long as those before counts as this many times at most."""
 _EXACT = 16
