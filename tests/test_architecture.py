@@ -33,7 +33,7 @@ LAYERS: list[list[str]] = [
     ["kvcache", "kvstore", "program"],
     ["scheduler", "models"],
     ["weights"],
-    ["sampling"],
+    ["sampling", "ranks"],
     ["backends"],
     ["tokenizer", "metrics"],
     ["chat"],

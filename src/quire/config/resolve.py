@@ -14,7 +14,8 @@ from typing import Any, Literal
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
-from quire.config.records import Dtype, SchedulerConfig
+from quire.config.ranks import MAX_RANKS
+from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
 from quire.config.speculation import speculation_config
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
@@ -94,6 +95,35 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
     return wanted
 
 
+def resolve_parallel(args: EngineArgs) -> ParallelConfig:
+    """The ranks, and the executor that starts them."""
+    tensor, stages = args.tensor_parallel_size, args.pipeline_parallel_size
+    _check_positive("tensor_parallel_size", tensor, 2)
+    _check_positive("pipeline_parallel_size", stages, 2)
+    if tensor * stages > MAX_RANKS:
+        raise ConfigError(
+            f"tensor_parallel_size={tensor} times pipeline_parallel_size={stages} must be at most "
+            f"{MAX_RANKS} ranks"
+        )
+    chosen = args.distributed_executor_backend or ("uni" if tensor * stages == 1 else "mp")
+    if chosen not in ("uni", "mp"):
+        raise ConfigError(
+            f"distributed_executor_backend={quoted(chosen)} is not known; use uni or mp"
+        )
+    if chosen == "uni" and tensor * stages > 1:
+        raise ConfigError(
+            f"distributed_executor_backend='uni' runs one rank, and tensor_parallel_size={tensor} "
+            f"times pipeline_parallel_size={stages} are {tensor * stages}; use 'mp'"
+        )
+    worker_class = "" if args.worker_cls == "auto" else args.worker_cls
+    return ParallelConfig(
+        tensor,
+        stages,
+        distributed_executor_backend="mp" if chosen == "mp" else "uni",
+        worker_class=worker_class,
+    )
+
+
 def resolve_scheduler(
     args: EngineArgs, usage: Usage, max_model_len: int, *, needs_whole: bool = False
 ) -> SchedulerConfig:
@@ -114,6 +144,7 @@ def resolve_scheduler(
         queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
         stream_interval=args.stream_interval,
         speculation=speculation_config(args.speculative_config, is_enabled=args.speculation),
+        num_stages=args.pipeline_parallel_size,
     )
 
 

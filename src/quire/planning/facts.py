@@ -5,7 +5,7 @@ Called by `plan_engine`. Later stages decide from `Facts` and the arguments alon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire import env
@@ -69,6 +69,9 @@ def gather_facts(args: EngineArgs) -> Facts:
         args.num_threads,
         runs_transformers=checkpoint.model.is_transformers,
     )
+    num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size
+    if args.num_threads is None and num_ranks > 1:
+        device = replace(device, num_threads=max(1, device.num_threads // num_ranks))
     path = checkpoint.path
     kv_store = asked_store(args)
     own = read_generation_config(path, checkpoint.model.hf_config)
