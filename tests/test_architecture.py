@@ -31,7 +31,7 @@ LAYERS: list[list[str]] = [
     ["inputs", "config", "beam_search"],
     ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],
-    ["scheduler", "models"],
+    ["scheduler", "models", "placement"],
     ["weights"],
     ["sampling", "ranks"],
     ["backends"],

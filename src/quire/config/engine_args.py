@@ -200,6 +200,9 @@ class EngineArgs:
     pipeline_parallel_size: int = 1
     """Stages of layers, one after the other, each with `tensor_parallel_size` processes; worth it
     for models that are larger than one machine, and for many requests at once."""
+    data_parallel_size: int = 1
+    """Engines of a server, each with the whole model, its own KV cache and its share of the threads
+    and of the memory; a request goes to the one where its first token is expected first."""
     distributed_executor_backend: str | None = None
     """Who starts the processes: `uni` computes in the engine itself, `mp` in a process for each
     rank; `uni` by default, and `mp` where there are several ranks."""

@@ -95,15 +95,15 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
     return wanted
 
 
-def resolve_parallel(args: EngineArgs) -> ParallelConfig:
-    """The ranks, and the executor that starts them."""
+def resolve_parallel(args: EngineArgs, usage: Usage) -> ParallelConfig:
+    """The ranks, the executor that starts them, and the number of engines."""
+    _check_sizes(args)
     tensor, stages = args.tensor_parallel_size, args.pipeline_parallel_size
-    _check_positive("tensor_parallel_size", tensor, 2)
-    _check_positive("pipeline_parallel_size", stages, 2)
-    if tensor * stages > MAX_RANKS:
+    engines = args.data_parallel_size
+    if usage == "llm" and engines > 1:
         raise ConfigError(
-            f"tensor_parallel_size={tensor} times pipeline_parallel_size={stages} must be at most "
-            f"{MAX_RANKS} ranks"
+            f"data_parallel_size={engines} must be 1 for LLM, which runs one engine; quire serve "
+            "and AsyncLLM run several, or start several processes"
         )
     chosen = args.distributed_executor_backend or ("uni" if tensor * stages == 1 else "mp")
     if chosen not in ("uni", "mp"):
@@ -119,9 +119,23 @@ def resolve_parallel(args: EngineArgs) -> ParallelConfig:
     return ParallelConfig(
         tensor,
         stages,
+        engines,
         distributed_executor_backend="mp" if chosen == "mp" else "uni",
         worker_class=worker_class,
     )
+
+
+def _check_sizes(args: EngineArgs) -> None:
+    """Raises ConfigError for impossible numbers of ranks and engines."""
+    sizes: dict[str, int] = {
+        name: getattr(args, name)
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    }
+    for name, size in sizes.items():
+        _check_positive(name, size, 2)
+    if math.prod(sizes.values()) > MAX_RANKS:
+        found = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+        raise ConfigError(f"{found} must be at most {MAX_RANKS} ranks")
 
 
 def resolve_scheduler(

@@ -77,13 +77,14 @@ class RankedModel(StepModel):
 class MultiprocExecutor(Executor):
     """Starts the ranks, and runs plans on them: as many at once as there are stages."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, ranks: RankProcesses | None = None) -> None:
+        """`ranks`: those that are there already."""
         parallel = config.parallel
         self.num_ranks = parallel.world_size
         if not config.model.logits_processors:  # they see one step after the other
             self.max_plans_in_flight = parallel.pipeline_parallel_size
         self._block_bytes = config.cache.block_bytes // parallel.world_size
-        self._ranks = RankProcesses(config)
+        self._ranks = ranks or RankProcesses(config)
         weakref.finalize(self, self._ranks.abandon).atexit = False
         self._model = RankedModel(self._ranks)
         self._runner = make_runner(config, self._model)

@@ -103,7 +103,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
-        parallel=_parallel(args, checkpoint),
+        parallel=_parallel(args, usage, facts),
     )
 
 
@@ -130,9 +130,14 @@ def _scheduler(
     return dataclasses.replace(scheduler, speculation=None)
 
 
-def _parallel(args: EngineArgs, checkpoint: Checkpoint) -> ParallelConfig:
+def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
-    parallel = resolve.resolve_parallel(args)
+    parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
+    if parallel.data_parallel_size > 1 and facts.kv_events is not None:
+        raise ConfigError(
+            f"kv_events_config must not be set with data_parallel_size="
+            f"{parallel.data_parallel_size}: the engines would listen on the same port"
+        )
     tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     if tensor > 1 and checkpoint.packed is not None:
         raise ConfigError(

@@ -27,8 +27,8 @@ _GROUPS = {
         "max_num_queued_tokens", "stream_interval",
     ),
     "ParallelConfig": (
-        "tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend",
-        "worker_cls",
+        "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+        "distributed_executor_backend", "worker_cls",
     ),
     "ObservabilityConfig": ("otlp_traces_endpoint", "disable_log_stats", "enable_log_requests"),
     "ProfilerConfig": ("profiler_config",),

@@ -7,7 +7,6 @@ _Names = dict[str, tuple[object, ...]]
 
 REFUSED: dict[str, _Names] = {
     "this version computes on one machine, on the CPU": {
-        "data_parallel_size": (1,),
         "prefill_context_parallel_size": (1,),
         "decode_context_parallel_size": (1,),
         "dcp_comm_backend": (None,),

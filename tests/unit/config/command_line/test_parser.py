@@ -51,8 +51,8 @@ def test_vllms_other_options_are_judged_by_the_engine_args() -> None:
     neutral = ["m", "-tp", "1", "--tensor-parallel-size=1", "--no-enable-expert-parallel"]
     assert engine_args(parser().parse(neutral)).model == "m"
     assert engine_args(parser().parse(["m", "-tp", "2"])).tensor_parallel_size == 2
-    with pytest.raises(ConfigError, match="data_parallel_size=2"):
-        engine_args(parser().parse(["-dp", "2"]))
+    with pytest.raises(ConfigError, match="prefill_context_parallel_size=2"):
+        engine_args(parser().parse(["-pcp", "2"]))
 
 
 def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
