@@ -60,7 +60,8 @@ def test_engines_behind_one_front_end(model: str) -> None:
         )
     ]
     llm.close()
-    config = build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN), "server")
+    given = {**GIVEN, "kv_offloading_size": 0.01}  # a KV store, which has statistics too
+    config = build_engine_config(EngineArgs(model, data_parallel_size=2, **given), "server")
     engine = AsyncLLM(config)
 
     async def scenario() -> None:
@@ -74,11 +75,13 @@ def test_engines_behind_one_front_end(model: str) -> None:
         first = await generated(engine, "a", [*SHARED, 1], rank=1)
         second = await generated(engine, "b", [*SHARED, 2])
         assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)
+        assert engine.requests.metrics.series.prefix_cache_hits.value == 32
+        await engine.refresh_metrics()
         assert client._placement.num_open(0) == client._placement.num_open(1) == 0
         with pytest.raises(RequestError, match=r"data_parallel_rank 2 is out of range \[0, 2\)"):
             await generated(engine, "c", [1], rank=2)
         assert len(await engine.collective_rpc("get_model_inspection")) == 2
-        assert await engine.reset_prefix_cache()
+        assert await engine.reset_prefix_cache(reset_connector=True)
         again = await generated(engine, "d", [*SHARED, 2])
         assert again.num_cached_tokens == 0
         await engine.pause_generation(mode="keep", clear_cache=False)  # so that none ends before

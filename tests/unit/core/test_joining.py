@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.parallel.joining import join_answers, join_stats
+from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.errors import ConfigError
 from quire.protocol import KVStoreStats, SchedulerStats
 
@@ -56,8 +56,6 @@ def test_gauges_are_added_and_counts_are_those_of_the_step() -> None:
     joined = join_stats([first, newest], newest)
     assert (joined.num_running, joined.num_waiting, joined.num_preemptions) == (3, 1, 1)
     assert joined.kv_cache_usage == pytest.approx(0.3)
-    assert joined.kv_store is not None
-    assert (joined.kv_store.sums, joined.kv_store.usage) == (
-        {"loaded": {"host": 2.0}},
-        {"host": (2, 20)},
-    )
+    assert joined.kv_store is None
+    stores = join_stores([store, store])
+    assert (stores.sums, stores.usage) == ({"loaded": {"host": 2.0}}, {"host": (2, 20)})

@@ -17,12 +17,12 @@ from typing import Any
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.commands import AbortRequests, AddRequest, Call, Command
-from quire.core.parallel.joining import join_answers, join_stats
+from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.core.process.host import ProcessHost
 from quire.errors import EngineDeadError
 from quire.placement import Placement
 from quire.placement.policy import EngineLimits
-from quire.protocol import EngineCoreOutputs, SchedulerStats
+from quire.protocol import EngineCoreOutputs, KVStoreStats, SchedulerStats
 
 _IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
 _WORST = {"dead": 0, "stalled": 1, "alive": 2}
@@ -47,6 +47,8 @@ class ParallelClient(EngineCoreClient):
             ),
         )
         self._stats = [_IDLE] * count
+        self._stores: dict[int, KVStoreStats] = {}
+        """By engine, what it has last sent."""
 
     @property
     def pids(self) -> list[int]:
@@ -120,16 +122,23 @@ class ParallelClient(EngineCoreClient):
             if output.finish_reason is not None:
                 self._placement.end(output.request_id)
         if outputs.stats is not None:
-            self._stats[number] = outputs.stats
-            outputs.stats = join_stats(
-                [
-                    stats if self._placement.num_open(engine) else _IDLE
-                    for engine, stats in enumerate(self._stats)
-                ],
-                outputs.stats,
-            )
+            outputs.stats = self._joined(number, outputs.stats)
         if self._listener is not None:
             self._listener.on_outputs(outputs)
+
+    def _joined(self, number: int, stats: SchedulerStats) -> SchedulerStats:
+        """The statistics of all engines, after those of one of them."""
+        self._stats[number] = stats
+        # An engine whose last request was aborted sends nothing more, and its last step counts it.
+        by_engine = [
+            one if self._placement.num_open(engine) else _IDLE
+            for engine, one in enumerate(self._stats)
+        ]
+        joined = join_stats(by_engine, stats)
+        if stats.kv_store is not None:
+            self._stores[number] = stats.kv_store
+            joined.kv_store = join_stores(list(self._stores.values()))
+        return joined
 
     def _on_dead(self, number: int, error: EngineDeadError) -> None:
         if self._dead_cause is None:

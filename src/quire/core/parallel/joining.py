@@ -23,18 +23,19 @@ def join_answers(command: str, answers: Sequence[Any]) -> Any:
 
 
 def join_stats(by_engine: Sequence[SchedulerStats], newest: SchedulerStats) -> SchedulerStats:
-    """The state of all engines. Counts since the last snapshot are those of `newest`."""
-    stores = [stats.kv_store for stats in by_engine if stats.kv_store is not None]
+    """The state of all engines. Counts since the last snapshot are those of `newest`; the KV store
+    is left out, see `join_stores`."""
     return msgspec.structs.replace(
         newest,
         num_running=sum(stats.num_running for stats in by_engine),
         num_waiting=sum(stats.num_waiting for stats in by_engine),
         kv_cache_usage=sum(stats.kv_cache_usage for stats in by_engine) / len(by_engine),
-        kv_store=None if newest.kv_store is None else _join_stores(stores),
+        kv_store=None,
     )
 
 
-def _join_stores(stores: Sequence[KVStoreStats]) -> KVStoreStats:
+def join_stores(stores: Sequence[KVStoreStats]) -> KVStoreStats:
+    """The counts and contents of the KV stores of one or more engines."""
     return KVStoreStats(
         sums=_added([store.sums for store in stores]),
         usage=_added([store.usage for store in stores]),
