@@ -48,6 +48,10 @@ class PoolingConfig:
     """Whether the score is the second of two numbers less the first: those of two tokens."""
     max_tokens: int | None = None
     """The longest texts that the model was trained for; None: as long as its positions allow."""
+    is_chunked: bool = False
+    """Whether longer texts are cut into pieces, whose vectors are averaged."""
+    max_embed_len: int | None = None
+    """The longest text in tokens; None: `max_model_len`, or no limit if texts are cut."""
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
     """Scores are moved and scaled before the activation: (x - mean) / sigma."""
@@ -61,6 +65,12 @@ class PoolingConfig:
     def supported_tasks(self) -> tuple[PoolingTask, ...]:
         """The tasks of requests."""
         return (self.task,)
+
+    def longest_text(self, max_model_len: int) -> int | None:
+        """The most tokens that a text may have; None: any number."""
+        if self.is_chunked:
+            return self.max_embed_len
+        return min(max_model_len, self.max_embed_len or max_model_len)
 
     @property
     def scoring(self) -> str | None:
@@ -84,7 +94,9 @@ class PoolerConfig:
     dimensions: int | None = None
     """Length of all vectors of requests that name none."""
     enable_chunked_processing: bool | None = None
+    """Cut texts that are longer than max_model_len into pieces, and average their vectors."""
     max_embed_len: int | None = None
+    """The longest text in tokens."""
     logit_mean: float | None = None
     logit_sigma: float | None = None
     step_tag_id: int | None = None
@@ -103,8 +115,14 @@ class PoolerConfig:
                 raise _error(name, getattr(self, name), "left out: it is not implemented")
         if self.logit_sigma == 0:
             raise _error("logit_sigma", 0, "a number other than 0")
-        if self.dimensions is not None and self.dimensions < 1:
-            raise _error("dimensions", self.dimensions, "a whole number from 1 up")
+        for name in ("dimensions", "max_embed_len"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise _error(name, value, "a whole number from 1 up")
+        if not isinstance(self.enable_chunked_processing, bool | None):
+            raise _error(
+                "enable_chunked_processing", self.enable_chunked_processing, "True or False"
+            )
 
     @classmethod
     def of(cls, given: Any) -> PoolerConfig:
@@ -141,8 +159,6 @@ _TYPES = {
 }
 _BY_NAME: Mapping[str, PoolingType] = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}
 _NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "enable_chunked_processing": (None, False),
-    "max_embed_len": (None,),
     "step_tag_id": (None,),
     "returned_token_ids": (None, []),
 }

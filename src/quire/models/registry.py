@@ -23,6 +23,7 @@ _BUILT_IN = {
     "CamembertModel": "quire.models.families.encoders.bert:ROBERTA",
     "EuroBertModel": "quire.models.families.encoders.rotary:EUROBERT",
     "GteModel": "quire.models.families.encoders.rotary:GTE",
+    "JinaBertModel": "quire.models.families.encoders.bert:JINA_V2",
     "JinaEmbeddingsV3Model": "quire.models.families.encoders.rotary:JINA_V3",
     "ModernBertModel": "quire.models.families.encoders.rotary:MODERNBERT",
     "NewModel": "quire.models.families.encoders.rotary:GTE",

@@ -111,12 +111,16 @@ class PromptParser:
 
     def _check_tokens(self, token_ids: list[int]) -> None:
         count, limit = len(token_ids), self._model_config.max_model_len
-        pools = self._model_config.pooling is not None
+        pooling = self._model_config.pooling
         if not count:
             raise PromptError("The decoder prompt cannot be empty", parameter="prompt")
-        if count > limit:
-            raise text_fills_model(count, limit) if pools else prompt_too_long(count, limit)
-        if count == limit and not pools:
+        if pooling is not None:
+            longest = pooling.longest_text(limit)
+            if longest is not None and count > longest:
+                raise text_fills_model(count, longest)
+        elif count > limit:
+            raise prompt_too_long(count, limit)
+        elif count == limit:
             raise prompt_fills_context(limit)
         vocab_size = self._model_config.vocab_size
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)

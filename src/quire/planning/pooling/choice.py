@@ -113,6 +113,8 @@ def _settings(
         score_template=hf_config.get("is_original_qwen3_reranker") is True,
         is_difference=len(head.token_rows) == 2,
         max_tokens=sentence.max_tokens,
+        is_chunked=_is_chunked(config, task),
+        max_embed_len=config.max_embed_len,
         logit_mean=config.logit_mean or 0.0,
         logit_sigma=1.0 if config.logit_sigma is None else config.logit_sigma,
     )
@@ -139,6 +141,15 @@ def _is_activated(config: PoolerConfig, task: PoolingTask, sentence: SentenceMod
     if config.use_activation is not None:
         return config.use_activation
     return task != "embed" or sentence.normalizes
+
+
+def _is_chunked(config: PoolerConfig, task: PoolingTask) -> bool:
+    if config.enable_chunked_processing and task != "embed":
+        raise ConfigError(
+            "pooler_config: enable_chunked_processing averages the vectors of pieces of a text, "
+            f"which needs the task embed; the task is {task}: leave it out"
+        )
+    return config.enable_chunked_processing is True
 
 
 def _asked(args: EngineArgs) -> tuple[str, str]:
