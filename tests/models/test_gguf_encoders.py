@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 import transformers
+from jina_bert import EPS, HEADS, HIDDEN, INNER, LAYERS, VOCAB, write_jina_bert
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from test_encoders import CASES, made, results, texts
@@ -23,6 +24,7 @@ from quire.config.checkpoint.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.errors import UnsupportedModelError
 from quire.models import build_program, name_map
+from quire.models.pooling.head import PoolingHead, marked
 from quire.tokenizer import Tokenizer
 from quire.weights import bind, open_checkpoint
 
@@ -93,8 +95,10 @@ def add_tokenizer(writer: Any, kind: str, vocab_size: int) -> None:
     writer.add_token_types(kinds)
 
 
-def write_gguf(checkpoint: Path, path: Path, kind: str, tokenizer: str, pooling: int) -> Path:
-    """The file, in float32."""
+def write_gguf(
+    checkpoint: Path, path: Path, kind: str, tokenizer: str, pooling: int, **more: Floats
+) -> Path:
+    """The file, in float32; `more`: further tensors."""
     config = json.loads((checkpoint / "config.json").read_text())
     named = transformers.AutoConfig.from_pretrained(checkpoint).to_dict()
     writer = gguf.GGUFWriter(path, kind)
@@ -126,6 +130,8 @@ def write_gguf(checkpoint: Path, path: Path, kind: str, tokenizer: str, pooling:
         found = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert found is not None, name
         writer.add_tensor(found, np.ascontiguousarray(array, np.float32))
+    for name, array in more.items():
+        writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -147,14 +153,54 @@ def test_vectors_are_those_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     with LLM(str(tmp_path / "checkpoint"), dtype="float32", skip_tokenizer_init=True) as llm:
         wanted = results(llm, prompts)
     assert [one.tobytes() for one in found] == [one.tobytes() for one in wanted]
-    check_tensors(resolve_model(str(file)), tmp_path / "checkpoint")
+    if name not in ("xlm-roberta", "distilbert", "roberta-classes"):  # they have BERT's names there
+        check_tensors(resolve_model(str(file)), tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("form", ["new", "old"])
+def test_jina_bert_2(form: str, tmp_path: Path) -> None:
+    """Gate and up are one tensor; files from 2024 have two."""
+    tensors = write_jina_bert(tmp_path)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "jina-bert-v2")
+    writer.add_context_length(150)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_layer_norm_eps(EPS)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    add_tokenizer(writer, "bert", VOCAB)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.JINA_BERT_V2, LAYERS)
+    for name, array in tensors.items():
+        parts = {name: array}
+        if form == "old" and "gated_layers" in name:
+            halves = np.split(array, 2)
+            stem = name.removesuffix(".weight")
+            parts = {f"{stem}_{end}.weight": half for end, half in zip("wv", halves, strict=True)}
+        for own, values in parts.items():
+            found = names.get_name(own, try_suffixes=(".weight", ".bias"))
+            writer.add_tensor(found, np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    prompts = texts()
+    with LLM(str(tmp_path / "m.gguf"), dtype="float32") as llm:
+        found_vectors = results(llm, prompts)
+    (tmp_path / "m.gguf").rename(tmp_path / "gguf")
+    mean = {"pooling_type": "MEAN"}
+    with LLM(
+        str(tmp_path), dtype="float32", skip_tokenizer_init=True, pooler_config=mean
+    ) as llm:
+        wanted = results(llm, prompts)
+    assert [one.tobytes() for one in found_vectors] == [one.tobytes() for one in wanted]
 
 
 def check_tensors(directory: Path, checkpoint: Path) -> None:
     """All tensors of the program, except tables of positions, whose unused rows files lack."""
     stores = []
     for place in (directory, checkpoint):
-        config = read_config(place)
+        config = marked(read_config(place), PoolingHead("cls"))
         stores.append(
             bind(build_program(config), open_checkpoint(place), name_map(config).canonical)
         )
@@ -211,12 +257,7 @@ def test_a_mean_is_pooled(tmp_path: Path) -> None:
 def test_a_classifier_that_lost_its_pooler_is_refused(tmp_path: Path) -> None:
     """llama.cpp's conversion drops BERT's pooler, so that the classes cannot be computed."""
     made(BY_NAME["bert"], tmp_path)
-    path = tmp_path / "m.gguf"
-    writer = gguf.GGUFWriter(path, "bert")
-    writer.add_tensor("cls.output.weight", np.ones((1, 60), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    head = {"cls.output.weight": np.ones((1, 60), np.float32)}
+    path = write_gguf(tmp_path, tmp_path / "m.gguf", "bert", "bert", 2, **head)
     with pytest.raises(UnsupportedModelError, match="a classifier without its dense layer"):
         LLM(str(path))

@@ -127,6 +127,7 @@ def _modern(keys: Keys) -> Config:
         head = {
             "architectures": ["ModernBertForSequenceClassification"],
             "classifier_bias": has_tensor(keys, "cls.bias"),
+            "classifier_pooling": "mean",  # as llama.cpp has it for all of them
             **_labels(keys),
         }
         if not all(has_tensor(keys, f"{name}.weight") for name in ("cls", "cls.norm")):
