@@ -48,6 +48,10 @@ class PoolingConfig:
     """Whether the score is the second of two numbers less the first: those of two tokens."""
     max_tokens: int | None = None
     """The longest texts that the model was trained for; None: as long as its positions allow."""
+    step_tag_id: int | None = None
+    """If set, the results of a text are those of tokens with this id alone: the ends of steps."""
+    returned_columns: tuple[int, ...] = ()
+    """If set, the numbers of each result that are returned."""
     is_chunked: bool = False
     """Whether longer texts are cut into pieces, whose vectors are averaged."""
     max_embed_len: int | None = None
@@ -100,7 +104,9 @@ class PoolerConfig:
     logit_mean: float | None = None
     logit_sigma: float | None = None
     step_tag_id: int | None = None
+    """Return the results of tokens with this id alone."""
     returned_token_ids: list[int] | None = None
+    """Return these numbers of each token's result alone."""
 
     def __post_init__(self) -> None:
         if self.task is not None and self.task not in POOLING_TASKS:
@@ -110,9 +116,11 @@ class PoolerConfig:
             allowed = _TYPES[name]
             if value is not None and value not in allowed:
                 raise _error(name, value, f"one of {', '.join(allowed)}")
-        for name, neutral in _NOT_YET.items():
-            if getattr(self, name) not in neutral:
-                raise _error(name, getattr(self, name), "left out: it is not implemented")
+        if self.step_tag_id is not None and not _is_id(self.step_tag_id):
+            raise _error("step_tag_id", self.step_tag_id, "the id of a token")
+        ids = self.returned_token_ids
+        if ids is not None and not (isinstance(ids, list) and all(map(_is_id, ids))):
+            raise _error("returned_token_ids", ids, "a list of ids of tokens")
         if self.logit_sigma == 0:
             raise _error("logit_sigma", 0, "a number other than 0")
         for name in ("dimensions", "max_embed_len"):
@@ -149,19 +157,15 @@ class PoolerConfig:
     def type_for_texts(self) -> PoolingType | None:
         """The kind of pooling of tasks with one result for a text; None: the checkpoint's."""
         name = self.seq_pooling_type or self.pooling_type
-        return None if name in (None, "ALL") else _BY_NAME[name or ""]
+        return None if name in (None, "ALL", "STEP") else _BY_NAME[name or ""]
 
 
 _TYPES = {
-    "pooling_type": ("CLS", "LAST", "MEAN", "ALL"),
+    "pooling_type": ("CLS", "LAST", "MEAN", "ALL", "STEP"),
     "seq_pooling_type": ("CLS", "LAST", "MEAN"),
-    "tok_pooling_type": ("ALL",),
+    "tok_pooling_type": ("ALL", "STEP"),
 }
 _BY_NAME: Mapping[str, PoolingType] = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}
-_NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "step_tag_id": (None,),
-    "returned_token_ids": (None, []),
-}
 _OLD_NAMES = {
     "normalize": "use_activation",
     "activation": "use_activation",
@@ -169,6 +173,10 @@ _OLD_NAMES = {
     "logit_bias": "logit_mean",
 }
 """Names in earlier versions of vLLM, with the present ones."""
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _error(name: str, value: object, wanted: str) -> ConfigError:

@@ -76,6 +76,8 @@ def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:
     lines = [
         {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": "red"}},
         {"custom_id": "r", "url": "/v1/rerank", "body": {"query": "red", "documents": ["red"]}},
+        {"custom_id": "b", "url": "/v1/embeddings", "body": {
+            "input": "red", "encoding_format": "bytes"}},
         {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": "red"}},
     ]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -84,4 +86,5 @@ def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:
     replies = [json.loads(line) for line in target.read_text().splitlines()]
     assert len(replies[0]["response"]["body"]["data"][0]["embedding"]) == 32
     assert replies[1]["response"]["body"]["results"][0]["relevance_score"] == pytest.approx(1)
-    assert "generates no text" in replies[2]["error"]["message"]
+    assert "must be float or base64" in replies[2]["error"]["message"]
+    assert "generates no text" in replies[3]["error"]["message"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from tiny_encoder import write_encoder
@@ -37,6 +39,16 @@ class Client:
         answer = self._loop.run_until_complete(self.server.post(path, body))
         assert answer.status == 400, answer.body
         return str(answer.body["error"]["message"])
+
+    def raw(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """A reply that need not be JSON."""
+        transport = httpx.ASGITransport(app=self.server._app)
+
+        async def send() -> httpx.Response:
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                return await client.post(path, json=body)
+
+        return self._loop.run_until_complete(send())
 
     def close(self) -> None:
         self.server.close()
@@ -84,6 +96,26 @@ def test_embeddings_in_all_forms(embedder: Client) -> None:
         endianness="big",
     )["data"][0]["embedding"]  # fmt: skip
     assert np.allclose(np.frombuffer(base64.b64decode(half), ">f2"), first, atol=1e-3)
+
+
+def test_vectors_as_bytes(embedder: Client) -> None:
+    """The header `metadata` says where each vector is; `bytes_only` leaves it out."""
+    texts = ["the sky", "blue"]
+    for form in ("bytes", "bytes_only"):
+        body = {"input": texts, "encoding_format": form, "embed_dtype": "bfloat16"}
+        answer = embedder.raw("/v1/embeddings", body)
+        assert answer.headers["content-type"] == "application/octet-stream", answer.text
+        halves = np.frombuffer(answer.content, "<u2").astype(np.uint32).reshape(2, -1)
+        wanted = np.array([vector(embedder, text) for text in texts], np.float32)
+        assert np.allclose((halves << 16).view(np.float32), wanted, atol=4e-3)
+        if form == "bytes_only":
+            assert "metadata" not in answer.headers
+            continue
+        metadata = json.loads(answer.headers["metadata"])
+        assert [(one["start"], one["end"], one["shape"]) for one in metadata["data"]] == [
+            (0, 64, [32]), (64, 128, [32]),
+        ]  # fmt: skip
+        assert metadata["usage"]["prompt_tokens"] == 7
 
 
 def test_what_the_other_apis_answer(embedder: Client) -> None:

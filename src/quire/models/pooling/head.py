@@ -34,6 +34,8 @@ class PoolingHead(msgspec.Struct, frozen=True):
     dense: tuple[DenseLayer, ...] = ()
     num_labels: int = 0
     """Classes; 0: the result is the hidden state itself."""
+    has_inner_layer: bool = False
+    """Whether a linear layer and ReLU stand before the classes, as in Qwen2's reward models."""
     by_token: bool = False
     """Whether each token is classified by itself."""
     token_rows: tuple[int, ...] = ()

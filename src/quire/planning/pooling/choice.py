@@ -41,6 +41,7 @@ _OLD_TASKS: Mapping[str, tuple[str, str]] = {
 }
 """Runner and convert for each value of the former argument `task`."""
 _CONVERTED: Mapping[str, PoolingTask] = {"embed": "embed", "classify": "classify"}
+_WITH_INNER_LAYER = ("Qwen2ForProcessRewardModel", "Qwen2ForRewardModel")
 _TEMPLATED = "qwen3-reranker"
 
 
@@ -77,8 +78,9 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
         _pooling_type(config, sentence, task) or default_pooling(family, task, reader),
         sentence.dense if task.endswith("embed") else (),
         0 if rows or task.endswith("embed") else num_labels(hf_config),
-        task == "token_classify",
-        rows,
+        has_inner_layer=name in _WITH_INNER_LAYER,
+        by_token=task == "token_classify",
+        token_rows=rows,
     )
     if head.num_labels and not CLASSIFIES.search(name):
         raise ConfigError(_no_classes(name))
@@ -113,6 +115,8 @@ def _settings(
         score_template=hf_config.get("is_original_qwen3_reranker") is True,
         is_difference=len(head.token_rows) == 2,
         max_tokens=sentence.max_tokens,
+        step_tag_id=config.step_tag_id,
+        returned_columns=_returned(config, task, width),
         is_chunked=_is_chunked(config, task),
         max_embed_len=config.max_embed_len,
         logit_mean=config.logit_mean or 0.0,
@@ -141,6 +145,25 @@ def _is_activated(config: PoolerConfig, task: PoolingTask, sentence: SentenceMod
     if config.use_activation is not None:
         return config.use_activation
     return task != "embed" or sentence.normalizes
+
+
+def _returned(config: PoolerConfig, task: PoolingTask, width: int) -> tuple[int, ...]:
+    """The columns that are returned; those of vectors are as many as the model's width says."""
+    if not task.startswith("token_") and (config.step_tag_id, config.returned_token_ids) != (
+        None,
+        None,
+    ):
+        raise ConfigError(
+            "pooler_config: step_tag_id and returned_token_ids need the task token_classify or "
+            f"token_embed; the task is {task}: leave them out"
+        )
+    found = tuple(config.returned_token_ids or ())
+    if width and found and max(found) >= width:
+        raise ConfigError(
+            f"pooler_config: returned_token_ids must be less than the {width} numbers of a result, "
+            f"got {max(found)}"
+        )
+    return found
 
 
 def _is_chunked(config: PoolerConfig, task: PoolingTask) -> bool:
