@@ -216,6 +216,34 @@ def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
         LLM(str(tmp_path), pooler_config=pooler, **options)  # type: ignore[arg-type]
 
 
+def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
+    """A vector for each token, and a weight for each token, by files of torch."""
+    torch.manual_seed(9)
+    config = transformers.XLMRobertaConfig(
+        vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=40, max_position_embeddings=24, initializer_range=0.4,
+    )  # fmt: skip
+    model = transformers.XLMRobertaModel(config).eval()
+    model.save_pretrained(tmp_path)
+    heads = {"colbert_linear": torch.nn.Linear(32, 32), "sparse_linear": torch.nn.Linear(32, 1)}
+    for name, head in heads.items():
+        torch.save(head.state_dict(), tmp_path / f"{name}.pt")
+    ids = [0, 7, 8, 9, 2]
+    with torch.no_grad():
+        hidden = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        vectors = torch.nn.functional.normalize(heads["colbert_linear"](hidden), dim=-1).numpy()
+        weights = torch.relu(heads["sparse_linear"](hidden)).numpy()
+    options = {"dtype": "float32", "skip_tokenizer_init": True}
+    for task, wanted in (("token_embed", vectors), ("token_classify", weights)):
+        with LLM(str(tmp_path), pooler_config={"task": task}, **options) as llm:  # type: ignore[arg-type]
+            [found] = llm.encode([ids], pooling_task=task, use_tqdm=False)  # type: ignore[arg-type]
+        assert np.allclose(found.outputs.data, wanted, atol=1e-5)
+        assert found.outputs.data.shape == wanted.shape
+    with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]
+        [dense] = llm.embed([ids], use_tqdm=False)
+    assert np.allclose(dense.outputs.embedding, unit(hidden[0].numpy()), atol=1e-5)
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     bert(tmp_path)
     with pytest.raises(ConfigError, match="is an encoder, which gives vectors"):

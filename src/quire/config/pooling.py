@@ -48,6 +48,8 @@ class PoolingConfig:
     """Whether the score is the second of two numbers less the first: those of two tokens."""
     max_tokens: int | None = None
     """The longest texts that the model was trained for; None: as long as its positions allow."""
+    is_sparse: bool = False
+    """Whether the one number of each token is its weight in a sparse vector (BGE-M3)."""
     step_tag_id: int | None = None
     """If set, the results of a text are those of tokens with this id alone: the ends of steps."""
     returned_columns: tuple[int, ...] = ()

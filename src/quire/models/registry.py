@@ -20,6 +20,7 @@ _BUILT_IN = {
     "BaiChuanForCausalLM": "quire.models.families.remote:BAICHUAN_7B",
     "BaichuanForCausalLM": "quire.models.families.remote:BAICHUAN",
     "BertModel": "quire.models.families.encoders.bert:BERT",
+    "BgeM3EmbeddingModel": "quire.models.families.encoders.bert:ROBERTA",
     "CamembertModel": "quire.models.families.encoders.bert:ROBERTA",
     "EuroBertModel": "quire.models.families.encoders.rotary:EUROBERT",
     "GteModel": "quire.models.families.encoders.rotary:GTE",

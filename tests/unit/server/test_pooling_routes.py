@@ -12,10 +12,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 from tiny_encoder import write_encoder
 
 from quire.cli.in_process import InProcessServer
+from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
+from quire.models import build_program
+from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
 
 
@@ -133,6 +138,34 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     assert ranks == [
         {"index": 1, "document": {"text": "blue"}, "relevance_score": pytest.approx(1)}
     ]
+
+
+def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
+    """The largest weight of each token, without those around the text."""
+    directory = write_encoder(tmp_path)
+    random = np.random.default_rng(1)
+    program = build_program(marked(read_config(directory), PoolingHead("all")))
+    parts = [part for param in program.params() for part in param.parts]
+    tensors = {one.name: random.normal(size=one.shape).astype(np.float32) for one in parts}
+    save_file(tensors, directory / "model.safetensors")
+    head = {"weight": torch.randn(1, 32, generator=torch.Generator().manual_seed(1)) / 9,
+            "bias": torch.full((1,), 3.0)}  # fmt: skip
+    torch.save(head, directory / "sparse_linear.pt")
+    client = Client(directory, pooler_config={"task": "token_classify"}, load_format="auto")
+    reply = client.post("/embed_sparse", inputs=["the sky the red", "blue " * 30], truncate=True)
+    ids = [2, 9, 7, 9, 4, 3]  # [CLS] the sky the red [SEP]
+    weights = client.post("/pooling", input="the sky the red")["data"][0]["data"]
+    wanted: dict[int, float] = {}
+    for token, (weight,) in list(zip(ids, weights, strict=True))[1:-1]:
+        if weight > 0:
+            wanted[token] = max(weight, wanted.get(token, 0.0))
+    assert wanted, weights
+    assert reply[0] == [{"index": i, "value": wanted[i]} for i in sorted(wanted)]
+    assert {one["index"] for one in reply[1]} <= {6}
+    assert "maximum context length" in client.refused("/embed_sparse", inputs="blue " * 30)
+    assert "POST /embed_sparse" in client.refused("/embed", inputs="blue")
+    client.close()
+    assert "does not support the sparse embed task" in embedder.refused("/embed_sparse", inputs="a")
 
 
 def test_truncation(embedder: Client) -> None:

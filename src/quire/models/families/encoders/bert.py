@@ -198,7 +198,7 @@ BERT = encoder_family(
 )
 ROBERTA = encoder_family(
     "roberta",
-    ("RobertaModel", "XLMRobertaModel", "CamembertModel"),
+    ("RobertaModel", "XLMRobertaModel", "CamembertModel", "BgeM3EmbeddingModel"),
     _roberta,
     models="RoBERTa, XLM-R, BGE-M3, multilingual E5, BGE rerankers, Arctic Embed L v2",
     defaults={"layer_norm_eps": 1e-12},
