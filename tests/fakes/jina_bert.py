@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from torch.nn import functional as F
+from torch.nn import functional
 
 Floats = NDArray[np.float32]
 HIDDEN, HEADS, INNER, LAYERS, VOCAB, EPS = 48, 6, 70, 2, 131, 1e-12
@@ -63,10 +63,12 @@ def states(tensors: dict[str, Floats], token_ids: list[int]) -> Floats:
     have = {name: torch.from_numpy(array) for name, array in tensors.items()}
 
     def linear(x: torch.Tensor, name: str) -> torch.Tensor:
-        return F.linear(x, have[f"{name}.weight"], have.get(f"{name}.bias"))
+        return functional.linear(x, have[f"{name}.weight"], have.get(f"{name}.bias"))
 
     def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        return F.layer_norm(x, (HIDDEN,), have[f"{name}.weight"], have[f"{name}.bias"], EPS)
+        return functional.layer_norm(
+            x, (HIDDEN,), have[f"{name}.weight"], have[f"{name}.bias"], EPS
+        )
 
     x = have["embeddings.word_embeddings.weight"][token_ids]
     x = norm(x + have["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
@@ -85,5 +87,7 @@ def states(tensors: dict[str, Floats], token_ids: list[int]) -> Floats:
         out = linear(attended, f"{prefix}attention.output.dense")
         x = norm(out + x, f"{prefix}attention.output.LayerNorm")
         gate, up = linear(x, f"{prefix}mlp.gated_layers").chunk(2, dim=-1)
-        x = norm(linear(F.gelu(gate) * up, f"{prefix}mlp.wo") + x, f"{prefix}mlp.layernorm")
+        x = norm(
+            linear(functional.gelu(gate) * up, f"{prefix}mlp.wo") + x, f"{prefix}mlp.layernorm"
+        )
     return np.asarray(x.numpy())

@@ -31,7 +31,20 @@ from quire.weights import bind, open_checkpoint
 gguf = pytest.importorskip("gguf")
 
 Floats = NDArray[np.float32]
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "sky", "un", "##s", "##red", ".", "[x]"]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "red",
+    "sky",
+    "un",
+    "##s",
+    "##red",
+    ".",
+    "[x]",
+]
 PIECES = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("▁red", -1.0),
           ("▁sk", -3.0), ("y", -2.5), ("s", -2.6), (".", -2.0)]  # fmt: skip
 TEXTS = ["red sky", "Reds unreds.", "  the  rèd [x] sky ", "", "red\tsky. 红"]
@@ -189,9 +202,7 @@ def test_jina_bert_2(form: str, tmp_path: Path) -> None:
         found_vectors = results(llm, prompts)
     (tmp_path / "m.gguf").rename(tmp_path / "gguf")
     mean = {"pooling_type": "MEAN"}
-    with LLM(
-        str(tmp_path), dtype="float32", skip_tokenizer_init=True, pooler_config=mean
-    ) as llm:
+    with LLM(str(tmp_path), dtype="float32", skip_tokenizer_init=True, pooler_config=mean) as llm:
         wanted = results(llm, prompts)
     assert [one.tobytes() for one in found_vectors] == [one.tobytes() for one in wanted]
 

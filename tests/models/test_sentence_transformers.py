@@ -74,7 +74,7 @@ def test_random_encoders(case: Any, pooling: str, tmp_path: Path) -> None:
     add_tokenizer(tmp_path / "bare")
     modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
     transformer = modules.Transformer(str(tmp_path / "bare"), max_seq_length=100)
-    width = transformer.get_word_embedding_dimension()
+    width = transformer.get_embedding_dimension()
     theirs = sentence_transformers.SentenceTransformer(
         modules=[transformer, modules.Pooling(width, pooling), modules.Normalize()], device="cpu"
     )

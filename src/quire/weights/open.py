@@ -84,8 +84,9 @@ def open_checkpoint(path: Path) -> WeightStore:
 
 
 def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
-    """Open the weights in a model directory and those in folders of it, or in files `FOLDER.pt`; the
-    names of the latter begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint` does."""
+    """Open the weights in a model directory and those in folders of it, or in files `FOLDER.pt`.
+    The names of the latter begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint`
+    does."""
     files = {"": open_checkpoint(path)}
     for folder in folders:
         file = path / f"{folder}.pt"

@@ -70,7 +70,9 @@ class PoolingRunner:
         if pooling.returned_columns:
             rows = rows[:, pooling.returned_columns]
         if pooling.step_tag_id is not None:
-            rows = rows[np.array(self.batch.known_tokens(place)[: len(rows)]) == pooling.step_tag_id]
+            rows = rows[
+                np.array(self.batch.known_tokens(place)[: len(rows)]) == pooling.step_tag_id
+            ]
         return rows
 
     def _counts(self, batch: StepBatch, done: NDArray[np.intp]) -> NDArray[np.int32]:

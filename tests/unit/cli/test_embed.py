@@ -76,8 +76,11 @@ def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:
     lines = [
         {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": "red"}},
         {"custom_id": "r", "url": "/v1/rerank", "body": {"query": "red", "documents": ["red"]}},
-        {"custom_id": "b", "url": "/v1/embeddings", "body": {
-            "input": "red", "encoding_format": "bytes"}},
+        {
+            "custom_id": "b",
+            "url": "/v1/embeddings",
+            "body": {"input": "red", "encoding_format": "bytes"},
+        },
         {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": "red"}},
     ]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

@@ -50,7 +50,9 @@ class Client:
         transport = httpx.ASGITransport(app=self.server._app)
 
         async def send() -> httpx.Response:
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1"
+            ) as client:
                 return await client.post(path, json=body)
 
         return self._loop.run_until_complete(send())

@@ -18,8 +18,8 @@ MARK = "quire_pooling"
 
 
 class DenseLayer(msgspec.Struct, frozen=True):
-    """A linear layer whose weights lie in a folder of their own, as sentence-transformers has it, or
-    in a file `FOLDER.pt`, as BGE-M3 has it."""
+    """A linear layer whose weights lie in a folder of their own, as sentence-transformers has it,
+    or in a file `FOLDER.pt`, as BGE-M3 has it."""
 
     folder: str
     in_features: int

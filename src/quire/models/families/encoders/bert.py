@@ -1,5 +1,5 @@
-"""BERT, and encoders that differ from it in a few values: RoBERTa, XLM-R, DistilBERT, MPNet and Jina
-BERT 2."""
+"""BERT, and encoders that differ from it in a few values: RoBERTa, XLM-R, DistilBERT, MPNet and
+Jina BERT 2."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import Inputs, PoolingFields, PoolingUsage
 from quire.server.pooling.vectors import EmbedDtype, Endianness
 
-
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 
 
@@ -20,8 +19,8 @@ class VectorFields(PoolingFields, kw_only=True):
 
     input: Inputs
     encoding_format: EncodingFormat | None = "float"
-    """`bytes`: the reply is the vectors' bytes, one after another, and its header `metadata` has the
-    rest as JSON; `bytes_only`: without this header."""
+    """`bytes`: the reply is the vectors' bytes, one after another, and its header `metadata` has
+    the rest as JSON; `bytes_only`: without this header."""
     embed_dtype: EmbedDtype | None = "float32"
     """Type of the numbers in base64 and bytes."""
     endianness: Endianness | None = "native"
