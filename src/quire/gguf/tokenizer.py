@@ -1,7 +1,7 @@
 """tokenizer.json and tokenizer_config.json, of the metadata of a GGUF file.
 
 Kinds: `gpt2`, byte-level BPE with its merges; `llama`, SentencePiece's BPE, whose merges follow
-from the pieces and their scores; and those of encoders (`encoder_tokenizers.py`). The result gives
+from the pieces and their scores; and those of encoders (`tokenizers/encoders.py`). The result gives
 the ids of the model's own tokenizer.json.
 """
 
@@ -11,10 +11,10 @@ import json
 from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError, quoted
-from quire.gguf.encoder_tokenizers import pair_frame, unigram, word_pieces
 from quire.gguf.keys import Keys
-from quire.gguf.sentence_pieces import derived_merges
-from quire.gguf.word_patterns import WORD_PATTERNS, WordPattern
+from quire.gguf.tokenizers.encoders import pair_frame, unigram, word_pieces
+from quire.gguf.tokenizers.sentence_pieces import derived_merges
+from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS, WordPattern
 
 Json = dict[str, Any]
 
