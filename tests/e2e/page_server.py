@@ -30,6 +30,7 @@ class Script:
     closed_early: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
     is_demo: bool = True
+    scoring: str | None = None
     sampling: dict[str, Any] = field(default_factory=lambda: {"model": {}, "chat": {}})
 
 
@@ -44,6 +45,14 @@ def say_haltingly(text: str) -> Iterator[dict[str, Any]]:
     for delta in say(text):
         yield {"content": ""}
         yield delta
+
+
+def ranks(query: str, documents: list[str]) -> list[dict[str, Any]]:
+    """Documents by the number of words of the query that they have."""
+    words = query.split()
+    scores = [sum(word in text for word in words) / len(words) for text in documents]
+    order = sorted(range(len(documents)), key=lambda index: -scores[index])
+    return [{"index": index, "relevance_score": scores[index]} for index in order]
 
 
 def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
@@ -100,7 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(self._pictures())
             return
         script = self.server.script
-        facts = {"is_demo": script.is_demo, "sampling": script.sampling}
+        facts = {
+            "is_demo": script.is_demo, "scoring": script.scoring, "sampling": script.sampling,
+        }  # fmt: skip
         self._json(200, {**live_picture(0.0, busy=False), **facts})
 
     def do_POST(self) -> None:
@@ -113,6 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
         if script.refusal is not None:
             status, message = script.refusal
             self._json(status, {"error": {"message": message}}, {"Retry-After": "3"})
+            return
+        if self.path == "/v1/rerank":
+            self._json(200, {"results": ranks(body["query"], body["documents"])})
             return
         self._stream(self._answer(body))
 

@@ -701,3 +701,25 @@ def test_the_form_of_the_answer_and_the_raw_request(open_page: Any, server: Any)
     shown = page_server.json.loads(page.inner_text("#request-body"))
     assert shown["messages"] == sent["messages"]
     assert shown["response_format"] == sent["response_format"]
+
+
+def test_a_model_that_ranks_shows_the_nearest_texts(open_page: Any, server: Any) -> None:
+    """Instead of the chat; a text is shown as text, and a refusal in the server's words."""
+    server.script.scoring = "bi-encoder"
+    page = open_page()
+    page.wait_for_selector("#nearest", state="visible")
+    assert not page.locator("#composer").is_visible()
+    page.fill("#texts", "the sea is wide\n\n<b>a red sky</b>\nnothing")
+    page.fill("#query", "red sky")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#ranks li")
+    assert page.locator("#ranks li").all_inner_texts() == [
+        "1.0000<b>a red sky</b>", "0.0000the sea is wide", "0.0000nothing",
+    ]  # fmt: skip
+    sent = server.script.requests[0]
+    assert sent["path"] == "/v1/rerank"
+    assert len(sent["documents"]) == 3
+    server.script.refusal = (400, "the texts are too long")
+    page.click("#rank")
+    page.wait_for_function("document.getElementById('nearest-error').textContent")
+    assert "the texts are too long" in page.locator("#nearest-error").inner_text()

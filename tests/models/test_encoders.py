@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from jina_bert import states, write_jina_bert
 from numpy.typing import NDArray
 
 from quire import LLM
@@ -209,3 +210,18 @@ def test_segments(tmp_path: Path) -> None:
             use_tqdm=False,
         )  # fmt: skip
         assert distance(found[1].outputs.data, truth) <= 1e-5
+
+
+def test_jina_bert_2(tmp_path: Path) -> None:
+    """ALiBi in both directions; alone and in company, on both backends."""
+    tensors, prompts = write_jina_bert(tmp_path), texts()
+    for backend in ("cpu", "reference"):
+        with LLM(
+            str(tmp_path), skip_tokenizer_init=True, dtype="float32", backend=backend,
+            pooler_config={"pooling_type": "MEAN"},
+        ) as llm:  # fmt: skip
+            found = results(llm, prompts)
+            for text, vector in zip(prompts, found, strict=True):
+                truth = states(tensors, text).mean(axis=0)
+                assert distance(vector, truth) <= 1e-5
+            assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()

@@ -185,13 +185,72 @@ def test_logits_of_two_tokens_are_a_score(tmp_path: Path) -> None:
     assert found.outputs.score == pytest.approx(float(wanted), abs=1e-6)
 
 
+def test_steps_of_a_process_reward_model(tmp_path: Path) -> None:
+    """The results are those of tokens that end a step, after a layer with ReLU."""
+    torch.manual_seed(7)
+    config = transformers.Qwen2Config(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=40, max_position_embeddings=64,
+        initializer_range=0.4, bos_token_id=None, eos_token_id=None, num_labels=3,
+    )  # fmt: skip
+    model = transformers.Qwen2Model(config).eval()
+    head = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+    tensors = {f"model.{name}": one.numpy() for name, one in model.state_dict().items()}
+    tensors |= {f"score.{name}": one.numpy() for name, one in head.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    settings = {**config.to_dict(), "architectures": ["Qwen2ForProcessRewardModel"]}
+    write(tmp_path / "config.json", settings)
+    ids = [5, 3, 9, 3, 11, 12, 3]
+    with torch.no_grad():
+        states_ = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        logits = head(states_)[[1, 3, 6]][:, [0, 2]]
+    options = {"dtype": "float32", "skip_tokenizer_init": True}
+    pooler = {"tok_pooling_type": "STEP", "step_tag_id": 3, "returned_token_ids": [0, 2]}
+    with LLM(str(tmp_path), pooler_config=pooler, **options) as llm:  # type: ignore[arg-type]
+        assert llm.supported_tasks == ("token_classify",)
+        found = llm.encode([ids, [5, 6]], pooling_task="token_classify", use_tqdm=False)
+    assert np.allclose(found[0].outputs.data, torch.softmax(logits, -1).numpy(), atol=1e-5)
+    assert found[1].outputs.data.shape == (0, 2)
+    pooler["returned_token_ids"] = [3]
+    with pytest.raises(ConfigError, match="must be less than the 3 numbers"):
+        LLM(str(tmp_path), pooler_config=pooler, **options)  # type: ignore[arg-type]
+
+
+def test_the_heads_of_bge_m3(tmp_path: Path) -> None:
+    """A vector for each token, and a weight for each token, by files of torch."""
+    torch.manual_seed(9)
+    config = transformers.XLMRobertaConfig(
+        vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=40, max_position_embeddings=24, initializer_range=0.4,
+    )  # fmt: skip
+    model = transformers.XLMRobertaModel(config).eval()
+    model.save_pretrained(tmp_path)
+    heads = {"colbert_linear": torch.nn.Linear(32, 32), "sparse_linear": torch.nn.Linear(32, 1)}
+    for name, head in heads.items():
+        torch.save(head.state_dict(), tmp_path / f"{name}.pt")
+    ids = [0, 7, 8, 9, 2]
+    with torch.no_grad():
+        hidden = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        vectors = torch.nn.functional.normalize(heads["colbert_linear"](hidden), dim=-1).numpy()
+        weights = torch.relu(heads["sparse_linear"](hidden)).numpy()
+    options = {"dtype": "float32", "skip_tokenizer_init": True}
+    for task, wanted in (("token_embed", vectors), ("token_classify", weights)):
+        with LLM(str(tmp_path), pooler_config={"task": task}, **options) as llm:  # type: ignore[arg-type]
+            [found] = llm.encode([ids], pooling_task=task, use_tqdm=False)  # type: ignore[arg-type]
+        assert np.allclose(found.outputs.data, wanted, atol=1e-5)
+        assert found.outputs.data.shape == wanted.shape
+    with LLM(str(tmp_path), **options) as llm:  # type: ignore[arg-type]
+        [dense] = llm.embed([ids], use_tqdm=False)
+    assert np.allclose(dense.outputs.embedding, unit(hidden[0].numpy()), atol=1e-5)
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     bert(tmp_path)
     with pytest.raises(ConfigError, match="is an encoder, which gives vectors"):
         LLM(str(tmp_path), runner="generate")
     with pytest.raises(ConfigError, match="has no head for classes"):
         LLM(str(tmp_path), convert="classify")
-    with pytest.raises(ConfigError, match="pooling_type must be one of CLS, LAST, MEAN, ALL"):
+    with pytest.raises(ConfigError, match="pooling_type must be one of CLS, LAST, MEAN, ALL, STEP"):
         LLM(str(tmp_path), pooler_config={"pooling_type": "MAX"})
     with LLM(str(tmp_path)) as llm, pytest.raises(RequestError, match=r"use LLM\.embed"):
         llm.generate("a", use_tqdm=False)

@@ -71,7 +71,8 @@ class EngineArgs:
     """An older name of runner and convert: `generate`, `embed`, `classify`, `score`, `reward`."""
     pooler_config: dict[str, Any] | PoolerConfig | None = None
     """How states become vectors, instead of what the checkpoint says: {"pooling_type": "MEAN"},
-    also task, use_activation, dimensions, logit_mean and logit_sigma, as vLLM has them."""
+    also task, use_activation, dimensions, logit_mean, logit_sigma, enable_chunked_processing,
+    max_embed_len, step_tag_id and returned_token_ids, as vLLM has them."""
     dtype: DtypeChoice = "auto"
     """Number format of weights and activations; `auto` is bfloat16, as vLLM chooses, and float32
     for a pooling model whose checkpoint is float32. `float16` and

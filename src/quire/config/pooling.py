@@ -48,6 +48,16 @@ class PoolingConfig:
     """Whether the score is the second of two numbers less the first: those of two tokens."""
     max_tokens: int | None = None
     """The longest texts that the model was trained for; None: as long as its positions allow."""
+    is_sparse: bool = False
+    """Whether the one number of each token is its weight in a sparse vector (BGE-M3)."""
+    step_tag_id: int | None = None
+    """If set, the results of a text are those of tokens with this id alone: the ends of steps."""
+    returned_columns: tuple[int, ...] = ()
+    """If set, the numbers of each result that are returned."""
+    is_chunked: bool = False
+    """Whether longer texts are cut into pieces, whose vectors are averaged."""
+    max_embed_len: int | None = None
+    """The longest text in tokens; None: `max_model_len`, or no limit if texts are cut."""
     logit_mean: float = 0.0
     logit_sigma: float = 1.0
     """Scores are moved and scaled before the activation: (x - mean) / sigma."""
@@ -61,6 +71,12 @@ class PoolingConfig:
     def supported_tasks(self) -> tuple[PoolingTask, ...]:
         """The tasks of requests."""
         return (self.task,)
+
+    def longest_text(self, max_model_len: int) -> int | None:
+        """The most tokens that a text may have; None: any number."""
+        if self.is_chunked:
+            return self.max_embed_len
+        return min(max_model_len, self.max_embed_len or max_model_len)
 
     @property
     def scoring(self) -> str | None:
@@ -84,11 +100,15 @@ class PoolerConfig:
     dimensions: int | None = None
     """Length of all vectors of requests that name none."""
     enable_chunked_processing: bool | None = None
+    """Cut texts that are longer than max_model_len into pieces, and average their vectors."""
     max_embed_len: int | None = None
+    """The longest text in tokens."""
     logit_mean: float | None = None
     logit_sigma: float | None = None
     step_tag_id: int | None = None
+    """Return the results of tokens with this id alone."""
     returned_token_ids: list[int] | None = None
+    """Return these numbers of each token's result alone."""
 
     def __post_init__(self) -> None:
         if self.task is not None and self.task not in POOLING_TASKS:
@@ -98,13 +118,21 @@ class PoolerConfig:
             allowed = _TYPES[name]
             if value is not None and value not in allowed:
                 raise _error(name, value, f"one of {', '.join(allowed)}")
-        for name, neutral in _NOT_YET.items():
-            if getattr(self, name) not in neutral:
-                raise _error(name, getattr(self, name), "left out: it is not implemented")
+        if self.step_tag_id is not None and not _is_id(self.step_tag_id):
+            raise _error("step_tag_id", self.step_tag_id, "the id of a token")
+        ids = self.returned_token_ids
+        if ids is not None and not (isinstance(ids, list) and all(map(_is_id, ids))):
+            raise _error("returned_token_ids", ids, "a list of ids of tokens")
         if self.logit_sigma == 0:
             raise _error("logit_sigma", 0, "a number other than 0")
-        if self.dimensions is not None and self.dimensions < 1:
-            raise _error("dimensions", self.dimensions, "a whole number from 1 up")
+        for name in ("dimensions", "max_embed_len"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise _error(name, value, "a whole number from 1 up")
+        if not isinstance(self.enable_chunked_processing, bool | None):
+            raise _error(
+                "enable_chunked_processing", self.enable_chunked_processing, "True or False"
+            )
 
     @classmethod
     def of(cls, given: Any) -> PoolerConfig:
@@ -131,21 +159,15 @@ class PoolerConfig:
     def type_for_texts(self) -> PoolingType | None:
         """The kind of pooling of tasks with one result for a text; None: the checkpoint's."""
         name = self.seq_pooling_type or self.pooling_type
-        return None if name in (None, "ALL") else _BY_NAME[name or ""]
+        return None if name in (None, "ALL", "STEP") else _BY_NAME[name or ""]
 
 
 _TYPES = {
-    "pooling_type": ("CLS", "LAST", "MEAN", "ALL"),
+    "pooling_type": ("CLS", "LAST", "MEAN", "ALL", "STEP"),
     "seq_pooling_type": ("CLS", "LAST", "MEAN"),
-    "tok_pooling_type": ("ALL",),
+    "tok_pooling_type": ("ALL", "STEP"),
 }
 _BY_NAME: Mapping[str, PoolingType] = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}
-_NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "enable_chunked_processing": (None, False),
-    "max_embed_len": (None,),
-    "step_tag_id": (None,),
-    "returned_token_ids": (None, []),
-}
 _OLD_NAMES = {
     "normalize": "use_activation",
     "activation": "use_activation",
@@ -153,6 +175,10 @@ _OLD_NAMES = {
     "logit_bias": "logit_mean",
 }
 """Names in earlier versions of vLLM, with the present ones."""
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _error(name: str, value: object, wanted: str) -> ConfigError:

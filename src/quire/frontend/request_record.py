@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from quire.errors import QuireError
 from quire.frontend.completion_state import CompletionState
 from quire.frontend.inputs.input_processor import EngineInput
+from quire.frontend.inputs.pieces import joined
 from quire.frontend.kv_hand_off import answer
 from quire.frontend.positions import Positions
 from quire.outputs import (
@@ -131,23 +132,27 @@ class RequestRecord:
     def request_output(self, completions: list[CompletionState]) -> AnyOutput:
         """An output with these completions."""
         if self.input.pooling_params is not None:
-            return self._pooling_output(completions[0])
+            return self._pooling_output(completions)
         return self._of([one.snapshot(is_delta=self._is_delta) for one in completions])
 
-    def _pooling_output(self, completion: CompletionState) -> PoolingRequestOutput[PoolingOutput]:
-        pooled = completion.pooled
+    def _pooling_output(
+        self, completions: list[CompletionState]
+    ) -> PoolingRequestOutput[PoolingOutput]:
+        """The result, joined if the text was cut into pieces."""
+        found = [one.pooled for one in completions if one.pooled is not None]
         data: NDArray[np.float32] = np.empty(0, np.float32)
-        if pooled is not None:
-            data = np.frombuffer(pooled.data, np.float32)
+        if len(found) == len(self.completions):
+            counts = [len(core.prompt_token_ids) for core in self.input.core_requests]
+            data = joined([np.frombuffer(one.data, np.float32) for one in found], counts)
+            if found[0].by_token:
+                data = data.reshape(-1, found[0].width)
         elif self.error is None:
             self.error = "the request was aborted"
-        if pooled is not None and pooled.by_token:
-            data = data.reshape(-1, pooled.width)
         return PoolingRequestOutput(
             self.input.request_id,
             PoolingOutput(data),
             self.input.prompt_token_ids,
-            completion.num_cached_tokens,
+            sum(one.num_cached_tokens for one in completions),
             True,
             error=self.error,
         )

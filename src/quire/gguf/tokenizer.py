@@ -1,7 +1,8 @@
 """tokenizer.json and tokenizer_config.json, of the metadata of a GGUF file.
 
-Two kinds: `gpt2`, byte-level BPE with its merges, and `llama`, SentencePiece's BPE, whose merges
-follow from the pieces and their scores. The result gives the ids of the model's own tokenizer.json.
+Kinds: `gpt2`, byte-level BPE with its merges; `llama`, SentencePiece's BPE, whose merges follow
+from the pieces and their scores; and those of encoders (`tokenizers/encoders.py`). The result gives
+the ids of the model's own tokenizer.json.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError, quoted
 from quire.gguf.keys import Keys
-from quire.gguf.sentence_pieces import derived_merges
-from quire.gguf.word_patterns import WORD_PATTERNS, WordPattern
+from quire.gguf.tokenizers.encoders import pair_frame, unigram, word_pieces
+from quire.gguf.tokenizers.sentence_pieces import derived_merges
+from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS, WordPattern
 
 Json = dict[str, Any]
 
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _MAX_TOKENS = 1 << 22
-_ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_ROLES = {
+    "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding",
+    "cls_token": "cls", "sep_token": "seperator", "mask_token": "mask",
+}  # fmt: skip
+"""Names in tokenizer_config.json, and in files with `_token_id` (`seperator` is their spelling)."""
+_OF_ENCODERS = {"bert": word_pieces, "t5": unigram}
 _SPACE = "▁"
 
 
@@ -51,13 +58,16 @@ def tokenizer_files(keys: Keys) -> dict[str, str]:
         tokenizer, adds_bos = _byte_level(keys, tokens, pattern), pattern.add_bos
     elif kind in ("llama", "gemma4"):  # the latter's pieces are those of Gemma's, with merges
         tokenizer, adds_bos = _sentence_pieces(keys, tokens), True
+    elif kind in _OF_ENCODERS:
+        tokenizer, adds_bos = _OF_ENCODERS[kind](keys, tokens), True
     else:
         raise UnsupportedModelError(
-            f"{keys.path}: tokenizer.ggml.model is {quoted(kind)}; gpt2, llama and gemma4 are "
-            "read. Give the model's own tokenizer: tokenizer=DIRECTORY"
+            f"{keys.path}: tokenizer.ggml.model is {quoted(kind)}; gpt2, llama, gemma4, bert and "
+            "t5 are read. Give the model's own tokenizer: tokenizer=DIRECTORY"
         )
     tokenizer["added_tokens"] = _added_tokens(keys, tokens)
-    tokenizer["post_processor"] = _frame(keys, tokens, adds_bos)
+    if "post_processor" not in tokenizer:
+        tokenizer["post_processor"] = _frame(keys, tokens, adds_bos)
     return {
         "tokenizer.json": _dump({"version": "1.0", **tokenizer}),
         "tokenizer_config.json": _dump(_config(keys, tokens)),
@@ -190,6 +200,9 @@ def _frame(keys: Keys, tokens: list[str], adds_bos: bool) -> Json | None:
     says_bos, says_eos = (keys.flag(f"tokenizer.ggml.add_{name}_token") for name in ("bos", "eos"))
     before = _role(keys, tokens, "bos") if (adds_bos if says_bos is None else says_bos) else None
     after = _role(keys, tokens, "eos") if says_eos else None
+    if keys.architecture in ("bert", "modern-bert") and before and after:
+        between = [after, after] if keys.architecture == "bert" else [after]  # RoBERTa's, or BERT's
+        return pair_frame(tokens, before, between, second_type=0)
 
     def special(text: str | None, type_id: int) -> list[Json]:
         return [] if text is None else [{"SpecialToken": {"id": text, "type_id": type_id}}]

@@ -239,7 +239,6 @@ def user_middleware(path: str) -> Middleware:
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
-    "sparse vectors are not implemented; dense ones are at /embed": ("/embed_sparse",),
     "only text goes in": (
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),

@@ -183,6 +183,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
+        "POST", "/embed_sparse", tei.embed_sparse, "pooling", tei.TeiRequest,
+        list[list[tei.SparseValue]], errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
         "POST", "/api/embed", ollama.embed, "pooling", ollama.OllamaEmbedRequest,
         ollama.OllamaEmbedReply, errors=(*_BAD_BODY, 500), form="ollama",
     ),

@@ -84,10 +84,13 @@ def open_checkpoint(path: Path) -> WeightStore:
 
 
 def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
-    """Open the weights in a model directory and those in folders of it; the names of the latter
-    begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint` does."""
+    """Open the weights in a model directory and those in folders of it, or in files `FOLDER.pt`.
+    The names of the latter begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint`
+    does."""
     files = {"": open_checkpoint(path)}
-    files |= {folder: open_checkpoint(path / folder) for folder in folders}
+    for folder in folders:
+        file = path / f"{folder}.pt"
+        files[folder] = TorchFile(file) if has_file(file) else open_checkpoint(path / folder)
     return files[""] if len(files) == 1 else FolderStore(files)
 
 

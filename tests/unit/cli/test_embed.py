@@ -34,18 +34,20 @@ def write_texts(path: Path) -> Path:
 
 
 def test_files_of_texts_become_files_of_vectors(tmp_path: Path, options: list[str]) -> None:
-    """All kinds of files give the same vectors; texts that are too long are cut."""
+    """All kinds of files give the same vectors; texts that are too long are cut if asked."""
     found = []
     for suffix in ("txt", "csv", "jsonl"):
         source, target = write_texts(tmp_path / f"in.{suffix}"), tmp_path / f"{suffix}.npy"
-        words = ["embed", str(source), "--out", str(target), "--disable-tqdm", *options]
+        words = ["embed", str(source), "--out", str(target), "--disable-tqdm", "--truncate"]
+        words += options
         assert main(words) == 0
         found.append(np.load(target))
     assert found[0].shape == (3, 32)
     assert np.allclose(np.linalg.norm(found[0], axis=1), 1, atol=1e-6)
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
     target = tmp_path / "out.jsonl"
-    assert main(["embed", str(tmp_path / "in.csv"), "--out", str(target), *options]) == 0
+    words = ["embed", str(tmp_path / "in.csv"), "--out", str(target), "--truncate", *options]
+    assert main(words) == 0
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert [row["id"] for row in rows] == ["0", "1", "2"]
     assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), found[0])
@@ -59,7 +61,8 @@ def test_what_quire_embed_refuses(
         ([str(tmp_path / "none.csv"), "--out", "x.npy"], "the file does not exist"),
         ([str(source), "--out", "x.txt"], "--out must end in .npy, .jsonl, .parquet"),
         ([str(source), "--out", str(tmp_path / "x.npy"), "--column", "body"], "must name the"),
-        ([str(source), "--out", str(tmp_path / "x.npy"), "--no-truncate"], "prompts[2]"),
+        ([str(source), "--out", str(tmp_path / "x.npy")], "in.csv, text 3: This model's maximum"),
+        ([str(source), "--out", str(tmp_path / "x.npy")], "--truncate cuts such texts"),
     ):
         assert main(["embed", *words, *options]) != 0
         assert message in capsys.readouterr().err
@@ -73,6 +76,11 @@ def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:
     lines = [
         {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": "red"}},
         {"custom_id": "r", "url": "/v1/rerank", "body": {"query": "red", "documents": ["red"]}},
+        {
+            "custom_id": "b",
+            "url": "/v1/embeddings",
+            "body": {"input": "red", "encoding_format": "bytes"},
+        },
         {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": "red"}},
     ]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -81,4 +89,5 @@ def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:
     replies = [json.loads(line) for line in target.read_text().splitlines()]
     assert len(replies[0]["response"]["body"]["data"][0]["embedding"]) == 32
     assert replies[1]["response"]["body"]["results"][0]["relevance_score"] == pytest.approx(1)
-    assert "generates no text" in replies[2]["error"]["message"]
+    assert "must be float or base64" in replies[2]["error"]["message"]
+    assert "generates no text" in replies[3]["error"]["message"]

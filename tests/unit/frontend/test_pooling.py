@@ -12,7 +12,7 @@ from tiny_encoder import WORDS, write_encoder
 
 from quire import LLM, AsyncEngineArgs, AsyncLLMEngine, PoolingParams, SamplingParams
 from quire.config.checkpoint.model_files import read_config
-from quire.errors import EngineGenerateError, RequestError
+from quire.errors import ConfigError, EngineGenerateError, RequestError
 from quire.models import build_program
 from quire.models.pooling.head import PoolingHead, marked
 
@@ -45,6 +45,47 @@ def test_an_online_engine_gives_the_same_vectors(tmp_path: Path) -> None:
 
     asyncio.run(run())
     engine.shutdown()
+
+
+def test_long_texts_in_pieces(tmp_path: Path) -> None:
+    """The vector of a long text is the mean of its pieces', weighted by their tokens; special
+    tokens are not repeated. The bits are the same in company."""
+    write_encoder(tmp_path)
+    config = {"enable_chunked_processing": True, "max_embed_len": 60}
+    ids = np.random.default_rng(3).integers(4, len(WORDS), 47).tolist()
+    with LLM(str(tmp_path), pooler_config=config, **OPTIONS) as llm:
+        parts = [ids[:20], ids[20:40], ids[40:]]
+        vectors = [np.array(one.outputs.embedding) for one in llm.embed(parts, use_tqdm=False)]
+        wanted = sum(len(part) * vector for part, vector in zip(parts, vectors, strict=True))
+        [found] = llm.embed([ids], use_tqdm=False)
+        assert np.allclose(found.outputs.embedding, wanted / np.linalg.norm(wanted), atol=1e-7)
+        assert found.prompt_token_ids == ids
+        raw = PoolingParams(use_activation=False)
+        [plain] = llm.encode([ids], raw, pooling_task="embed", use_tqdm=False)
+        whole = llm.encode(parts, raw, pooling_task="embed", use_tqdm=False)
+        mean = sum(len(part) * one.outputs.data for part, one in zip(parts, whole, strict=True))
+        assert np.allclose(plain.outputs.data, mean / len(ids), atol=1e-6)
+        text = "red sky " * 25
+        together = llm.embed(["blue", text, [5, 6]], use_tqdm=False)
+        assert together[1].outputs == llm.embed(text, use_tqdm=False)[0].outputs
+        assert len(together[1].prompt_token_ids) == 52
+        cut = {"truncate_prompt_tokens": -1}
+        [short] = llm.embed(text, use_tqdm=False, tokenization_kwargs=cut)
+        assert len(short.prompt_token_ids) == 20
+        with pytest.raises(RequestError, match="maximum context length is 60 tokens"):
+            llm.embed([[5] * 61], use_tqdm=False)
+        assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_what_texts_in_pieces_need(tmp_path: Path) -> None:
+    write_encoder(tmp_path)
+    for config, message in (
+        ({"enable_chunked_processing": True, "task": "token_embed"}, "needs the task embed"),
+        ({"enable_chunked_processing": "yes"}, "must be True or False"),
+        ({"max_embed_len": 0}, "max_embed_len must be a whole number from 1 up"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            LLM(str(tmp_path), pooler_config=config, **OPTIONS)
 
 
 def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def _said(name: str) -> str:
     [
         ("qwen3next", "'qwen3next' are not read: layers with a state (Mamba, linear attention,"),
         ("deepseek2", "'deepseek2' are not read: latent attention is not supported"),
-        ("bert", "it is an encoder, and Quire runs decoders"),
+        ("neo-bert", "encoders of this kind are not supported"),
         ("dream", "it fills in many tokens at once (diffusion)"),
         ("gptj", "llama.cpp neither writes nor reads such files"),
         ("qwen", "the nearest is qwen2, which differs: qwen has q, k and v in one matrix. Those"),

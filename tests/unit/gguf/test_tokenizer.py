@@ -14,10 +14,10 @@ from trained_tokenizers import TEXTS, byte_fallback, byte_level
 
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
 from quire.gguf.keys import Keys
-from quire.gguf.sentence_pieces import derived_merges
 from quire.gguf.split import read_headers
 from quire.gguf.tokenizer import tokenizer_files
-from quire.gguf.word_patterns import WORD_PATTERNS
+from quire.gguf.tokenizers.sentence_pieces import derived_merges
+from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS
 
 MORE_TEXTS = [
     *TEXTS, "DON'T we'Ve I'M", "x=1;y=22;z=333;w=4444", "a\r\n\r\n  b\t\n", "   ",
@@ -294,7 +294,11 @@ def test_a_whole_tokenizer_in_the_file_is_taken(tmp_path: Path) -> None:
     [
         ({"pre": "never-heard-of"}, UnsupportedModelError, r"'never-heard-of', so .*llama-bpe"),
         ({"pre": None}, UnsupportedModelError, r"tokenizer.ggml.pre is None"),
-        ({"model": "rwkv"}, UnsupportedModelError, r"is 'rwkv'; gpt2, llama and gemma4 are read"),
+        (
+            {"model": "rwkv"},
+            UnsupportedModelError,
+            r"is 'rwkv'; gpt2, llama, gemma4, bert and t5 are read",
+        ),
         ({"tokens": None}, CheckpointError, "has 0 tokens"),
         ({"tokens": [1, 2]}, CheckpointError, "it must be a list of texts"),
         ({"merges": None}, CheckpointError, r"merges is missing"),

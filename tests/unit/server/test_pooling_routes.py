@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 from tiny_encoder import write_encoder
 
 from quire.cli.in_process import InProcessServer
+from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
+from quire.models import build_program
+from quire.models.pooling.head import PoolingHead, marked
 from quire.server.args import ServerArgs
 
 
@@ -37,6 +44,18 @@ class Client:
         answer = self._loop.run_until_complete(self.server.post(path, body))
         assert answer.status == 400, answer.body
         return str(answer.body["error"]["message"])
+
+    def raw(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """A reply that need not be JSON."""
+        transport = httpx.ASGITransport(app=self.server._app)
+
+        async def send() -> httpx.Response:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1"
+            ) as client:
+                return await client.post(path, json=body)
+
+        return self._loop.run_until_complete(send())
 
     def close(self) -> None:
         self.server.close()
@@ -86,6 +105,26 @@ def test_embeddings_in_all_forms(embedder: Client) -> None:
     assert np.allclose(np.frombuffer(base64.b64decode(half), ">f2"), first, atol=1e-3)
 
 
+def test_vectors_as_bytes(embedder: Client) -> None:
+    """The header `metadata` says where each vector is; `bytes_only` leaves it out."""
+    texts = ["the sky", "blue"]
+    for form in ("bytes", "bytes_only"):
+        body = {"input": texts, "encoding_format": form, "embed_dtype": "bfloat16"}
+        answer = embedder.raw("/v1/embeddings", body)
+        assert answer.headers["content-type"] == "application/octet-stream", answer.text
+        halves = np.frombuffer(answer.content, "<u2").astype(np.uint32).reshape(2, -1)
+        wanted = np.array([vector(embedder, text) for text in texts], np.float32)
+        assert np.allclose((halves << 16).view(np.float32), wanted, atol=4e-3)
+        if form == "bytes_only":
+            assert "metadata" not in answer.headers
+            continue
+        metadata = json.loads(answer.headers["metadata"])
+        assert [(one["start"], one["end"], one["shape"]) for one in metadata["data"]] == [
+            (0, 64, [32]), (64, 128, [32]),
+        ]  # fmt: skip
+        assert metadata["usage"]["prompt_tokens"] == 7
+
+
 def test_what_the_other_apis_answer(embedder: Client) -> None:
     wanted = vector(embedder, "blue")
     assert embedder.post("/pooling", input="blue")["data"][0]["data"] == wanted
@@ -101,6 +140,34 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     assert ranks == [
         {"index": 1, "document": {"text": "blue"}, "relevance_score": pytest.approx(1)}
     ]
+
+
+def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
+    """The largest weight of each token, without those around the text."""
+    directory = write_encoder(tmp_path)
+    random = np.random.default_rng(1)
+    program = build_program(marked(read_config(directory), PoolingHead("all")))
+    parts = [part for param in program.params() for part in param.parts]
+    tensors = {one.name: random.normal(size=one.shape).astype(np.float32) for one in parts}
+    save_file(tensors, directory / "model.safetensors")
+    head = {"weight": torch.randn(1, 32, generator=torch.Generator().manual_seed(1)) / 9,
+            "bias": torch.full((1,), 3.0)}  # fmt: skip
+    torch.save(head, directory / "sparse_linear.pt")
+    client = Client(directory, pooler_config={"task": "token_classify"}, load_format="auto")
+    reply = client.post("/embed_sparse", inputs=["the sky the red", "blue " * 30], truncate=True)
+    ids = [2, 9, 7, 9, 4, 3]  # [CLS] the sky the red [SEP]
+    weights = client.post("/pooling", input="the sky the red")["data"][0]["data"]
+    wanted: dict[int, float] = {}
+    for token, (weight,) in list(zip(ids, weights, strict=True))[1:-1]:
+        if weight > 0:
+            wanted[token] = max(weight, wanted.get(token, 0.0))
+    assert wanted, weights
+    assert reply[0] == [{"index": i, "value": wanted[i]} for i in sorted(wanted)]
+    assert {one["index"] for one in reply[1]} <= {6}
+    assert "maximum context length" in client.refused("/embed_sparse", inputs="blue " * 30)
+    assert "POST /embed_sparse" in client.refused("/embed", inputs="blue")
+    client.close()
+    assert "does not support the sparse embed task" in embedder.refused("/embed_sparse", inputs="a")
 
 
 def test_truncation(embedder: Client) -> None:

@@ -13,7 +13,7 @@ from byte_pieces import PIECES
 from trained_tokenizers import TEXTS
 
 from quire.errors import CheckpointError
-from quire.gguf.word_patterns import WORD_PATTERNS
+from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS
 from quire.tokenizer import Tokenizer
 
 SPECIALS = ["<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|user|>"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from quire.config.command_line.engine_options import (
     engine_args,
 )
 from quire.config.command_line.parser import Parser
-from quire.errors import ConfigError, quoted
+from quire.errors import ConfigError, PromptError, quoted
 from quire.files import replacing
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _PORTION = 2048
 """Texts that are computed at a time."""
 _DEFAULTS = {"disable_log_stats": True}
 _OUTPUTS = (".npy", ".jsonl", ".parquet")
+
+_PLACE = re.compile(r"prompts\[(\d+)\]: (.*)", re.DOTALL)
+"""How an error of one of several texts begins."""
 
 Record = dict[str, Any]
 
@@ -51,7 +55,7 @@ def configure(parser: Parser) -> None:
     add("--column", default="text", help="Column or key of the texts; `text` by default.")
     add("--prompt-name", help="Which of the model's prompts is put before each text.")
     add("--dimensions", type=int, help="Length of the vectors, for models with several.")
-    add("--no-truncate", action="store_true", help="Refuse texts that are too long; else cut them.")
+    add("--truncate", action="store_true", help="Cut the end of texts that are too long.")
     add("--disable-tqdm", action="store_true", help="Show no progress bar.")
     add_engine_options(parser, defaults=_DEFAULTS)
     add_unsupported(parser, {})
@@ -85,7 +89,9 @@ def _embed(llm: LLM, source: Path, target: Path, args: argparse.Namespace) -> in
         tqdm(desc="Texts", disable=args.disable_tqdm, unit="text") as bar,
     ):
         while portion := list(islice(records, _PORTION)):
-            vectors = _vectors(llm, [_text(one, args.column) for one in portion], args)
+            texts = [_text(one, args.column) for one in portion]
+            with _numbered(source, count):
+                vectors = _vectors(llm, texts, args)
             if target.suffix == ".jsonl":
                 _write_lines(out, portion, vectors)
             else:
@@ -101,11 +107,23 @@ def _embed(llm: LLM, source: Path, target: Path, args: argparse.Namespace) -> in
     return count
 
 
+@contextmanager
+def _numbered(source: Path, first: int) -> Iterator[None]:
+    """Names the text of an error by its place in the file; `first` texts came before."""
+    try:
+        yield
+    except PromptError as error:
+        match = _PLACE.match(str(error))
+        number, words = (int(match[1]), match[2]) if match else (0, str(error))
+        advice = "; --truncate cuts such texts" if error.parameter == "input_tokens" else ""
+        raise ConfigError(f"{source}, text {first + number + 1}: {words}{advice}") from None
+
+
 def _vectors(llm: LLM, texts: Sequence[str], args: argparse.Namespace) -> NDArray[np.float32]:
     from quire.protocol.pooling_params import PoolingParams
 
     params = PoolingParams(dimensions=args.dimensions, prompt_name=args.prompt_name, task="embed")
-    options = None if args.no_truncate else {"truncate_prompt_tokens": -1}
+    options = {"truncate_prompt_tokens": -1} if args.truncate else None
     found = llm.encode(
         list(texts), params, pooling_task="embed", use_tqdm=False, tokenization_kwargs=options
     )

@@ -25,6 +25,7 @@ from quire.frontend.inputs.model_checks import (
     check_processor,
     check_reasoning,
 )
+from quire.frontend.inputs.pieces import pieces
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.tasks import cannot_generate, cannot_pool
 from quire.frontend.inputs.tokenization import Tokenization
@@ -61,7 +62,8 @@ class EngineInput:
     params: SamplingParams
     """Validated parameters of the whole request; neutral ones if it pools."""
     core_requests: list[EngineCoreRequest]
-    """One for each of the `n` outputs, in order; their ids are unique in this process."""
+    """One for each of the `n` outputs, in order; or one for each piece of a long text that pools.
+    Their ids are unique in this process."""
     arrival_time: float
     trace_headers: Mapping[str, str] | None = None
     """Headers of the caller's trace."""
@@ -213,7 +215,7 @@ class InputProcessor:
             prompt=parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=_NEUTRAL,
-            core_requests=[core_request],
+            core_requests=pieces(core_request, model.max_model_len),
             arrival_time=arrival_time,
             trace_headers=trace_headers,
             pooling_params=given,

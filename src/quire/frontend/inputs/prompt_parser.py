@@ -132,12 +132,16 @@ class PromptParser:
 
     def _check_tokens(self, token_ids: list[int]) -> None:
         count, limit = len(token_ids), self._model_config.max_model_len
-        pools = self._model_config.pooling is not None
+        pooling = self._model_config.pooling
         if not count:
             raise PromptError("The decoder prompt cannot be empty", parameter="prompt")
-        if count > limit:
-            raise text_fills_model(count, limit) if pools else prompt_too_long(count, limit)
-        if count == limit and not pools:
+        if pooling is not None:
+            longest = pooling.longest_text(limit)
+            if longest is not None and count > longest:
+                raise text_fills_model(count, longest)
+        elif count > limit:
+            raise prompt_too_long(count, limit)
+        elif count == limit:
             raise prompt_fills_context(limit)
         self._check_vocabulary(token_ids, "prompt_token_ids")
 

@@ -20,6 +20,8 @@ _RERANKS = "LLM.score (POST /score, /rerank), LLM.classify (POST /classify, /poo
 
 def works(pooling: PoolingConfig) -> str:
     """The methods and routes for the task of a pooling model."""
+    if pooling.is_sparse:
+        return "LLM.encode (POST /embed_sparse, /pooling)"
     return _RERANKS if pooling.scoring == "cross-encoder" else _METHODS[pooling.task]
 
 

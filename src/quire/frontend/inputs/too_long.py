@@ -42,7 +42,9 @@ def text_fills_model(num_tokens: int, max_model_len: int) -> PromptError:
     """The error for a text that is longer than a pooling model's longest."""
     return PromptError(
         f"This model's maximum context length is {max_model_len} tokens. However, your text "
-        f"contains {num_tokens} input tokens. {_LESS} Or set truncate_prompt_tokens=-1 to cut it.",
+        f"contains {num_tokens} input tokens. {_LESS} Or set truncate_prompt_tokens=-1 to cut it, "
+        "or start the engine with pooler_config {'enable_chunked_processing': true} to average the "
+        "vectors of its pieces.",
         parameter="input_tokens",
         value=num_tokens,
     )

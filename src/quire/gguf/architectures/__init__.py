@@ -1,6 +1,6 @@
 """The architectures of GGUF files that are read, one row each: `dense`, `relatives`,
-`gemma_inputs`, `layer_norms`, `mixtures` and `sigmoid_mixtures`; and why others are not
-(`refusals`).
+`gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures` and `encoders`; and why others are
+not (`refusals`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.gguf.architectures.dense import DENSE
+from quire.gguf.architectures.encoders import (
+    ENCODERS,
+    OLD_JINA2,
+    ROBERTA_CLASSIFIER,
+    has_classifier,
+    is_old_jina2,
+)
 from quire.gguf.architectures.facts import has_part, window
 from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
@@ -27,6 +34,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **LAYER_NORMS,
     **MIXTURES,
     **SIGMOID_MIXTURES,
+    **ENCODERS,
 }
 """By `general.architecture`."""
 
@@ -52,6 +60,8 @@ _OTHERS: dict[str, tuple[Callable[[Keys], bool], Architecture]] = {
     "olmo2": (_has_windows, OLMO3),
     "falcon": (_has_two_norms, FALCON_40B),
     "chatglm": (_has_fused_qkv, CHATGLM),
+    "bert": (has_classifier, ROBERTA_CLASSIFIER),
+    "jina-bert-v2": (is_old_jina2, OLD_JINA2),
 }
 """Where one `general.architecture` is two models: the second one, and which files are it."""
 

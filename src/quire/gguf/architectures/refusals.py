@@ -20,10 +20,9 @@ REASONS: dict[str, frozenset[str]] = {
     "latent attention is not supported": frozenset([
         "deepseek2", "deepseek2-ocr", "deepseek32", "glm-dsa", "minicpm3", "mistral4", "plm",
     ]),
-    "it is an encoder, and Quire runs decoders": frozenset([
-        "bert", "clip", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3",
-        "llama-embed", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "t5",
-        "t5encoder", "wavtokenizer-dec",
+    "encoders of this kind are not supported": frozenset([
+        "clip", "gemma-embedding", "jina-bert-v3", "llama-embed", "neo-bert", "nomic-bert-moe",
+        "t5", "t5encoder", "wavtokenizer-dec",
     ]),
     "it fills in many tokens at once (diffusion), and Quire runs decoders": frozenset([
         "dream", "llada", "llada-moe", "rnd1",

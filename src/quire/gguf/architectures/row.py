@@ -23,7 +23,7 @@ _LAYER = re.compile(
     r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias|scale)"
 )
 _PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
-_TOP = re.compile(r"(?P<part>\w+)\.(?P<kind>weight|bias)")
+_TOP = re.compile(r"(?P<part>\w+(?:\.\w+)?)\.(?P<kind>weight|bias)")
 TOP_PARTS = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",

@@ -18,7 +18,8 @@ MARK = "quire_pooling"
 
 
 class DenseLayer(msgspec.Struct, frozen=True):
-    """A linear layer of sentence-transformers, whose weights lie in a folder of their own."""
+    """A linear layer whose weights lie in a folder of their own, as sentence-transformers has it,
+    or in a file `FOLDER.pt`, as BGE-M3 has it."""
 
     folder: str
     in_features: int
@@ -34,6 +35,8 @@ class PoolingHead(msgspec.Struct, frozen=True):
     dense: tuple[DenseLayer, ...] = ()
     num_labels: int = 0
     """Classes; 0: the result is the hidden state itself."""
+    has_inner_layer: bool = False
+    """Whether a linear layer and ReLU stand before the classes, as in Qwen2's reward models."""
     by_token: bool = False
     """Whether each token is classified by itself."""
     token_rows: tuple[int, ...] = ()

@@ -36,6 +36,10 @@ def pooled_program(family: ModelFamily, reader: ConfigReader, head: PoolingHead)
             x = _language_head_rows(builder, x, family, reader, head)
         elif head.num_labels and family.classifier is not None:
             x = family.classifier(builder, reader, x, head)
+        elif head.has_inner_layer:
+            x = builder.linear(x, "score.0", x.dim, bias=True, hint="score", exact=True)
+            x = builder.act(x, "relu")
+            x = builder.linear(x, "score.2", head.num_labels, bias=True, hint="score", exact=True)
         elif head.num_labels:
             x = builder.linear(x, "score", head.num_labels, bias=False, hint="score", exact=True)
     builder.vectors(x)

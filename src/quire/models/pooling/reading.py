@@ -113,6 +113,16 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     return found
 
 
+def token_layers(path: Path, task: PoolingTask, width: int) -> tuple[DenseLayer, ...]:
+    """The layer of BGE-M3 for a task of tokens: its multi-vector head, or the weights of words in
+    sparse vectors. Empty for a model without the file."""
+    if task == "token_embed" and (path / "colbert_linear.pt").is_file():
+        return (DenseLayer("colbert_linear", width, width, True, None),)
+    if task == "token_classify" and (path / "sparse_linear.pt").is_file():
+        return (DenseLayer("sparse_linear", width, 1, True, "relu"),)
+    return ()
+
+
 def _is_inside(folder: str) -> bool:
     return "\0" not in folder and len(PurePosixPath(folder).parts) <= 1 and folder != ".."
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.engine_args import EngineArgs
-from quire.config.pooling import PoolerConfig, PoolingConfig, PoolingTask, PoolingType
+from quire.config.pooling import (
+    PoolerConfig,
+    PoolingActivation,
+    PoolingConfig,
+    PoolingTask,
+    PoolingType,
+)
 from quire.errors import ConfigError, UnsupportedModelError, quoted
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
@@ -25,6 +31,7 @@ from quire.models.pooling.reading import (
     num_labels,
     read_sentence_model,
     score_activation,
+    token_layers,
 )
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
@@ -41,6 +48,7 @@ _OLD_TASKS: Mapping[str, tuple[str, str]] = {
 }
 """Runner and convert for each value of the former argument `task`."""
 _CONVERTED: Mapping[str, PoolingTask] = {"embed": "embed", "classify": "classify"}
+_WITH_INNER_LAYER = ("Qwen2ForProcessRewardModel", "Qwen2ForRewardModel")
 _TEMPLATED = "qwen3-reranker"
 
 
@@ -73,12 +81,16 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     sentence = sentence or SentenceModel(normalizes=True)
     rows = token_rows(hf_config, path) if task == "classify" else ()
     reader = ConfigReader(text)
+    dense = sentence.dense if task == "embed" else ()
+    if task.startswith("token_") and not CLASSIFIES.search(name):
+        dense = token_layers(path, task, family.facts(reader).hidden_size)
     head = PoolingHead(
         _pooling_type(config, sentence, task) or default_pooling(family, task, reader),
-        sentence.dense if task.endswith("embed") else (),
-        0 if rows or task.endswith("embed") else num_labels(hf_config),
-        task == "token_classify",
-        rows,
+        dense,
+        0 if rows or dense or task.endswith("embed") else num_labels(hf_config),
+        has_inner_layer=name in _WITH_INNER_LAYER,
+        by_token=task == "token_classify",
+        token_rows=rows,
     )
     if head.num_labels and not CLASSIFIES.search(name):
         raise ConfigError(_no_classes(name))
@@ -97,13 +109,14 @@ def _settings(
     head: PoolingHead,
 ) -> PoolingConfig:
     """How results are finished and named. A width of 0 is that of the hidden states."""
-    is_classes = task.endswith("classify")
+    is_sparse = task == "token_classify" and bool(head.dense)
+    is_classes = task.endswith("classify") and not is_sparse
     width = head.dense[-1].out_features if head.dense else head.num_labels
     width = 1 if head.token_rows else width
     return PoolingConfig(
         task=task,
         pooling_type=head.pooling_type,
-        activation=score_activation(hf_config, width) if is_classes else "normalize",
+        activation=_activation(hf_config, width, is_classes, is_sparse),
         is_activated=_is_activated(config, task, sentence),
         width=width,
         labels=labels_of(hf_config) if is_classes else {},
@@ -113,6 +126,11 @@ def _settings(
         score_template=hf_config.get("is_original_qwen3_reranker") is True,
         is_difference=len(head.token_rows) == 2,
         max_tokens=sentence.max_tokens,
+        is_sparse=is_sparse,
+        step_tag_id=config.step_tag_id,
+        returned_columns=_returned(config, task, width),
+        is_chunked=_is_chunked(config, task),
+        max_embed_len=config.max_embed_len,
         logit_mean=config.logit_mean or 0.0,
         logit_sigma=1.0 if config.logit_sigma is None else config.logit_sigma,
     )
@@ -139,6 +157,42 @@ def _is_activated(config: PoolerConfig, task: PoolingTask, sentence: SentenceMod
     if config.use_activation is not None:
         return config.use_activation
     return task != "embed" or sentence.normalizes
+
+
+def _activation(
+    hf_config: Mapping[str, Any], width: int, is_classes: bool, is_sparse: bool
+) -> PoolingActivation:
+    if is_classes:
+        return score_activation(hf_config, width)
+    return "identity" if is_sparse else "normalize"
+
+
+def _returned(config: PoolerConfig, task: PoolingTask, width: int) -> tuple[int, ...]:
+    """The columns that are returned; those of vectors are as many as the model's width says."""
+    if not task.startswith("token_") and (config.step_tag_id, config.returned_token_ids) != (
+        None,
+        None,
+    ):
+        raise ConfigError(
+            "pooler_config: step_tag_id and returned_token_ids need the task token_classify or "
+            f"token_embed; the task is {task}: leave them out"
+        )
+    found = tuple(config.returned_token_ids or ())
+    if width and found and max(found) >= width:
+        raise ConfigError(
+            f"pooler_config: returned_token_ids must be less than the {width} numbers of a result, "
+            f"got {max(found)}"
+        )
+    return found
+
+
+def _is_chunked(config: PoolerConfig, task: PoolingTask) -> bool:
+    if config.enable_chunked_processing and task != "embed":
+        raise ConfigError(
+            "pooler_config: enable_chunked_processing averages the vectors of pieces of a text, "
+            f"which needs the task embed; the task is {task}: leave it out"
+        )
+    return config.enable_chunked_processing is True
 
 
 def _asked(args: EngineArgs) -> tuple[str, str]:

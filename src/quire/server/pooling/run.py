@@ -108,7 +108,8 @@ class PoolingJob:
                     tokenization=tokenization,
                 )
                 if salt is not None:
-                    made.core_requests[0].cache_salt = salt
+                    for core_request in made.core_requests:
+                        core_request.cache_salt = salt
                 inputs.append(made)
             check_wanted()
         return inputs

@@ -1,8 +1,8 @@
 """The page: its static files, with their content types and headers.
 
 `/` is `index.html`; every other file is at `/ui/NAME`. The routes call `FILES` and `read`;
-the files themselves talk to `/v1/models`, `/v1/chat/completions`, `/v1/completions` and
-`/quire/live`, always relative to the page, so that a path prefix of a proxy does not matter.
+the files themselves talk to `/v1/models`, `/v1/chat/completions`, `/v1/completions`, `/v1/rerank`
+and `/quire/live`, always relative to the page, so that a path prefix of a proxy does not matter.
 None of them needs the API key: the page asks for it when a call answers 401.
 
 `katex/` holds KaTeX 0.19.1 from npm, with its licence: `dist/katex.min.js`, the fonts in woff2,
@@ -25,8 +25,8 @@ _TYPES = {
 _OWN = (
     "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
     "dialogs.js", "dom.js", "follow.js", "highlight.js", "inline.js", "live.js", "markdown.js",
-    "math.js", "message.js", "pool.js", "request.js", "store.js", "thinking.js", "tools.js",
-    "versions.js",
+    "math.js", "message.js", "nearest.js", "pool.js", "request.js", "store.js", "thinking.js",
+    "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
     "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",

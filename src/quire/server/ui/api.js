@@ -80,18 +80,30 @@ export async function listModels() {
 }
 
 /**
- * What the page needs to know of the model, {isDemo, sampling}: `sampling.model` are the sampling
- * defaults of the model, `sampling.chat` those that a front end for people adds to them.
+ * What the page needs to know of the model, {isDemo, isRanker, sampling}: `sampling.model` are the
+ * sampling defaults of the model, `sampling.chat` those that a front end for people adds to them.
  */
 export async function modelFacts() {
   try {
-    const { state, is_demo: isDemo, sampling } = await (await call("quire/live", {}, !isDeclined)).json();
+    const facts = await (await call("quire/live", {}, !isDeclined)).json();
+    const { state, is_demo: isDemo, scoring, sampling } = facts;
     if (state === "loading") throw new ApiError("The model is being loaded.", 503);
-    return { isDemo: isDemo === true, sampling: sampling ?? NO_DEFAULTS };
+    return { isDemo: isDemo === true, isRanker: Boolean(scoring), sampling: sampling ?? NO_DEFAULTS };
   } catch (error) {
     if (error.status !== 404) throw error;
-    return { isDemo: false, sampling: NO_DEFAULTS }; // another server, without this route
+    return { isDemo: false, isRanker: false, sampling: NO_DEFAULTS }; // another server, without this route
   }
+}
+
+/** The documents by their score for a query, the best first: {index, score}. */
+export async function rank(model, query, documents) {
+  const response = await call("v1/rerank", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ model, query, documents, return_documents: false }),
+  });
+  const { results } = await response.json();
+  return results.map((one) => ({ index: one.index, score: one.relevance_score }));
 }
 
 /** Server-sent events of a response, parsed, until `[DONE]` or the end. */

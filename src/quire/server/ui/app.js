@@ -5,6 +5,7 @@ import { Chat } from "./chat.js";
 import { SettingsDialog, askForKey, showRequest } from "./dialogs.js";
 import { byId, el } from "./dom.js";
 import { LiveView } from "./live.js";
+import { showNearest } from "./nearest.js";
 import { requestFor } from "./request.js";
 import * as store from "./store.js";
 
@@ -119,6 +120,7 @@ async function loadModels() {
   try {
     const [models, facts] = [await listModels(), await modelFacts()];
     dialog.sampling = facts.sampling;
+    if (facts.isRanker) showNearest(state.model);
     if (facts.isDemo) showSuggestions(DEMO_SUGGESTIONS);
     byId("model").replaceChildren(...models.map(({ id }) => el("option", { value: id }, id)));
     byId("model").disabled = models.length < 2;

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
-from quire.gguf.sentence_pieces import derived_merges
+from quire.gguf.tokenizers.sentence_pieces import derived_merges
 from quire.tokenizer.formats.charsmap import Charsmap
 from quire.tokenizer.formats.ranked_merges import RankedMerges, has_one_order
 from quire.tokenizer.formats.sentencepiece_model import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError, quoted
-from quire.gguf.word_patterns import WORD_PATTERNS
+from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS
 from quire.tokenizer.formats.byte_pieces import byte_level_backend, check_bytes
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""BERT, and encoders that differ from it in a few values: RoBERTa, XLM-R, DistilBERT, MPNet."""
+"""BERT, and encoders that differ from it in a few values: RoBERTa, XLM-R, DistilBERT, MPNet and
+Jina BERT 2."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import math
 from dataclasses import replace
 
 from quire.errors import UnsupportedModelError
+from quire.models.alibi import bloom_slopes
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
@@ -17,6 +19,7 @@ from quire.models.config_reader import (
     ConfigReader,
 )
 from quire.models.pooling.encoder import (
+    Biases,
     EncoderNames,
     EncoderSpec,
     RelativeBiases,
@@ -24,17 +27,20 @@ from quire.models.pooling.encoder import (
 )
 from quire.models.pooling.head import PoolingHead
 from quire.models.reading import split_heads
-from quire.program import Builder, Value
+from quire.program import Activation, Builder, Value
 
 _MAX_TYPES = 64
 _DISTANCE = 128
 """Distances from which on MPNet does not distinguish them."""
 
 
-def read_encoder(reader: ConfigReader, name: str, root: str) -> EncoderSpec:
-    """Read BERT's spec; families change the result."""
-    kind = reader.text("position_embedding_type") or "absolute"
-    if kind != "absolute":
+def read_encoder(
+    reader: ConfigReader, name: str, root: str, positions: tuple[str, ...] = ("absolute",)
+) -> EncoderSpec:
+    """Read BERT's spec; families change the result. `positions`: the family's values of
+    position_embedding_type."""
+    kind = reader.text("position_embedding_type") or positions[0]
+    if kind not in positions:
         raise UnsupportedModelError(
             f"{reader.where}: position_embedding_type {kind!r} is not supported here"
         )
@@ -68,7 +74,9 @@ def _roberta(reader: ConfigReader) -> EncoderSpec:
 
 
 def _after_padding(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
-    offset = reader.count("pad_token_id", MAX_VOCAB, default=1) + 1
+    padding = reader.count("pad_token_id", MAX_VOCAB, default=1)
+    # GGUF files have the table without the rows before the first position.
+    offset = reader.count("position_offset", MAX_VOCAB, default=padding + 1)
     return replace(spec, position_offset=offset, max_model_len=spec.position_rows - offset)
 
 
@@ -87,6 +95,27 @@ def _distilbert(reader: ConfigReader) -> EncoderSpec:
     )
     spec = read_encoder(reader, "distilbert", "distilbert.")
     return replace(spec, num_types=0, names=names)
+
+
+def _jina_v2(reader: ConfigReader) -> EncoderSpec:
+    """ALiBi in both directions instead of positions, and a gated MLP."""
+    names = EncoderNames(
+        root="bert.",
+        up="mlp.gated_layers",
+        gate="mlp.gated_layers",
+        down="mlp.wo",
+        mlp_norm="mlp.layernorm",
+    )
+    kind = reader.choice("feed_forward_type", _GATES, default="geglu")
+    spec = read_encoder(reader, "jina_bert", names.root, ("alibi",))
+    return replace(
+        spec,
+        position_rows=0,
+        activation=kind,
+        biases=Biases(up=False),
+        alibi_slopes=bloom_slopes(spec.heads.num_heads),
+        names=names,
+    )
 
 
 def _mpnet(reader: ConfigReader) -> EncoderSpec:
@@ -156,6 +185,7 @@ def _classes(builder: Builder, x: Value, name: str, head: PoolingHead) -> Value:
     return builder.linear(x, name, head.num_labels, bias=True, hint="classes", exact=True)
 
 
+_GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
 _OLD_NAMES = (r".*\.embeddings\.token_type_ids",)
 
 BERT = encoder_family(
@@ -168,7 +198,7 @@ BERT = encoder_family(
 )
 ROBERTA = encoder_family(
     "roberta",
-    ("RobertaModel", "XLMRobertaModel", "CamembertModel"),
+    ("RobertaModel", "XLMRobertaModel", "CamembertModel", "BgeM3EmbeddingModel"),
     _roberta,
     models="RoBERTa, XLM-R, BGE-M3, multilingual E5, BGE rerankers, Arctic Embed L v2",
     defaults={"layer_norm_eps": 1e-12},
@@ -188,6 +218,14 @@ DISTILBERT = encoder_family(
         "hidden_act": "activation",
     },
     classifier=_distilbert_classifier,
+)
+JINA_V2 = encoder_family(
+    "jina_bert",
+    ("JinaBertModel",),
+    _jina_v2,
+    models="Jina Embeddings 2 (not the one for code)",
+    defaults={"max_position_embeddings": 8192},
+    ignorable=(*_OLD_NAMES, r".*\.alibi"),
 )
 MPNET = encoder_family(
     "mpnet",

@@ -16,6 +16,8 @@ from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec
 from quire.program import Builder, Rotary, Value
 
+_ROTARY = ("rotary", "rope", "absolute")
+"""Values of position_embedding_type; the configurations of these classes may have any of them."""
 _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
 
 _FLASH = EncoderNames(
@@ -33,7 +35,7 @@ _FLASH = EncoderNames(
 
 
 def _modernbert(reader: ConfigReader) -> EncoderSpec:
-    spec = _without_tables(read_encoder(reader, "modernbert", "model."))
+    spec = _without_tables(read_encoder(reader, "modernbert", "model.", _ROTARY))
     every = reader.size("global_attn_every_n_layers", MAX_LAYERS, example=3, default=3)
     kinds = reader.texts("layer_types", spec.num_layers) or [
         "sliding_attention" if layer % every else "full_attention"
@@ -107,7 +109,7 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
     """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
-    spec = _rotated(reader, read_encoder(reader, "nomic_bert", "bert."))
+    spec = _rotated(reader, read_encoder(reader, "nomic_bert", "bert.", _ROTARY))
     biases = Biases(qkv=False, out=False, up=False, down=False)
     return replace(spec, position_rows=0, biases=biases, names=replace(_FLASH, root="bert."))
 
@@ -128,7 +130,7 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
-    spec = read_encoder(reader, "gte", names.root)
+    spec = read_encoder(reader, "gte", names.root, _ROTARY)
     return replace(
         spec,
         rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
@@ -158,7 +160,7 @@ def _jina_v3(reader: ConfigReader) -> EncoderSpec:
     names = replace(
         _FLASH, root="roberta.", qkv="mixer.Wqkv", out="mixer.out_proj", up="mlp.fc1", gate=""
     )
-    spec = _rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root))
+    spec = _rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root, _ROTARY))
     return replace(spec, position_rows=0, names=names)
 
 

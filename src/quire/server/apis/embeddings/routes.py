@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,7 +29,7 @@ from quire.server.apis.embeddings.schema import (
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.pooling.fields import Inputs, as_inputs
 from quire.server.pooling.run import PoolingJob, Result, size_of, usage_of
-from quire.server.pooling.vectors import written
+from quire.server.pooling.vectors import numbers, written
 
 
 async def embeddings(http: Request) -> Response:
@@ -37,7 +39,7 @@ async def embeddings(http: Request) -> Response:
     job.require("embed")
     params = request.params("embed")
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
-    return await _answer(job, request.input, params, partial(_embeddings, job, request))
+    return await _answer(job, request.input, params, partial(_vectors, job, request, _embeddings))
 
 
 async def pooling(http: Request) -> Response:
@@ -49,9 +51,8 @@ async def pooling(http: Request) -> Response:
             "dimensions is currently not supported here; use /v1/embeddings",
             parameter="dimensions",
         )
-    return await _answer(
-        job, request.input, request.params(request.task), partial(_pooled, job, request)
-    )
+    params = request.params(request.task)
+    return await _answer(job, request.input, params, partial(_vectors, job, request, _pooled))
 
 
 async def classify(http: Request) -> Response:
@@ -59,16 +60,19 @@ async def classify(http: Request) -> Response:
     request = await read_body(http, ClassifyRequest)
     job = PoolingJob.of(http, request, "classify")
     job.require("classify")
-    return await _answer(job, request.input, request.params("classify"), partial(_classes, job))
+    params = request.params("classify")
+    return await _answer(
+        job, request.input, params, lambda results: json_response(_classes(job, results))
+    )
 
 
 async def _answer(
     job: PoolingJob,
     given: Inputs,
     params: PoolingParams,
-    reply: Callable[[Sequence[Result]], Any],
+    reply: Callable[[Sequence[Result]], Response],
 ) -> Response:
-    """The results as JSON; an empty response if the client has gone."""
+    """The reply to the results; an empty response if the client has gone."""
     inputs = as_inputs("input", given)
     tokenization = job.request.tokenization(job.model)
     if not isinstance(inputs[0], str):
@@ -77,7 +81,31 @@ async def _answer(
     if results is None:
         return Response()
     num_values = sum(one.outputs.data.size for one in results)
-    return await job.model.pool.run(num_values, lambda: json_response(reply(results)))
+    return await job.model.pool.run(num_values, reply, results)
+
+
+def _vectors(
+    job: PoolingJob,
+    request: VectorFields,
+    reply: Callable[[PoolingJob, Any, Sequence[Result]], Any],
+    results: Sequence[Result],
+) -> Response:
+    """The vectors as JSON or, as vLLM has it, as bytes that the header `metadata` describes."""
+    form = request.encoding_format or "float"
+    if not form.startswith("bytes"):
+        return json_response(reply(job, request, results))
+    dtype, order = request.embed_dtype or "float32", request.endianness or "native"
+    parts, items, start = [], [], 0
+    for index, one in enumerate(results):
+        parts.append(numbers(one.outputs.data, dtype, order))
+        end, shape = start + len(parts[-1]), list(one.outputs.data.shape)
+        items.append({"index": index, "embed_dtype": dtype, "endianness": order,
+                      "start": start, "end": end, "shape": shape})  # fmt: skip
+        start = end
+    metadata = {"id": job.id, "created": job.created, "model": job.name, "data": items,
+                "usage": msgspec.to_builtins(usage_of(results))}  # fmt: skip
+    headers = {"metadata": json.dumps(metadata)} if form == "bytes" else None
+    return Response(b"".join(parts), media_type="application/octet-stream", headers=headers)
 
 
 def _written(request: VectorFields, result: Result) -> Any:

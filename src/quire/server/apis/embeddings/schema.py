@@ -11,14 +11,18 @@ from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import Inputs, PoolingFields, PoolingUsage
 from quire.server.pooling.vectors import EmbedDtype, Endianness
 
+EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
+
 
 class VectorFields(PoolingFields, kw_only=True):
     """Texts, and the form of their vectors."""
 
     input: Inputs
-    encoding_format: Literal["float", "base64"] | None = "float"
+    encoding_format: EncodingFormat | None = "float"
+    """`bytes`: the reply is the vectors' bytes, one after another, and its header `metadata` has
+    the rest as JSON; `bytes_only`: without this header."""
     embed_dtype: EmbedDtype | None = "float32"
-    """Type of the numbers in base64."""
+    """Type of the numbers in base64 and bytes."""
     endianness: Endianness | None = "native"
     dimensions: Int64 | None = None
 

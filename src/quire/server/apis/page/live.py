@@ -10,6 +10,7 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
       "state": "ready",            loading | ready | paused | draining | stalled | dead
       "model": "demo",             the first served model name
       "is_demo": true,             whether it is the bundled demo model
+      "scoring": null,             how it scores pairs of texts; null: it does not
       "sampling": {"model": {"temperature": 0.2},   the model's defaults, and those that a front
                    "chat": {}},                     end for people adds (`chat_sampling_params`)
       "uptime_s": 12.5,
@@ -90,6 +91,7 @@ class LiveView:
             return snapshot
         model = engine.config.model
         snapshot["is_demo"] = model.path == DEMO_MODEL_PATH
+        snapshot["scoring"] = None if model.pooling is None else model.pooling.scoring
         snapshot["sampling"] = {
             "model": dict(model.default_sampling_params),
             "chat": chat_sampling_params(model.default_sampling_params),

@@ -1,1 +1,1 @@
-"""`/embed`: the route of text-embeddings-inference (TEI). Its `/rerank` is in `scores`."""
+"""`/embed` and `/embed_sparse` of text-embeddings-inference (TEI). Its `/rerank` is in `scores`."""

@@ -133,7 +133,8 @@ WORD_PATTERNS: dict[str, WordPattern] = {
     **_rows(
         WordPattern((_GPT2,)),
         "gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "olmo", "mpt", "jais", "trillion",
-        "granite-docling", "exaone4", "modern-bert",
+        "granite-docling", "exaone4", "modern-bert", "roberta-bpe", "jina-v1-en", "jina-v2-es",
+        "jina-v2-de", "jina-v2-code",
     ),
     **_rows(
         WordPattern((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_WORDS)),

@@ -1,0 +1,1 @@
+"""Parts of the tokenizers of GGUF files; `gguf/tokenizer.py` joins them."""
