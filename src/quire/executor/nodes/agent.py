@@ -98,7 +98,8 @@ def _connected(args: NodeArgs) -> socket.socket:
 
 def _read(control: Connection) -> FromEngine:
     with suppress(EOFError, OSError):
-        return decode_from_engine(control.recv_bytes())
+        found: FromEngine = decode_from_engine(control.recv_bytes())
+        return found
     return End()
 
 

@@ -143,7 +143,8 @@ class RemoteNode(Node):
     def _read(self, until: float) -> FromNode:
         try:
             if self._control.poll(max(0.0, until - time.monotonic())):
-                return decode_from_node(self._control.recv_bytes())
+                found: FromNode = decode_from_node(self._control.recv_bytes())
+                return found
         except (EOFError, OSError):
             raise RankError(f"{self} has ended while the engine was starting") from None
         raise RankError(f"{self} has not answered")
