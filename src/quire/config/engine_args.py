@@ -216,6 +216,15 @@ class EngineArgs:
     distributed_executor_backend: str | None = None
     """Who starts the processes: `uni` computes in the engine itself, `mp` in a process for each
     rank; `uni` by default, and `mp` where there are several ranks."""
+    nnodes: int = 1
+    """Machines that compute together; their ranks are divided among them in order. The others run
+    `quire serve MODEL --headless` with the same address and QUIRE_RANK_KEY."""
+    node_rank: int = 0
+    """Number of this machine; 0 has the engine, and the others need --headless."""
+    master_addr: str = "127.0.0.1"
+    """Address of machine 0, on which it listens for the others."""
+    master_port: int = 29501
+    """Port of machine 0."""
     worker_cls: str = "auto"
     """Subclass of `quire.worker.worker.Worker` that each rank runs, as `package.module.Class`."""
     enforce_eager: bool = False

@@ -209,6 +209,9 @@ class ParallelConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     distributed_executor_backend: ExecutorBackend = "uni"
+    nnodes: int = 1
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
     worker_class: str = ""
     """A subclass of `Worker`, by import path; empty: `Worker` itself."""
 
@@ -227,10 +230,14 @@ class ParallelConfig:
         """All ranks, in their order."""
         return tuple(Rank(0, 0, self.pipeline_parallel_size, self.tensor_parallel_size).all())
 
-    @property
-    def local_ranks(self) -> tuple[Rank, ...]:
-        """Those of this machine."""
-        return self.ranks
+    def ranks_of_node(self, node: int) -> tuple[Rank, ...]:
+        """Those of a machine, each of which has the same number."""
+        count = self.world_size // self.nnodes
+        return self.ranks[node * count : (node + 1) * count]
+
+    def node_of(self, rank: Rank) -> int:
+        """The machine of a rank."""
+        return rank.number * self.nnodes // self.world_size
 
 
 @dataclass(frozen=True, slots=True)

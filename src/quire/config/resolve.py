@@ -105,6 +105,7 @@ def resolve_parallel(args: EngineArgs, usage: Usage) -> ParallelConfig:
             f"data_parallel_size={engines} must be 1 for LLM, which runs one engine; quire serve "
             "and AsyncLLM run several, or start several processes"
         )
+    _check_nodes(args, tensor * stages)
     chosen = args.distributed_executor_backend or ("uni" if tensor * stages == 1 else "mp")
     if chosen not in ("uni", "mp"):
         raise ConfigError(
@@ -121,8 +122,35 @@ def resolve_parallel(args: EngineArgs, usage: Usage) -> ParallelConfig:
         stages,
         engines,
         distributed_executor_backend="mp" if chosen == "mp" else "uni",
+        nnodes=args.nnodes,
+        master_addr=args.master_addr,
+        master_port=args.master_port,
         worker_class=worker_class,
     )
+
+
+def _check_nodes(args: EngineArgs, num_ranks: int) -> None:
+    """Raises ConfigError for machines that cannot compute together."""
+    nodes, number = args.nnodes, args.node_rank
+    _check_positive("nnodes", nodes, 2)
+    if num_ranks % nodes:
+        raise ConfigError(
+            f"nnodes={nodes} must divide the {num_ranks} ranks of tensor_parallel_size="
+            f"{args.tensor_parallel_size} and pipeline_parallel_size={args.pipeline_parallel_size}"
+        )
+    if not 0 <= number < nodes:
+        raise ConfigError(f"node_rank={number} must be from 0 to nnodes-1={nodes - 1}")
+    if number:
+        raise ConfigError(
+            f"node_rank={number} needs --headless: the engine and its server run on node 0"
+        )
+    if nodes > 1 and args.data_parallel_size > 1:
+        raise ConfigError(
+            f"data_parallel_size={args.data_parallel_size} must be 1 with nnodes={nodes}; "
+            "start a server on each machine"
+        )
+    if not 1 <= args.master_port < 65536:
+        raise ConfigError(f"master_port={args.master_port} must be from 1 to 65535")
 
 
 def _check_sizes(args: EngineArgs) -> None:

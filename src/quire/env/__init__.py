@@ -129,6 +129,11 @@ def compute_cores() -> tuple[int, ...] | None:
     return tuple(sorted(cores)) or None
 
 
+def rank_key() -> str | None:
+    """`QUIRE_RANK_KEY`: the secret of an engine on several machines; None: not set."""
+    return os.environ.get("QUIRE_RANK_KEY") or None
+
+
 def reserved_cores() -> int:
     """`VLLM_CPU_NUM_OF_RESERVED_CPU`: number of cores without compute threads; 0 by default."""
     value = os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "").strip()

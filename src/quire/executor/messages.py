@@ -31,7 +31,7 @@ _ARRAY, _RECORD = "array", "record"
 
 
 class Boot(msgspec.Struct, kw_only=True):
-    """The first message to a rank: what it is, and which files connect it to the others."""
+    """What a rank is, and which files connect it to the others."""
 
     config: EngineConfig
     number: int
@@ -41,6 +41,7 @@ class Boot(msgspec.Struct, kw_only=True):
     before: int | None
     after: int | None
     shared_fd: int
+    """-1: the ranks of the stage share no memory."""
 
 
 class Call(msgspec.Struct, tag="call"):
@@ -113,13 +114,14 @@ def _encode_unknown(value: Any) -> Any:
     raise ConfigError(f"{quoted(value)} cannot be sent to the process of a rank")
 
 
-def _decode_unknown(kind: type, value: Any) -> Any:
+def decode_unknown(kind: type, value: Any) -> Any:
+    """Decodes what msgpack does not know, for msgspec."""
     if kind is Path:
         return Path(value)
     raise NotImplementedError(f"{kind.__name__} does not cross a process border")
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=_encode_unknown).encode
-decode_boot = msgspec.msgpack.Decoder(Boot, dec_hook=_decode_unknown).decode
+decode_boot = msgspec.msgpack.Decoder(Boot, dec_hook=decode_unknown).decode
 decode_call = msgspec.msgpack.Decoder(Call).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode

@@ -1,7 +1,7 @@
 """The process of one rank: it loads its part of the model and does what the executor says.
 
-Started by `RankProcesses` only, and never outlives the engine: the kernel kills it when the thread
-that started it ends, and it ends itself when its connections close.
+Started by `nodes/rank_spawn.py` only, and never outlives the engine: the kernel kills it when the
+thread that started it ends, and it ends itself when its connections close.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ logger = get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
 
 
-def main(steps_fd: str, blocks_fd: str, parent: str) -> int:
+def main(boot_fd: str, steps_fd: str, blocks_fd: str, parent: str) -> int:
     """Serves until the connections close; returns the exit code."""
     _die_with_parent(int(parent))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the engine decides when this process ends
     steps, blocks = Connection(int(steps_fd)), Connection(int(blocks_fd))
     with suppress(EOFError, OSError):
-        return _serve(steps, blocks)
+        with open(int(boot_fd), "rb") as file:
+            boot = decode_boot(file.read())
+        return _serve(boot, steps, blocks)
     return 0
 
 
-def _serve(steps: Connection, blocks: Connection) -> int:
-    boot = decode_boot(steps.recv_bytes())
+def _serve(boot: Boot, steps: Connection, blocks: Connection) -> int:
     observability = boot.config.observability
     configure(observability.log_level, observability.log_config_file)
     try:

@@ -101,14 +101,19 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
 
 def _needs_of_ranks(draft: CompilePlan, parallel: ParallelConfig, backend: Backend) -> MemoryNeeds:
-    """Return the needs of all ranks of this machine together. A block has a part of one size for
+    """Return the needs of the ranks of one machine together. A block has a part of one size for
     each rank."""
-    needs = [draft.of_rank(rank).memory_needs(backend) for rank in parallel.local_ranks]
+    all_needs = [draft.of_rank(rank).memory_needs(backend) for rank in parallel.ranks]
+    count = parallel.world_size // parallel.nnodes
+    needs = max(
+        (all_needs[i : i + count] for i in range(0, len(all_needs), count)),
+        key=lambda of: sum(one.weight_bytes for one in of),
+    )
     return replace(
         needs[0],
         weight_bytes=sum(one.weight_bytes for one in needs),
         workspace_bytes=sum(one.workspace_bytes for one in needs),
-        kv_block_bytes=len(needs) * max(one.kv_block_bytes for one in needs),
+        kv_block_bytes=count * max(one.kv_block_bytes for one in all_needs),
         kv_layout=draft.kv.layout,
     )
 

@@ -70,6 +70,7 @@ def gather_facts(args: EngineArgs) -> Facts:
         runs_transformers=checkpoint.model.is_transformers,
     )
     num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
+    num_ranks //= max(1, args.nnodes)
     if args.num_threads is None and num_ranks > 1:
         device = replace(device, num_threads=max(1, device.num_threads // num_ranks))
     path = checkpoint.path

@@ -69,7 +69,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         num_blocks=compiled.kv.num_blocks,
         kv_cache_dtype=choices.kv_cache_dtype,
         enable_prefix_caching=choices.enable_prefix_caching,
-        block_bytes=needs.kv_block_bytes,
+        block_bytes=choices.parallel.nnodes * needs.kv_block_bytes,
         layout=needs.kv_layout,
         asked=choices.kv_memory,
     )

@@ -36,6 +36,10 @@ class ServerArgs:
     """Path prefix under which a reverse proxy offers this server: requests are answered with the
     prefix and, as a proxy that strips it forwards them, without."""
 
+    headless: bool = False
+    """Serve no HTTP: give the cores of this machine to the engine at --master-addr, as its
+    --node-rank."""
+
     # --- who
     api_key: tuple[str, ...] = ()
     """Keys that callers may present as `Authorization: Bearer KEY`. Also read from the

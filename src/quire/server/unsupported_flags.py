@@ -28,7 +28,6 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
             "enable_scale_out", False, "/inference/v1/generate and /render are always there",
             is_refused=False,
         ),
-        Unsupported("headless", False, _ONE_PROCESS),
         Unsupported("api_server_count", None, _ONE_PROCESS, (1,)),
         Unsupported("grpc", False, "the server speaks HTTP alone"),
         Unsupported("grpc_port", None, "the server speaks HTTP alone"),

@@ -28,9 +28,9 @@ def test_a_name_like_nothing_gets_no_suggestion() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("prefill_context_parallel_size", 2, "one machine"),
+        ("prefill_context_parallel_size", 2, "parallel ranks work"),
         ("enable_lora", True, "LoRA"),
-        ("prefill_context_parallel_size", True, "one machine"),
+        ("prefill_context_parallel_size", True, "parallel ranks work"),
     ],
 )
 def test_what_does_not_work_is_refused_with_the_reason(

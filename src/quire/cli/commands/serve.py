@@ -43,6 +43,10 @@ def execute(args: argparse.Namespace) -> int:
     check_flags(vars(args))
     server_args = read(ServerArgs, args, defaults=server_defaults())
     wanted = engine_args(args, record=AsyncEngineArgs, skip=_SHARED)
+    if server_args.headless:
+        from quire.server.headless import serve_headless
+
+        return serve_headless(wanted)
     from quire.server.serving import serve
 
     return serve(wanted, server_args)

@@ -28,7 +28,7 @@ _SHORT_FLAGS = {
     "data_parallel_rpc_port": "-dpp", "data_parallel_backend": "-dpb",
     "data_parallel_hybrid_lb": "-dph", "data_parallel_external_lb": "-dpe",
     "data_parallel_multi_port_external_lb": "-dpm", "enable_expert_parallel": "-ep",
-    "api_server_count": "-asc", "nnodes": "-n", "node_rank": "-r",
+    "api_server_count": "-asc",
     "compilation_config": "-cc", "attention_config": "-ac", "diffusion_config": "-dc",
 }  # fmt: skip
 """vLLM's short forms of the arguments that do nothing here."""

@@ -28,7 +28,8 @@ _GROUPS = {
     ),
     "ParallelConfig": (
         "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
-        "distributed_executor_backend", "worker_cls",
+        "distributed_executor_backend", "nnodes", "node_rank", "master_addr", "master_port",
+        "worker_cls",
     ),
     "ObservabilityConfig": ("otlp_traces_endpoint", "disable_log_stats", "enable_log_requests"),
     "ProfilerConfig": ("profiler_config",),

@@ -42,6 +42,8 @@ SHORT_FLAGS = {
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),
     "data_parallel_size": ("-dp",),
+    "nnodes": ("-n",),
+    "node_rank": ("-r",),
     "gpu_memory_utilization": ("--device-memory-utilization",),
     "disable_access_log": ("--disable-uvicorn-access-log",),
     "output_dir": ("-o",),

@@ -6,7 +6,7 @@ _Names = dict[str, tuple[object, ...]]
 """Arguments with vLLM's default, and further values that are accepted."""
 
 REFUSED: dict[str, _Names] = {
-    "this version computes on one machine, on the CPU": {
+    "only tensor, pipeline and data parallel ranks work": {
         "prefill_context_parallel_size": (1,),
         "decode_context_parallel_size": (1,),
         "dcp_comm_backend": (None,),
@@ -20,8 +20,6 @@ REFUSED: dict[str, _Names] = {
         "data_parallel_external_lb": (False,),
         "data_parallel_multi_port_external_lb": (False,),
         "data_parallel_backend": ("mp",),
-        "nnodes": (1,),
-        "node_rank": (0,),
         "device_ids": (None,),
         "enable_shm_tensor_arena": (False,),
         "enable_batch_sharded_sampling": (None, False),

@@ -37,8 +37,6 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "dbo_prefill_token_threshold": 512,
         "distributed_timeout_seconds": None,
         "cpu_distributed_timeout_seconds": None,
-        "master_addr": "127.0.0.1",
-        "master_port": 29501,
         "data_parallel_address": None,
         "data_parallel_rpc_port": None,
         "max_parallel_loading_workers": None,

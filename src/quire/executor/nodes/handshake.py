@@ -1,0 +1,97 @@
+"""Connections between the machines of an engine: each end proves that it knows the engine's key.
+
+The key itself is never sent, and a recorded exchange cannot be used again, because both ends choose
+a random number. What follows is neither encrypted nor signed: the network between the machines must
+be a private one, as for vLLM's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+from contextlib import suppress
+
+from quire.errors import RankError
+
+PROTOCOL = b"quire.ranks.1".ljust(16, b"\0")
+"""Changes whenever the messages between machines change."""
+MIN_KEY_LENGTH = 16
+_NONCE = 32
+_DIGEST = 32
+_LENGTH = struct.Struct("<H")
+_TIMEOUT_S = 5.0
+
+
+def connect(address: tuple[str, int], key: bytes, purpose: bytes) -> socket.socket:
+    """Connects to a machine; `purpose` says what for. Raises OSError if nothing answers, and
+    RankError if it is not a machine of this engine."""
+    where = f"{address[0]}:{address[1]}"
+    connected = socket.create_connection(address, _TIMEOUT_S)
+    try:
+        _introduce(connected, key, purpose, where)
+    except OSError as error:
+        connected.close()
+        raise RankError(f"{where} does not answer as the machine of an engine: {error}") from None
+    except BaseException:
+        connected.close()
+        raise
+    connected.settimeout(None)
+    return connected
+
+
+def welcome(accepted: socket.socket, key: bytes) -> bytes | None:
+    """What a connection is for; None, after closing it, if the other end does not know the key."""
+    accepted.settimeout(_TIMEOUT_S)
+    with suppress(OSError, _EndedError):
+        theirs = _read(accepted, len(PROTOCOL) + _NONCE)
+        if theirs.startswith(PROTOCOL):
+            nonces = theirs[len(PROTOCOL) :] + secrets.token_bytes(_NONCE)
+            accepted.sendall(PROTOCOL + nonces[_NONCE:] + _proof(key, b"accepts", nonces))
+            [length] = _LENGTH.unpack(_read(accepted, _LENGTH.size))
+            purpose = _read(accepted, length)
+            proof = _read(accepted, _DIGEST)
+            if hmac.compare_digest(proof, _proof(key, b"connects", nonces + purpose)):
+                accepted.settimeout(None)
+                return purpose
+    accepted.close()
+    return None
+
+
+def _introduce(connected: socket.socket, key: bytes, purpose: bytes, where: str) -> None:
+    own = secrets.token_bytes(_NONCE)
+    connected.sendall(PROTOCOL + own)
+    try:
+        theirs = _read(connected, len(PROTOCOL) + _NONCE + _DIGEST)
+    except _EndedError:
+        raise RankError(
+            f"{where} has closed the connection: it is not the machine of an engine, or it runs "
+            "another version of Quire"
+        ) from None
+    if not theirs.startswith(PROTOCOL):
+        raise RankError(f"{where} is not the machine of an engine, or runs another version")
+    nonces = own + theirs[len(PROTOCOL) : -_DIGEST]
+    if not hmac.compare_digest(theirs[-_DIGEST:], _proof(key, b"accepts", nonces)):
+        raise RankError(f"{where} has another key; QUIRE_RANK_KEY must be the same everywhere")
+    proof = _proof(key, b"connects", nonces + purpose)
+    connected.sendall(_LENGTH.pack(len(purpose)) + purpose + proof)
+
+
+def _proof(key: bytes, role: bytes, what: bytes) -> bytes:
+    return hmac.new(key, role + what, hashlib.sha256).digest()
+
+
+class _EndedError(Exception):
+    """The other end has closed the connection."""
+
+
+def _read(connected: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        piece = connected.recv(count - len(found))
+        if not piece:
+            raise _EndedError
+        found += piece
+    return bytes(found)

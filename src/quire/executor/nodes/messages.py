@@ -1,0 +1,67 @@
+"""What the engine and its other machines say to each other, as msgpack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.config.records import EngineConfig
+from quire.executor.messages import decode_unknown
+
+BEAT_S = 0.2
+"""Seconds between two messages in each direction."""
+SILENCE_S = 1.4
+"""A machine that has sent nothing for so long is given up."""
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """A machine that has connected."""
+
+    host: str
+    port: int
+    """Where machines after it connect to it."""
+    version: str
+    tier: str
+    """Instruction-set tier of the native library; empty without one."""
+
+
+class Begin(msgspec.Struct, tag="begin"):
+    """Starts the ranks of a machine."""
+
+    config: EngineConfig
+    generation: int
+    addresses: list[tuple[str, int]]
+    """Where all machines listen, in their order."""
+
+
+class Checked(msgspec.Struct, tag="checked"):
+    """The machine has the same weights, and can begin."""
+
+
+class Begun(msgspec.Struct, tag="begun"):
+    """The processes are started."""
+
+
+class Refused(msgspec.Struct, tag="refused"):
+    """The machine cannot take part."""
+
+    reason: str
+
+
+class Beat(msgspec.Struct, tag="beat"):
+    """Sent regularly in both directions."""
+
+    cause: str = ""
+    """How a rank has ended; empty: all are well."""
+    progress: int = 0
+
+
+class End(msgspec.Struct, tag="end"):
+    """Ends the ranks; `is_kill`: at once."""
+
+    is_kill: bool = False
+
+
+FromNode = Hello | Checked | Begun | Refused | Beat
+FromEngine = Begin | Refused | Beat | End
+decode_from_node = msgspec.msgpack.Decoder(FromNode).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine, dec_hook=decode_unknown).decode

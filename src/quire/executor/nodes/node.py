@@ -1,0 +1,176 @@
+"""`Node`: a machine with ranks of an engine, as the engine starts and watches them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from quire.config.ranks import Rank
+from quire.executor.nodes.rank_spawn import Group, PeerLink, spawn_ranks
+from quire.system.thread_states import thread_states
+
+STOPPED_S = 0.6
+"""A rank that a signal has stopped for so long, while the engine ran, is given up."""
+EXIT_S = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class RankLine:
+    """The connections to one rank."""
+
+    rank: Rank
+    steps: Connection
+    """Calls in the order of steps."""
+    blocks: Connection
+    """Copies of KV blocks, at any time."""
+    process: subprocess.Popen[bytes] | None = None
+    """None on another machine."""
+    blocks_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def close(self) -> None:
+        """Closes both connections, so that the rank ends."""
+        self.steps.close()
+        self.blocks.close()
+
+
+class Node(ABC):
+    """The ranks of one machine. All calls but `progress` and `kill` on the watching thread."""
+
+    lines: list[RankLine]
+
+    @abstractmethod
+    def look(self, elapsed_s: float) -> str | None:
+        """How a rank has ended or was stopped; None while all are well. To be called regularly."""
+
+    @abstractmethod
+    def ended(self) -> str | None:
+        """How a rank has ended, as far as is known. Any thread."""
+
+    @abstractmethod
+    def end_of(self, rank: Rank) -> str:
+        """How a rank ended whose connection has closed. Waits for a moment. Any thread."""
+
+    @abstractmethod
+    def progress(self) -> int:
+        """A number that changes while a rank computes, or waits for a core or a disk. Any
+        thread."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kills all ranks. Any thread."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ends all ranks; those that do not end are killed."""
+
+
+class RankChildren:
+    """The processes of ranks that this process has started."""
+
+    def __init__(self, processes: dict[Rank, subprocess.Popen[bytes]]) -> None:
+        self.processes = processes
+        self._stopped_s = dict.fromkeys(processes, 0.0)
+
+    def look(self, elapsed_s: float) -> str | None:
+        """As `Node.look`."""
+        for rank, process in self.processes.items():
+            if process.poll() is not None:
+                return self.end_of(rank)
+            states = thread_states(process.pid, only=(process.pid,)).values()
+            is_stopped = any(state.is_stopped for state in states)
+            self._stopped_s[rank] = self._stopped_s[rank] + elapsed_s if is_stopped else 0.0
+            if self._stopped_s[rank] > STOPPED_S:
+                return f"{rank} was stopped by a signal (SIGSTOP)"
+        return None
+
+    def ended(self) -> str | None:
+        """As `Node.ended`."""
+        dead = (rank for rank, process in self.processes.items() if process.poll() is not None)
+        return next(map(self.end_of, dead), None)
+
+    def end_of(self, rank: Rank) -> str:
+        """As `Node.end_of`."""
+        try:
+            code = self.processes[rank].wait(1.0)
+        except subprocess.TimeoutExpired:
+            return f"{rank} has closed its connection"
+        if code < 0:
+            return f"{rank} was killed by signal {-code}"
+        return f"{rank} ended with exit code {code}"
+
+    def progress(self) -> int:
+        """As `Node.progress`."""
+        pids = [process.pid for process in self.processes.values()]
+        threads = [state for pid in pids for state in thread_states(pid).values()]
+        ticks = sum(round(state.cpu_s * 100) for state in threads)
+        if all(state.is_asleep for state in threads):
+            return ticks
+        return ticks + time.monotonic_ns()
+
+    def kill(self) -> None:
+        """As `Node.kill`."""
+        for process in self.processes.values():
+            process.kill()
+
+    def end(self) -> None:
+        """Waits for the ranks, whose connections were closed; kills those that do not end."""
+        until = time.monotonic() + EXIT_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class LocalNode(Node):
+    """The ranks of this machine, as processes that end with the calling thread."""
+
+    def __init__(self, group: Group, peer_link: PeerLink) -> None:
+        """Starts them. Raises ConfigError or RankError."""
+        pairs = {rank: (socket.socketpair(), socket.socketpair()) for rank in group.own_ranks}
+        channels = {
+            rank.number: (steps[1].detach(), blocks[1].detach())
+            for rank, (steps, blocks) in pairs.items()
+        }
+        try:
+            self._children = RankChildren(spawn_ranks(group, channels, peer_link))
+        except BaseException:
+            for steps, blocks in pairs.values():
+                steps[0].close()
+                blocks[0].close()
+            raise
+        self.lines = [
+            RankLine(
+                rank,
+                Connection(steps[0].detach()),
+                Connection(blocks[0].detach()),
+                self._children.processes[rank],
+            )
+            for rank, (steps, blocks) in pairs.items()
+        ]
+
+    def look(self, elapsed_s: float) -> str | None:
+        return self._children.look(elapsed_s)
+
+    def ended(self) -> str | None:
+        return self._children.ended()
+
+    def end_of(self, rank: Rank) -> str:
+        return self._children.end_of(rank)
+
+    def progress(self) -> int:
+        return self._children.progress()
+
+    def kill(self) -> None:
+        self._children.kill()
+
+    def end(self) -> None:
+        for line in self.lines:
+            line.close()
+        self._children.end()

@@ -1,0 +1,155 @@
+"""Starts the processes of the ranks of one machine, connected to each other.
+
+They end with the thread that started them. Nothing has a name in the file system, so nothing is
+left there however they end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from quire.config.ranks import Rank
+from quire.config.records import EngineConfig
+from quire.errors import ConfigError
+from quire.executor.messages import Boot, encode
+from quire.system.child_python import module_command
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of an engine, as each of its machines has to know them."""
+
+    config: EngineConfig
+    generation: int
+    """Drawn for each start, so that a rank of an earlier start is found out."""
+    node: int = 0
+    """The machine of this process."""
+
+    @property
+    def own_ranks(self) -> tuple[Rank, ...]:
+        """The ranks of this machine."""
+        return self.config.parallel.ranks_of_node(self.node)
+
+    def has_shared_memory(self, rank: Rank) -> bool:
+        """Whether the ranks of its stage can share memory: they are on one machine, and compute in
+        native code."""
+        parallel = self.config.parallel
+        nodes = {parallel.node_of(one) for one in parallel.ranks if one.stage == rank.stage}
+        is_native = self.config.device.backend == "cpu"
+        return is_native and rank.tensor_size > 1 and len(nodes) == 1
+
+
+Channels = Mapping[int, tuple[int, int]]
+"""By rank, the ends of its connections to the engine: for steps and for blocks. Closed here."""
+PeerLink = Callable[[Rank, Rank, float], int]
+"""Connects a rank of this machine to one of another machine, until a time of `time.monotonic`."""
+_LINK_S = 60.0
+
+
+def spawn_ranks(
+    group: Group, channels: Channels, peer_link: PeerLink
+) -> dict[Rank, subprocess.Popen[bytes]]:
+    """Starts the ranks of this machine. Raises ConfigError, or what `peer_link` raises."""
+    boots: dict[Rank, Boot] = {}
+    started: dict[Rank, subprocess.Popen[bytes]] = {}
+    shared = {rank.stage: os.memfd_create("quire") for rank in group.own_ranks}
+    try:
+        boots = _boots(group, shared)
+        _connect_all(group, boots, peer_link)
+        for rank, boot in boots.items():
+            started[rank] = _spawn(boot, channels[rank.number])
+    except BaseException as error:
+        for process in started.values():
+            process.kill()
+            process.wait()
+        if isinstance(error, OSError):
+            text = f"the process of a rank cannot be started: {error}"
+            raise ConfigError(text) from None
+        raise
+    finally:
+        # A rank must notice the end of another one, so only ranks have the ends of their links.
+        links = {fd for boot in boots.values() for fd in _links(boot)}
+        for fd in (*links, *shared.values(), *itertools.chain(*channels.values())):
+            os.close(fd)
+    return started
+
+
+def _boots(group: Group, shared: Mapping[int, int]) -> dict[Rank, Boot]:
+    config, boots = group.config, dict[Rank, Boot]()
+    cores = _cores_of_ranks(config, len(group.own_ranks))
+    for rank, own_cores in zip(group.own_ranks, cores, strict=True):
+        device = replace(config.device, cores=own_cores)
+        boots[rank] = Boot(
+            config=replace(config, device=device),
+            number=rank.number,
+            generation=group.generation,
+            peers={},
+            before=None,
+            after=None,
+            shared_fd=shared[rank.stage] if group.has_shared_memory(rank) else -1,
+        )
+    return boots
+
+
+def _connect_all(group: Group, boots: Mapping[Rank, Boot], peer_link: PeerLink) -> None:
+    until = time.monotonic() + _LINK_S
+    for one, other in itertools.combinations(group.config.parallel.ranks, 2):
+        is_stage = one.stage == other.stage
+        is_next = one.stage + 1 == other.stage and one.tensor == other.tensor
+        if not (is_stage or is_next):
+            continue
+        ends: dict[Rank, int] = {}
+        if one in boots and other in boots:
+            left, right = (end.detach() for end in socket.socketpair())
+            ends = {one: left, other: right}
+        elif one in boots:
+            ends = {one: peer_link(one, other, until)}
+        elif other in boots:
+            ends = {other: peer_link(other, one, until)}
+        for rank, fd in ends.items():
+            if is_stage:
+                boots[rank].peers[(other if rank is one else one).number] = fd
+            elif rank is one:
+                boots[rank].after = fd
+            else:
+                boots[rank].before = fd
+
+
+def _links(boot: Boot) -> list[int]:
+    return [fd for fd in (*boot.peers.values(), boot.before, boot.after) if fd is not None]
+
+
+def _spawn(boot: Boot, channels: tuple[int, int]) -> subprocess.Popen[bytes]:
+    steps, blocks = channels
+    # A file, because a pipe would have to be read by the process before the next one is started.
+    message = os.memfd_create("quire-boot")
+    try:
+        with open(message, "wb", closefd=False) as file:
+            file.write(encode(boot))
+        os.lseek(message, 0, os.SEEK_SET)
+        shared = [] if boot.shared_fd < 0 else [boot.shared_fd]
+        return subprocess.Popen(
+            module_command(
+                "quire.executor.rank_main", *map(str, (message, steps, blocks, os.getpid()))
+            ),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(message, steps, blocks, *shared, *_links(boot)),
+            start_new_session=True,
+        )
+    finally:
+        os.close(message)
+
+
+def _cores_of_ranks(config: EngineConfig, num_ranks: int) -> list[tuple[int, ...] | None]:
+    """The cores that were named, divided among the ranks."""
+    cores = config.device.cores
+    if cores is None or num_ranks == 1 or len(cores) < num_ranks:
+        return [cores] * num_ranks
+    bounds = [len(cores) * part // num_ranks for part in range(num_ranks + 1)]
+    return [tuple(cores[a:b]) for a, b in itertools.pairwise(bounds)]

@@ -1,0 +1,184 @@
+"""Ranks on several machines, which are processes of this one here: the tokens of one rank, and the
+end of a machine or of the engine is noticed on both sides."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_plans import PROMPT, config_of
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.core.engine_core import EngineCore
+from quire.errors import ConfigError, EngineDeadError
+from quire.executor.multiproc import MultiprocExecutor
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+
+KEY = "a secret of all machines"
+Other = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def other(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
+    """Starts machine 1."""
+    monkeypatch.setenv("QUIRE_RANK_KEY", KEY)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(model: Path = directory, key: str = KEY) -> subprocess.Popen[str]:
+        words = ["--nnodes", "2", "--node-rank", "1", "--master-port", str(port), "--headless"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "quire", "serve", str(model), *words],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "QUIRE_RANK_KEY": key},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def engine(directory: Path, port: int, **given: Any) -> MultiprocExecutor:
+    config = config_of(directory, nnodes=2, master_port=port, **given)
+    return MultiprocExecutor(config)
+
+
+def outputs(core: EngineCore) -> dict[str, list[Any]]:
+    for number in range(3):
+        params = SamplingParams(
+            temperature=0.8, seed=number, max_tokens=8, ignore_eos=True, logprobs=2
+        )
+        core.add_request(
+            EngineCoreRequest(
+                request_id=str(number),
+                prompt_token_ids=PROMPT[number:],
+                sampling_params=params,
+                arrival_time=0.0,
+            )
+        )
+    found: dict[str, list[Any]] = {}
+    while core.has_unfinished_requests():
+        for one in core.step().outputs:
+            found.setdefault(one.request_id, []).append((one.new_token_ids, one.logprobs))
+    core.shutdown()
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tensor_parallel_size": 2, "backend": "reference"},
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "backend": "cpu"},
+    ],
+    ids=["parts", "stages"],
+)
+def test_machines_have_the_tokens_of_one_rank(
+    directory: Path, other: Other, port: int, given: dict[str, Any]
+) -> None:
+    machine = other()
+    executor = engine(directory, port, **given)
+    config = config_of(directory, nnodes=2, master_port=port, **given)
+    found = outputs(EngineCore(config, executor))
+    assert found == outputs(EngineCore(config_of(directory, backend=given["backend"])))
+    assert "the engine has ended" in machine.communicate(timeout=20)[1]
+    assert machine.returncode == 0
+
+
+def until_dead(executor: MultiprocExecutor) -> tuple[str, float]:
+    """How the engine ended, and after how many seconds."""
+    began_at = time.monotonic()
+    while executor.failure() is None and time.monotonic() < began_at + 30:
+        time.sleep(0.02)
+    took_s = time.monotonic() - began_at
+    with pytest.raises(EngineDeadError) as found:
+        executor.call("check_health")
+    executor.shutdown()
+    return str(found.value), took_s
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(signal.SIGKILL, "node 1 has ended"), (signal.SIGSTOP, "node 1 has sent nothing for")],
+)
+def test_a_machine_that_ends_is_named(
+    directory: Path, other: Other, port: int, number: int, text: str
+) -> None:
+    machine = other()
+    executor = engine(directory, port, tensor_parallel_size=2)
+    machine.send_signal(number)
+    found, _ = until_dead(executor)
+    assert text in found
+
+
+def test_a_rank_of_another_machine_that_is_killed_is_named(
+    directory: Path, other: Other, port: int
+) -> None:
+    machine = other()
+    executor = engine(directory, port, tensor_parallel_size=2)
+    [rank] = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
+    os.kill(int(rank), signal.SIGKILL)
+    found, _ = until_dead(executor)
+    assert found == "rank 1 (part 1 of 2) was killed by signal 9"
+    assert machine.wait(20) == 0
+
+
+def test_a_machine_with_other_weights_is_refused(
+    tmp_path: Path, directory: Path, other: Other, port: int
+) -> None:
+    machine = other(write_tiny_checkpoint(tmp_path / "tiny", seed=1))
+    with pytest.raises(ConfigError, match=r"node 1: .* has other weights .*: fingerprint"):
+        engine(directory, port, tensor_parallel_size=2)
+    assert "has other weights" in machine.communicate(timeout=20)[1]
+    assert machine.returncode == 1
+
+
+def test_a_machine_with_another_key_stays_out(directory: Path, other: Other, port: int) -> None:
+    wrong, right = other(key="another secret text"), other()
+    executor = engine(directory, port, tensor_parallel_size=2)
+    executor.shutdown()
+    assert "QUIRE_RANK_KEY must be the same" in wrong.communicate(timeout=20)[1]
+    assert right.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"nnodes": 3}, "nnodes=3 must divide the 2 ranks"),
+        ({"nnodes": 2, "node_rank": 1}, "node_rank=1 needs --headless"),
+        ({"nnodes": 2, "node_rank": 2}, "node_rank=2 must be from 0 to nnodes-1=1"),
+        ({"nnodes": 2, "master_port": 0}, "master_port=0 must be from 1"),
+    ],
+)
+def test_impossible_machines_are_refused(directory: Path, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        config_of(directory, tensor_parallel_size=2, **given)
+
+
+def test_a_key_is_required(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_RANK_KEY", "short")
+    with pytest.raises(ConfigError, match="QUIRE_RANK_KEY"):
+        engine(directory, port, tensor_parallel_size=2)
