@@ -1,6 +1,6 @@
 """The architectures of GGUF files that are read, one row each: `dense`, `relatives`,
-`gemma_inputs`, `layer_norms`, `mixtures` and `sigmoid_mixtures`; and why others are not
-(`refusals`).
+`gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures`, `recurrent` and `latent`; and why
+others are not (`refusals`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Callable
 from quire.gguf.architectures.dense import DENSE
 from quire.gguf.architectures.facts import has_part, window
 from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
+from quire.gguf.architectures.latent import DEEPSEEK_V3, LATENT, has_sigmoid
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
+from quire.gguf.architectures.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
 from quire.gguf.architectures.refusals import not_read
 from quire.gguf.architectures.relatives import CHATGLM, OLMO3, RELATIVES
 from quire.gguf.architectures.row import Architecture, Config, Place
@@ -27,6 +29,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     **LAYER_NORMS,
     **MIXTURES,
     **SIGMOID_MIXTURES,
+    **RECURRENT,
+    **LATENT,
 }
 """By `general.architecture`."""
 
@@ -52,6 +56,8 @@ _OTHERS: dict[str, tuple[Callable[[Keys], bool], Architecture]] = {
     "olmo2": (_has_windows, OLMO3),
     "falcon": (_has_two_norms, FALCON_40B),
     "chatglm": (_has_fused_qkv, CHATGLM),
+    "mamba": (has_norms_of_steps, FALCON_MAMBA),
+    "deepseek2": (has_sigmoid, DEEPSEEK_V3),
 }
 """Where one `general.architecture` is two models: the second one, and which files are it."""
 
