@@ -7,10 +7,12 @@ Newer files have the matrices of keys and values of each head apart, those of ke
 
 from __future__ import annotations
 
+from math import prod
+
 from quire.errors import CheckpointError
 from quire.gguf.architectures.dense import LLAMA_PARTS
 from quire.gguf.architectures.expert_parts import SIGMOID, SOFTMAX, expert_parts, normalises
-from quire.gguf.architectures.expert_tensors import read_experts
+from quire.gguf.architectures.expert_tensors import num_layers, read_experts
 from quire.gguf.architectures.facts import attention_layers, has_any
 from quire.gguf.architectures.recurrent import ssm_parts
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
@@ -138,6 +140,12 @@ def _minicpm3(keys: Keys) -> Config:
     return found
 
 
+def _num_delta_heads(keys: Keys) -> int:
+    """The heads of linear attention: they have a decay each."""
+    found = (keys.tensor(f"blk.{layer}.ssm_a") for layer in range(num_layers(keys)))
+    return next((prod(tensor.shape) for tensor in found if tensor is not None), 1)
+
+
 def _kimi(keys: Keys) -> Config:
     found = _experts(keys)
     return {
@@ -148,7 +156,7 @@ def _kimi(keys: Keys) -> Config:
         ],
         "linear_attn_config": {
             "head_dim": keys.whole("{arch}.kda.head_dim"),
-            "num_heads": keys.largest("{arch}.attention.head_count"),
+            "num_heads": _num_delta_heads(keys),
             "short_conv_kernel_size": keys.whole("{arch}.ssm.conv_kernel"),
         },
         "model_max_length": keys.whole("{arch}.context_length"),
