@@ -6,6 +6,7 @@ set as soon as they are packed, so that loading needs little more memory than th
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
@@ -24,6 +25,7 @@ from quire.program.values import GroupedFormat, WeightFormat
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
 from quire.weights.packed_file import PackedWriter
+from quire.weights.quantised.groups import Groups
 
 Bytes = NDArray[np.uint8]
 
@@ -127,7 +129,7 @@ class Packer:
         parts = [
             tensor.to_float32().reshape(-1)[piece.first : piece.first + piece.size]
             for part, tensor in zip(weight.param.parts, tensors, strict=True)
-            for piece in _pieces(part)
+            for piece in _pieces(part, tensor)
         ]
         place.view(np.float32)[:] = np.concatenate(parts)
         bad = zip(_source_of_pieces(weight, tensors), parts, strict=True)
@@ -136,8 +138,10 @@ class Packer:
 
     def _tensors(self, weight: StoredWeight) -> list[HostTensor]:
         tensors = []
+        known: dict[tuple[str, bool], HostTensor] = {}  # the heads of a matrix are parts of it
         for part in weight.param.parts:
-            tensor = self._tensor(weight, part)
+            key = part.name, part.transposed
+            tensor = known[key] = known.get(key) or self._tensor(weight, part)
             if tensor.shape != part.shape:
                 raise CheckpointError(
                     f"{tensor.file}: tensor {part.name!r} must have shape {list(part.shape)}, "
@@ -150,19 +154,28 @@ class Packer:
                     f"{tensor.format or 'numbers'}, but quantization_config in config.json "
                     f"requires {wanted}"
                 )
-            tensors.append(tensor)
+            tensors.append(_of_rows(tensor, part))
         return tensors
 
     def _tensor(self, weight: StoredWeight, part: Tensor) -> HostTensor:
-        is_numbers = weight.kind == "vector" or part.transposed
-        return self._store.get(part.name) if is_numbers else self._store.stored(part.name)
+        """Return numbers, or what is stored. Where some rows of a quantised matrix are wanted in
+        another format, as those of a head, they are numbers."""
+        is_number = weight.kind == "vector" or part.transposed
+        found = self._store.get(part.name) if is_number else self._store.stored(part.name)
+        is_held = isinstance(weight.param.format, GroupedFormat)
+        if found.dtype != "GROUPED" or part.rows is None or is_held:
+            return found
+        data = found.to_float32().reshape(-1).view(np.uint8)
+        return HostTensor(found.name, "F32", found.shape, data, found.file)
 
     def _parts(self, weight: StoredWeight, tensors: list[HostTensor]) -> Any:
         """Return quire_part records. They point into the tensors, which the caller keeps alive. A
         tensor with a matrix for each expert has a record for each expert."""
         ffi = self._library.ffi
         pairs = zip(weight.param.parts, tensors, strict=True)
-        places = [(tensor, part, piece) for part, tensor in pairs for piece in _pieces(part)]
+        places = [
+            (tensor, part, piece) for part, tensor in pairs for piece in _pieces(part, tensor)
+        ]
         parts = ffi.new("quire_part[]", len(places))
         for record, (tensor, part, piece) in zip(parts, places, strict=True):
             offset = piece.first * tensor.data.nbytes // prod(tensor.shape)
@@ -199,9 +212,22 @@ class _Piece(NamedTuple):
     size: int
 
 
-def _pieces(part: Tensor) -> tuple[_Piece, ...]:
+def _of_rows(tensor: HostTensor, part: Tensor) -> HostTensor:
+    """Return the tensor, or its rows where they are not contiguous: the scales of groups lie after
+    all codes."""
+    if tensor.dtype != "GROUPED" or part.rows is None or tensor.format is None:
+        return tensor
+    rows = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
+    groups = Groups.from_bytes(tensor.data, tensor.shape, tensor.format).taken(rows)
+    data, shape = groups.to_bytes(), (len(rows), *tensor.shape[1:])
+    return dataclasses.replace(tensor, data=data, shape=shape, is_mapped=False)
+
+
+def _pieces(part: Tensor, tensor: HostTensor) -> tuple[_Piece, ...]:
     """Return a tensor's ranges of rows, or its matrix of each expert. Rows of a matrix that is
-    transposed are one range."""
+    transposed are one range, as are rows that were taken out of it."""
+    if tensor.dtype == "GROUPED" and part.rows is not None:
+        return (_Piece(0, tensor.shape[0], prod(tensor.shape)),)
     if part.transposed and part.rows is not None:
         [(first, count)] = part.rows
         width = part.shape[-1]
@@ -218,7 +244,7 @@ def _pieces(part: Tensor) -> tuple[_Piece, ...]:
 def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> list[HostTensor]:
     """Return the tensor of each piece of each part."""
     pairs = zip(weight.param.parts, tensors, strict=True)
-    return [tensor for part, tensor in pairs for _ in _pieces(part)]
+    return [tensor for part, tensor in pairs for _ in _pieces(part, tensor)]
 
 
 def allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:

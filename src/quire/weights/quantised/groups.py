@@ -100,6 +100,17 @@ class Groups:
         placed[:, self.order] = values
         return placed
 
+    def taken(self, rows: NDArray[np.intp]) -> Groups:
+        """Return the matrix of these rows."""
+
+        def of(array: NDArray[Any] | None) -> Any:
+            return None if array is None else array[rows]
+
+        return Groups(
+            self.format, self.codes[rows], self.scales[rows], of(self.zeros), of(self.minima),
+            of(self.divisors), self.order,
+        )  # fmt: skip
+
     def group_scales(self) -> Floats:
         """Return the scales as float32 [N, groups], rounded to the dtype that stores them."""
         if self.divisors is not None:
