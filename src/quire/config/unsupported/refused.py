@@ -83,14 +83,6 @@ REFUSED: dict[str, _Names] = {
         "enable_mixed_moe_lora_format": (False,),
         "enable_moe_shared_loras": (False,),
     },
-    "give it in speculative_config": {
-        "spec_method": (None,),
-        "spec_model": (None,),
-        "spec_tokens": (None, 0),
-    },
-    "the server counts draft tokens for all requests together": {
-        "per_request_spec_decode_metrics": ("none",),
-    },
     "replies are read by servers alone: give it to quire serve": {
         "reasoning_parser_plugin": (None, ""),
     },
