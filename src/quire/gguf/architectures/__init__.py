@@ -1,5 +1,5 @@
 """The architectures of GGUF files that are read, one row each: `dense`, `relatives`,
-`gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures`, `recurrent` and `latent`; and why
+`gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures` and those of `hybrid`; and why
 others are not (`refusals`).
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Callable
 from quire.gguf.architectures.dense import DENSE
 from quire.gguf.architectures.facts import has_part, window
 from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
-from quire.gguf.architectures.latent import DEEPSEEK_V3, LATENT, has_sigmoid
+from quire.gguf.architectures.hybrid.latent import DEEPSEEK_V3, LATENT, has_sigmoid
+from quire.gguf.architectures.hybrid.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
-from quire.gguf.architectures.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
 from quire.gguf.architectures.refusals import not_read
 from quire.gguf.architectures.relatives import CHATGLM, OLMO3, RELATIVES
 from quire.gguf.architectures.row import Architecture, Config, Place

@@ -14,7 +14,7 @@ from quire.gguf.architectures.dense import LLAMA_PARTS
 from quire.gguf.architectures.expert_parts import SIGMOID, SOFTMAX, expert_parts, normalises
 from quire.gguf.architectures.expert_tensors import num_layers, read_experts
 from quire.gguf.architectures.facts import attention_layers, has_any
-from quire.gguf.architectures.recurrent import ssm_parts
+from quire.gguf.architectures.hybrid.recurrent import ssm_parts
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
 from quire.gguf.keys import Keys
 from quire.gguf.yarn import original_length
