@@ -15,6 +15,7 @@
 #include "quire.h"
 #include "runtime/kv_cache.h"
 #include "runtime/memory.h"
+#include "runtime/rank_exchange.h"
 #include "sampling/sampler.h"
 #include "threads/pool.h"
 
@@ -52,6 +53,7 @@ struct Model {
   const quire_model_spec spec;
   KvCache kv;
   Reservation workspace;
+  RankExchange ranks;
   int64_t weight_bytes = 0;  // of tables, matrices and vectors
   std::vector<Table> tables;
   std::vector<Vector> vectors;
@@ -63,6 +65,7 @@ struct Model {
   int64_t num_token_ids = 0;    // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
+  std::unique_ptr<Reservation> hidden;  // of experts, where ranks have columns of it
   AttentionScratch attention;
   std::vector<Sampler> samplers;  // one per worker
 

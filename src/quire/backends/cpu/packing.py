@@ -6,9 +6,9 @@ set as soon as they are packed, so that loading needs little more memory than th
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -154,7 +154,7 @@ class Packer:
                     f"{tensor.format or 'numbers'}, but quantization_config in config.json "
                     f"requires {wanted}"
                 )
-            tensors.append(_of_rows(tensor, part))
+            tensors.append(_own_part(tensor, part))
         return tensors
 
     def _tensor(self, weight: StoredWeight, part: Tensor) -> HostTensor:
@@ -212,33 +212,46 @@ class _Piece(NamedTuple):
     size: int
 
 
-def _of_rows(tensor: HostTensor, part: Tensor) -> HostTensor:
-    """Return the tensor, or its rows where they are not contiguous: the scales of groups lie after
-    all codes."""
-    if tensor.dtype != "GROUPED" or part.rows is None or tensor.format is None:
-        return tensor
-    rows = np.concatenate([np.arange(first, first + count) for first, count in part.rows])
-    groups = Groups.from_bytes(tensor.data, tensor.shape, tensor.format).taken(rows)
-    data, shape = groups.to_bytes(), (len(rows), *tensor.shape[1:])
-    return dataclasses.replace(tensor, data=data, shape=shape, is_mapped=False)
-
-
 def _pieces(part: Tensor, tensor: HostTensor) -> tuple[_Piece, ...]:
-    """Return a tensor's ranges of rows, or its matrix of each expert. Rows of a matrix that is
-    transposed are one range, as are rows that were taken out of it."""
-    if tensor.dtype == "GROUPED" and part.rows is not None:
-        return (_Piece(0, tensor.shape[0], prod(tensor.shape)),)
-    if part.transposed and part.rows is not None:
-        [(first, count)] = part.rows
-        width = part.shape[-1]
-        return (_Piece(first * width, width, count * width),)
-    if part.transposed or len(part.shape) > 2:
-        size = prod(part.shape[-2:])
-        count = prod(part.shape[:-2])
-        return tuple(_Piece(i * size, part.slot_shape[-2], size) for i in range(count))
-    width = prod(part.shape[1:])
-    runs = part.rows or ((0, part.shape[0]),)
-    return tuple(_Piece(first * width, count, count * width) for first, count in runs)
+    """Return a tensor's ranges of rows, or those of each expert's matrix."""
+    is_copied = _is_copied(part, tensor)
+    whole = replace(part, rows=None, columns=None)
+    shape = part.slot_shape if is_copied else whole.slot_shape
+    *experts, rows, width = shape if len(shape) > 1 else (*shape, 1)
+    runs = ((0, rows),) if is_copied or part.rows is None else part.rows
+    return tuple(
+        _Piece((expert * rows + first) * width, count, count * width)
+        for expert in range(prod(experts))
+        for first, count in runs
+    )
+
+
+def _is_copied(part: Tensor, tensor: HostTensor) -> bool:
+    """Whether the part must be copied, because its numbers are not ranges of the tensor's bytes."""
+    is_divided = part.transposed or tensor.dtype == "GROUPED"
+    return part.columns is not None or (part.rows is not None and is_divided)
+
+
+def _own_part(tensor: HostTensor, part: Tensor) -> HostTensor:
+    """The tensor, or a copy of the rows and columns that the slot has."""
+    if not _is_copied(part, tensor):
+        return tensor
+    if tensor.format is not None and part.rows is not None:
+        groups = Groups.from_bytes(tensor.data, tensor.shape, tensor.format)
+        groups = groups.taken(_indices(part.rows))
+        return replace(tensor, shape=groups.codes.shape, data=groups.to_bytes(), is_mapped=False)
+    item = tensor.data.nbytes // prod(tensor.shape)
+    numbers = tensor.data.reshape(*tensor.shape, item)
+    if part.rows is not None:
+        numbers = numbers[..., _indices(part.rows), :, :]
+    if part.columns is not None:
+        numbers = numbers[..., _indices(part.columns), :]
+    numbers = np.ascontiguousarray(numbers)
+    return replace(tensor, shape=numbers.shape[:-1], data=numbers.reshape(-1), is_mapped=False)
+
+
+def _indices(runs: Sequence[tuple[int, int]]) -> NDArray[np.intp]:
+    return np.concatenate([np.arange(first, first + count) for first, count in runs])
 
 
 def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> list[HostTensor]:
