@@ -359,6 +359,7 @@ typedef struct quire_delta {
   quire_state state;  // a piece for each head
   int32_t num_heads;
   int32_t num_key_heads;
+  int32_t is_tiled;  // head n reads key head n % num_key_heads instead of their shares in order
   int32_t a_log;    // vector [num_heads]
   int32_t dt_bias;  // vector [a.dim]
 } quire_delta;

@@ -79,8 +79,11 @@ HYBRID_CASES = [
           projectors_bias=True),
     _case("bamba", transformers.BambaConfig, _MAMBA2, attn_layer_indices=[1],
           num_attention_heads=5, num_key_value_heads=1),
-    _case("nemotron-h", transformers.NemotronHConfig, head_dim=14, mamba_num_heads=10,
-          mamba_head_dim=12, n_groups=2, ssm_state_size=18, layer_norm_epsilon=1e-4,
+    # transformers bounds the time step of prompts by time_step_min, and that of further tokens not
+    # at all. The models were trained without the bound, and vLLM and llama.cpp have none.
+    _case("nemotron-h", transformers.NemotronHConfig, head_dim=14, time_step_min=1e-30,
+          mamba_num_heads=10, mamba_head_dim=12, n_groups=2, ssm_state_size=18,
+          layer_norm_epsilon=1e-4,
           layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]),
     _case("jamba", transformers.JambaConfig, num_experts=7, num_experts_per_tok=3,
           attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,

@@ -64,7 +64,7 @@ def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
         logits += runner.step([(request, 1)])
     truth = logits_of(case, request.tokens)
     found = np.concatenate(logits)
-    assert np.abs(found - truth).max() < 1e-3 * max(1.0, np.abs(truth).max())
+    assert np.abs(found - truth).max() < 1e-4 * max(1.0, np.abs(truth).max())
     expected = truth.argmax(axis=1)[len(prompt) - 1 : -1]
     assert request.tokens[len(prompt) :] == expected.tolist()
     runner.release(request)

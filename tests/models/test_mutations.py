@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hybrid_cases import HYBRID_CASES
 from model_cases import CASES, logits_of, prompt_of, write_checkpoint
 from model_harness import Runner, load
 
@@ -17,7 +18,8 @@ from quire.models import decoder
 from quire.models.families.gemma import gemma3n, gemma4
 from quire.models.families.gemma.blocks import GemmaSpec
 from quire.models.families.gemma.gemma4 import Experts
-from quire.models.spec import DecoderSpec
+from quire.models.mixers import LatentAttention
+from quire.models.spec import DecoderSpec, QkNorm
 from quire.program import Rotary
 
 TOKENS = 60
@@ -112,6 +114,37 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+def mixers(**changes: Any) -> Change:
+    """Of all layers that have one."""
+    return lambda spec: replace(
+        spec, mixers=tuple(mixer and replace(mixer, **changes) for mixer in spec.mixers)
+    )
+
+
+def other_halves(spec: DecoderSpec) -> DecoderSpec:
+    """Latent attention rotates halves of a head, or neighbours, the other way."""
+    found = [
+        replace(mixer, rotary=replace(mixer.rotary, interleaved=not mixer.rotary.interleaved))
+        for mixer in spec.mixers
+        if isinstance(mixer, LatentAttention) and mixer.rotary is not None
+    ]
+    return replace(spec, mixers=tuple(found))
+
+
+MUTATIONS += [
+    ("qwen3.5", lambda spec: replace(spec, norm=replace(spec.norm, offset=0.0))),
+    ("qwen3.5", mixers(is_tiled=True)), ("qwen3-next", experts(routing={"normalise": False})),
+    ("granite4-h", mixers(norm="before")), ("granite4-h", whole(residual_scale=1.0)),
+    ("granite4-h-dense", mixers(dt_limits=(0.0, float("inf")))),
+    ("falcon-h1", mixers(factors=None)), ("falcon-h1", whole(attention_factors=(1.0, 1.0))),
+    ("falcon-h1-plain", mixers(norm="after")), ("bamba", narrower), ("mamba2", mixers(eps=0.1)),
+    ("nemotron-h", lambda spec: replace(spec, mlp=replace(spec.mlp, activation="relu"))),
+    ("jamba", mixers(eps=0.1)), ("deepseek-v2", mixers(scale=0.1)), ("deepseek-v3", other_halves),
+    ("glm4-moe-lite", experts(routing={"normalise": False})), ("minicpm3", other_halves),
+    ("minicpm3", whole(residual_scale=1.0)), ("lfm2", attention(qk_norm=QkNorm(after_rope=True))),
+]  # fmt: skip
+
+
 def layers(**changes: Any) -> Callable[[GemmaSpec], GemmaSpec]:
     """Of every layer of Gemma 3n or 4."""
     return lambda spec: replace(
@@ -182,7 +215,7 @@ def test_another_value_is_seen(
 
 def assert_differs(name: str, tmp_path: Path) -> None:
     """The program as it is now gives other logits than transformers."""
-    case = next(case for case in CASES if case.name == name)
+    case = next(case for case in [*CASES, *HYBRID_CASES] if case.name == name)
     model = load(write_checkpoint(case, tmp_path), ReferenceBackend())
     runner = Runner(model)
     prompt = prompt_of(case, TOKENS)

@@ -34,8 +34,8 @@ void clear_rows(const KvSide& side, uint8_t* group, int first) {
 }
 
 void clear_scales(const KvSide& side, uint8_t* group, int first) {
-  if (side.dtype == QUIRE_INT8) {
-    std::memset(group + side.data_bytes + first * 4, 0, (kGroup - first) * 4);
+  for (int32_t i = 0; i < side.num_scales; ++i) {
+    std::memset(group + side.data_bytes + (i * kGroup + first) * 4, 0, (kGroup - first) * 4);
   }
 }
 

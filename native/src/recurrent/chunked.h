@@ -88,7 +88,6 @@ class ChunkedHead {
   // load(row in the step, ChunkRow&) fills a row; store(row, out [value_dim]) takes its result.
   template <class Load, class Store>
   void work(const RequestRows& rows, Load load, Store store) {
-    if (rows.position == 0) std::fill_n(state_, shape_.key_dim * shape_.value_dim, 0.0f);
     for (int64_t done = 0; done < rows.count;) {
       const int64_t place = (rows.position + done) % kStateChunk;
       const int64_t count = std::min<int64_t>(kStateChunk - place, rows.count - done);

@@ -48,7 +48,8 @@ void run_delta(const Step& step, const quire_op& record) {
   const ChunkShape shape = shape_of(op);
   const int64_t dk = shape.key_dim;
   each_piece(step, op.state, [&](int worker, const RequestRows& rows, int64_t head, float* piece) {
-    const int64_t key_head = head * op.num_key_heads / op.num_heads;
+    const int64_t key_head =
+        op.is_tiled ? head % op.num_key_heads : head * op.num_key_heads / op.num_heads;
     const float rate = -std::exp(step.vector(op.a_log)[head]);
     const float* dt_bias = step.vector(op.dt_bias) + head * shape.decay_dim;
     const auto load = [&](int64_t row, ChunkRow& in) {

@@ -46,11 +46,7 @@ void run_mamba(const Step& step, const quire_op& record) {
     float* anchors = states + channels * size;
     const int64_t first = piece * channels;
     const int64_t count = std::min(channels, op.x.dim - first);
-    if (rows.position == 0) {
-      std::fill_n(states, channels * size, 0.0f);
-    } else if (rows.position % kStateChunk == 0) {
-      std::copy_n(anchors, channels * size, states);
-    }
+    if (rows.position % kStateChunk == 0) std::copy_n(anchors, channels * size, states);
     for (int64_t t = 0; t < rows.count; ++t) {
       const int64_t row = rows.row + t;
       const float* b = step.f32_row(op.b, row);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "ops/op_checks.h"
 #include "runtime/model.h"
@@ -40,7 +41,8 @@ inline float* state_piece(const Step& step, const quire_state& state, int64_t se
   return reinterpret_cast<float*>(cache.block(table[entry]) + offset);
 }
 
-// Calls body(worker index, request's rows, piece, its state) for all pieces of all requests.
+// Calls body(worker index, request's rows, piece, its state) for all pieces of all requests. A state
+// begins as zeros, so that nothing of the block's last user is left in it.
 template <class Body>
 void each_piece(const Step& step, const quire_state& state, Body&& body) {
   const int64_t units = int64_t{step.batch.num_seqs} * state.num_pieces;
@@ -49,7 +51,10 @@ void each_piece(const Step& step, const quire_state& state, Body&& body) {
       const int64_t seq = unit / state.num_pieces;
       const int64_t piece = unit % state.num_pieces;
       const RequestRows rows = rows_of(step, seq);
-      if (rows.count > 0) body(worker.index(), rows, piece, state_piece(step, state, seq, piece));
+      if (rows.count == 0) continue;
+      float* memory = state_piece(step, state, seq, piece);
+      if (rows.position == 0) std::memset(memory, 0, state.piece_bytes);
+      body(worker.index(), rows, piece, memory);
     }
   });
 }

@@ -33,18 +33,21 @@ constexpr int64_t kv_item_bytes(int32_t dtype) {
 
 // K or V of one head in a block.
 struct KvSide {
-  KvSide(int32_t head_dim, const quire_kv_spec& spec)
+  // `num_parts`: parts of a row that have a scale each in a cache of bytes.
+  KvSide(int32_t head_dim, const quire_kv_spec& spec, int32_t num_parts = 1)
       : dim(head_dim),
         padded_dim(static_cast<int32_t>(round_up(dim, kHeadAlign))),
         dtype(spec.dtype),
         data_bytes(int64_t{kGroup} * padded_dim * kv_item_bytes(dtype)),
-        group_bytes(data_bytes + (dtype == QUIRE_INT8 ? int64_t{kGroup} * 4 : 0)),
+        num_scales(dtype == QUIRE_INT8 ? num_parts : 0),
+        group_bytes(data_bytes + int64_t{num_scales} * kGroup * 4),
         bytes(group_bytes * (spec.block_size / kGroup)) {}
 
   int32_t dim;  // numbers of a head
   int32_t padded_dim;
   int32_t dtype;
   int64_t data_bytes;   // of the numbers of a group
+  int32_t num_scales;   // of a token
   int64_t group_bytes;  // with its scales
   int64_t bytes;
 };
@@ -54,7 +57,7 @@ struct KvLayout {
   KvLayout(const quire_kv_spec& spec, int32_t layer_group)
       : block_size(spec.block_size),
         num_kv_heads(spec.num_kv_heads[layer_group]),
-        keys(spec.key_dim[layer_group], spec),
+        keys(spec.key_dim[layer_group], spec, spec.value_dim[layer_group] == 0 ? 2 : 1),
         values(spec.value_dim[layer_group], spec),
         head_bytes(keys.bytes + values.bytes),
         slot_bytes(head_bytes * num_kv_heads) {}

@@ -30,11 +30,20 @@ SNAPSHOT_TOKENS = 1024
 
 class KVShape(msgspec.Struct, frozen=True, array_like=True):
     """What one token stores in a layer: K [num_heads, key_dim] and V [num_heads, value_dim]. A
-    latent layer has one head and value_dim 0: V is the first numbers of K."""
+    latent layer has one head and value_dim 0: V is the first `latent_dim` numbers of K."""
 
     num_heads: int
     key_dim: int
     value_dim: int
+    latent_dim: int = 0
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Numbers of a head that share a scale in a cache of bytes: those of K and V, or of K's
+        latent and rotary parts."""
+        if not self.latent_dim:
+            return self.key_dim, self.value_dim
+        return self.latent_dim, self.key_dim - self.latent_dim
 
     @property
     def width(self) -> int:

@@ -41,6 +41,13 @@ class Keys:
             raise self.error(key, "a whole number")
         return value
 
+    def largest(self, key: str, default: int | None = None) -> int:
+        """A whole number; of a list with one for each layer, the largest."""
+        value = self.value(key)
+        if isinstance(value, list) and value:
+            return max(self.wholes(key, len(value)))
+        return self.whole(key, default)
+
     def wholes(self, key: str, length: int) -> list[int]:
         """A whole number for each of `length` layers; files may have one for all of them."""
         if not isinstance(self.value(key), list):

@@ -28,34 +28,24 @@ def model_config(keys: Keys) -> Config:
     table = keys.tensor("token_embd.weight")
     if table is None or len(table.shape) != 2:
         raise CheckpointError(f"{keys.path} must have a matrix token_embd.weight")
-    num_heads = keys.whole("{arch}.attention.head_count")
     own = row.config(keys)
-    hidden_size = keys.whole("{arch}.embedding_length")
-    head_dim = read_head_dim(keys)
-    if keys.whole("{arch}.attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModelError(
-            f"{keys.path}: values of another length than keys are not supported"
-        )
     config: Config = {
         "architectures": [row.hf_name],
         "model_type": row.model_type,
         "vocab_size": table.shape[0],
-        "hidden_size": hidden_size,
+        "hidden_size": keys.whole("{arch}.embedding_length"),
         "num_hidden_layers": num_layers(keys),
-        "num_attention_heads": num_heads,
-        "head_dim": head_dim,
         "max_position_embeddings": keys.whole("{arch}.context_length"),
         "rms_norm_eps": keys.number(f"{{arch}}.attention.{row.eps}"),
-        "rope_theta": keys.number("{arch}.rope.freq_base", 10000.0),
-        "partial_rotary_factor": _rotated_part(keys, head_dim),
         "hidden_act": "silu",
         "tie_word_embeddings": keys.tensor("output.weight") is None,
         "dtype": _DTYPES.get(table.type.name, "bfloat16"),
+        **_attention(keys, row),
         **own,
     }
-    if "num_key_value_heads" not in config:
-        kv_heads = keys.whole("{arch}.attention.head_count_kv", num_heads)
-        config["num_key_value_heads"] = kv_heads
+    if row.attention == "heads" and "num_key_value_heads" not in config:
+        num_heads = config["num_attention_heads"]
+        config["num_key_value_heads"] = keys.whole("{arch}.attention.head_count_kv", num_heads)
     if "intermediate_size" not in config:
         of_experts = keys.value("{arch}.expert_feed_forward_length")
         config["intermediate_size"] = keys.whole("{arch}.feed_forward_length", of_experts)
@@ -63,13 +53,36 @@ def model_config(keys: Keys) -> Config:
         config["num_nextn_predict_layers"] = num_further
     if types := _block_types(keys, row):
         config["quantization_config"] = {"quant_method": "gguf", "types": types}
-    if not row.has_own_rope and (scaling := _rope_scaling(keys, config["rope_theta"])):
+    if (
+        "rope_theta" in config
+        and not row.has_own_rope
+        and (scaling := _rope_scaling(keys, config["rope_theta"]))
+    ):
         is_yarn = scaling.get("rope_type") == "yarn"
         config["rope_scaling"] = {**scaling, **(row.yarn if is_yarn else {})}
     for name in ("bos", "eos"):
         if keys.value(f"tokenizer.ggml.{name}_token_id") is not None:
             config[f"{name}_token_id"] = keys.whole(f"tokenizer.ggml.{name}_token_id")
     return config
+
+
+def _attention(keys: Keys, row: Architecture) -> Config:
+    """The heads and the rotation."""
+    if row.attention == "none":
+        return {}
+    found = {
+        "num_attention_heads": keys.whole("{arch}.attention.head_count"),
+        "rope_theta": keys.number("{arch}.rope.freq_base", 10000.0),
+    }
+    if row.attention == "latent":
+        return found
+    head_dim = read_head_dim(keys)
+    if keys.whole("{arch}.attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModelError(
+            f"{keys.path}: values of another length than keys are not supported"
+        )
+    part = _rotated_part(keys, head_dim)
+    return {**found, "head_dim": head_dim, "partial_rotary_factor": part}
 
 
 def _block_types(keys: Keys, row: Architecture) -> dict[str, str]:

@@ -115,6 +115,12 @@ class BlockPool:
             del self._cached[block_id]
             self._empty.append(block_id)
 
+    def take_over(self, block_id: int) -> None:
+        """Removes the key of a held block whose holder writes to it from now on."""
+        self.unregister(block_id)
+        if self.before_reuse is not None:
+            self.before_reuse(block_id)
+
     def forget(self, key: BlockKey) -> None:
         """Removes `key` from the prefix cache. Requests that hold its block keep it."""
         block_id = self._by_key.get(key)

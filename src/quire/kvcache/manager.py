@@ -51,9 +51,10 @@ class KVCacheManager:
         groups = enumerate(config.layout.groups)
         self._offered = [index for index, group in groups if group.is_by_position]
         """Groups whose full blocks are offered to the prefix cache."""
-        self._snapshots: Snapshots | None = None
+        self.snapshots: Snapshots | None = None
+        """Snapshots of states, if the model has recurrent layers."""
         if config.layout.states:
-            self._snapshots = Snapshots(self.pool, config.layout, config.block_size)
+            self.snapshots = Snapshots(self.pool, config.layout, config.block_size)
 
     @property
     def usage(self) -> float:
@@ -97,10 +98,10 @@ class KVCacheManager:
         last = (len(token_ids) - 1) // self.block_size
         self._extend_keys(blocks, token_ids, last)
         prefix = find_prefix(
-            self.pool, self.layout.groups, blocks.keys[:last], self.block_size, self._snapshots
+            self.pool, self.layout.groups, blocks.keys[:last], self.block_size, self.snapshots
         )
-        if self._snapshots is not None:
-            return self._with_state(self._snapshots, prefix, len(token_ids))
+        if self.snapshots is not None:
+            return self._with_state(self.snapshots, prefix, len(token_ids))
         tail = self.tail_of(blocks, token_ids, len(token_ids)) if with_tail else None
         if tail is None or prefix.num_entries < last:
             return prefix
@@ -125,32 +126,40 @@ class KVCacheManager:
     def within_snapshot(self, blocks: SequenceBlocks, num_computed: int, count: int) -> int:
         """How many of the next `count` tokens a step may compute, so that a snapshot of the state
         can be taken where it is wanted."""
-        if self._snapshots is None:
+        if self.snapshots is None:
             return count
-        return self._snapshots.within(blocks, num_computed, count)
+        return self.snapshots.within(blocks, num_computed, count)
+
+    def most_drafts(self, num_tokens: int, count: int) -> int:
+        """How many of `count` draft tokens a step may compute after the `num_tokens` of a request,
+        so that rejected ones can be taken back."""
+        return count if self.snapshots is None else self.snapshots.most_drafts(num_tokens, count)
 
     def take_snapshot(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed: int
     ) -> None:
         """Takes a snapshot of the state of a request with `num_computed` planned tokens, if there
         is room."""
-        if self._snapshots is not None:
+        if self.snapshots is not None:
             num_full = min(num_computed, len(token_ids)) // self.block_size
             keys = self.keys_of(blocks, token_ids, num_full)
             room = self.pool.num_free - self.num_missing(blocks, len(token_ids) + self.block_size)
-            self._snapshots.take(blocks, keys, num_computed, room)
+            self.snapshots.take(blocks, keys, num_computed, room)
 
     def take_copies(self) -> list[BlockCopy]:
         """What the plan that is being made has to copy before it computes."""
-        if self._snapshots is None or not self._snapshots.copies:
+        if self.snapshots is None or not self.snapshots.copies:
             return []
-        copies, self._snapshots.copies = self._snapshots.copies, []
+        copies, self.snapshots.copies = self.snapshots.copies, []
         return copies
 
     def tail_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int
     ) -> Tail | None:
-        """The tail of the first `num_tokens` tokens of a request; None if they have none."""
+        """The tail of the first `num_tokens` tokens of a request; None if they have none, or if the
+        model has recurrent layers."""
+        if self.snapshots is not None:
+            return None  # a state is known after full blocks only
         keys = self.keys_of(blocks, token_ids, (num_tokens - 1) // self.block_size)
         parent = keys[-1] if keys else blocks.root
         return tail_of(parent, token_ids, num_tokens, self.block_size)
@@ -182,8 +191,8 @@ class KVCacheManager:
             table.append(block_id)
         blocks.first_entries = prefix.first_entries.copy()
         blocks.num_registered = prefix.num_entries
-        if self._snapshots is not None:
-            self._begin_state(self._snapshots, blocks, prefix)
+        if self.snapshots is not None:
+            self._begin_state(self.snapshots, blocks, prefix)
         self._sequences[id(blocks)] = blocks
 
     def _begin_state(
@@ -194,7 +203,7 @@ class KVCacheManager:
         blocks.source = prefix.state.copy()
         if prefix.takes_state:
             for block_id in prefix.tables[snapshots.index]:
-                self.pool.unregister(block_id)
+                self.pool.take_over(block_id)
         if self.enable_caching:
             blocks.snapshots = prefix.snapshots
             start = prefix.num_entries * self.block_size
@@ -224,8 +233,8 @@ class KVCacheManager:
                 table += added[-1]
         self.offer(blocks, token_ids, num_tokens)
         blocks.due = self._next_due(blocks, num_tokens)
-        if self._snapshots is not None and blocks.source:
-            self._snapshots.begin(blocks, num_computed_tokens)
+        if self.snapshots is not None and blocks.source:
+            self.snapshots.begin(blocks, num_computed_tokens)
         return added
 
     def offer(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_tokens: int) -> None:
@@ -238,9 +247,9 @@ class KVCacheManager:
     def withdraw(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Removes the keys of blocks beyond `num_computed_tokens`, which a lost plan should have
         computed. The request keeps its blocks."""
-        if self._snapshots is not None:
-            self._snapshots.settle(blocks, num_computed_tokens)
-            self._snapshots.withdraw(blocks)
+        if self.snapshots is not None:
+            self.snapshots.settle(blocks, num_computed_tokens)
+            self.snapshots.withdraw(blocks)
             blocks.is_unknown = True
         self._withdraw_beyond(blocks, num_computed_tokens)
 
@@ -258,9 +267,9 @@ class KVCacheManager:
         num_computed: int,
     ) -> None:
         """Offers the state of a request that is about to give its blocks back, as a snapshot."""
-        if self._snapshots is not None and self.enable_caching:
+        if self.snapshots is not None and self.enable_caching:
             keys = self.keys_of(blocks, token_ids, num_collected // self.block_size)
-            self._snapshots.keep(blocks, keys, num_collected, num_computed)
+            self.snapshots.keep(blocks, keys, num_collected, num_computed)
 
     def free(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Releases all blocks, the last ones first, so that they are reused before the first ones.
@@ -268,9 +277,9 @@ class KVCacheManager:
         Blocks beyond `num_computed_tokens` are not computed and lose their keys.
         """
         self._withdraw_beyond(blocks, num_computed_tokens)
-        if self._snapshots is not None:
-            self._snapshots.settle(blocks, num_computed_tokens)
-            self._snapshots.withdraw(blocks)
+        if self.snapshots is not None:
+            self.snapshots.settle(blocks, num_computed_tokens)
+            self.snapshots.withdraw(blocks)
             self.pool.release([*blocks.source, *blocks.copying])
         self.pool.release(blocks.tail_first())
         blocks.clear()
@@ -284,9 +293,9 @@ class KVCacheManager:
                 self.pool.forget((group, key))
             if tail is not None:
                 self.pool.forget(tail.key(group))
-        if self._snapshots is not None:
+        if self.snapshots is not None:
             for key in blocks.keys:
-                self._snapshots.drop(key)
+                self.snapshots.drop(key)
 
     def keys_of(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_entries: int
@@ -318,7 +327,7 @@ class KVCacheManager:
         new = [key for key in written if self.pool.register(reservation.block_ids[key], key)]
         if self.pool.events is not None and new:
             entry_of = {key: entry for entry, key in enumerate(blocks.keys)}
-            for group in range(len(self.layout.groups)):
+            for group in self._offered:
                 entries = sorted(entry_of[digest] for index, digest in new if index == group)
                 self.pool.events.stored(blocks, token_ids, group, entries)
         self.pool.release(reversed(reservation.held))
@@ -359,8 +368,8 @@ class KVCacheManager:
 
     def _give_back_unseen(self, blocks: SequenceBlocks, num_computed_tokens: int) -> None:
         """Releases the blocks that neither the next token nor any later one attends to."""
-        if self._snapshots is not None:
-            self._snapshots.settle(blocks, num_computed_tokens)
+        if self.snapshots is not None:
+            self.snapshots.settle(blocks, num_computed_tokens)
         for index, group in self._releasing:
             first = group.first_entry(num_computed_tokens, self.block_size)
             count = first - blocks.first_entries[index]

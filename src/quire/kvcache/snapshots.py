@@ -12,7 +12,7 @@ requests, and every `interval` tokens. When it gives its blocks back, they becom
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -20,8 +20,16 @@ from quire.config.kv_groups import SNAPSHOT_TOKENS, STATE_CHUNK, KVLayout, State
 from quire.kvcache.block_pool import BlockKey, BlockPool
 from quire.kvcache.sequence import SequenceBlocks
 
+SnapshotTaken = Callable[[SequenceBlocks, int, list[int]], None]
+"""Arguments: a request's block tables, a number of full blocks, and the blocks of the snapshot of
+the state after these. The snapshot's blocks do not change until they are reused."""
+
 NEVER = sys.maxsize
 """More tokens than any request has."""
+
+
+_NUMBER_BYTES = 4
+"""Bytes of a block's number in its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,8 @@ class Snapshots:
         [group] = layout.states
         self.group: StateGroup = group
         self.index = layout.groups.index(group)
+        self.taken: SnapshotTaken | None = None
+        """Called for each snapshot once its blocks hold the state."""
         self.copies: list[BlockCopy] = []
         """What the next plan has to copy, in this order."""
         self._pool = pool
@@ -52,7 +62,7 @@ class Snapshots:
     def keys(self, digest: bytes) -> list[BlockKey]:
         """The keys of the blocks of the snapshot after the tokens with this hash."""
         return [
-            (self.index, digest + number.to_bytes(4, "little"))
+            (self.index, digest + number.to_bytes(_NUMBER_BYTES, "little"))
             for number in range(self.group.num_blocks)
         ]
 
@@ -88,6 +98,12 @@ class Snapshots:
             if num_computed < position:
                 return min(count, latest - num_computed)
         return count
+
+    @staticmethod
+    def most_drafts(num_tokens: int, count: int) -> int:
+        """See `KVCacheManager.most_drafts`. The last row of a chunk updates the state, so it must
+        not be a draft."""
+        return min(count, STATE_CHUNK - 1 - num_tokens % STATE_CHUNK)
 
     def take(
         self, blocks: SequenceBlocks, keys: Sequence[bytes], num_computed: int, room: int
@@ -127,8 +143,21 @@ class Snapshots:
     def settle(self, blocks: SequenceBlocks, num_collected: int) -> None:
         """So many tokens are computed: copies made before the last of them are done."""
         if blocks.copying and num_collected > blocks.copied_at:
+            self._report(blocks)
             self._pool.release(blocks.copying)
             blocks.copying, blocks.new_snapshot = [], []
+
+    def _report(self, blocks: SequenceBlocks) -> None:
+        """Calls `taken` for the snapshots that were just copied."""
+        if self.taken is None:
+            return
+        count = self.group.num_blocks
+        for start in range(0, len(blocks.new_snapshot), count):
+            block_ids = blocks.new_snapshot[start : start + count]
+            key = self._pool.key_of(block_ids[0])
+            if key is not None:  # otherwise it was dropped in the meantime
+                end = blocks.keys.index(key[1][:-_NUMBER_BYTES]) + 1
+                self.taken(blocks, end, block_ids)
 
     def withdraw(self, blocks: SequenceBlocks) -> None:
         """The plan that copies was not computed: the snapshot holds nothing."""
@@ -149,6 +178,8 @@ class Snapshots:
             return
         if not self.find(keys[entries - 1]):
             self._register(keys[entries - 1], table)
+            if self.taken is not None:
+                self.taken(blocks, entries, table.copy())
 
     def _register(self, digest: bytes, block_ids: Sequence[int]) -> None:
         self.drop(digest)  # some blocks of an older one may be left

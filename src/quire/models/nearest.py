@@ -35,6 +35,23 @@ _OF_STATE = (
 _UNLIKE = frozenset({"bitnet"})
 """Model types whose config.json has the keys of a known family but whose computation differs:
 BitNet has norms inside attention and the MLP, and rounds activations."""
+RELATIVES: dict[str, tuple[str, str]] = {
+    "deepseek_v32": ("DeepseekV3ForCausalLM", "an indexer that chooses the positions to attend to"),
+    "glm_moe_dsa": ("Glm4MoeLiteForCausalLM", "an indexer that chooses the positions to attend to"),
+    "longcat_flash": ("DeepseekV3ForCausalLM", "two attentions in a layer and experts that copy"),
+    "minimax": ("MiniMaxM2ForCausalLM", "lightning attention in most layers"),
+    "olmo_hybrid": ("Qwen3_5ForCausalLM", "norms after each part"),
+    "phi4flash": ("JambaForCausalLM", "layers that read the K and V of another half of the model"),
+    "plamo2": ("JambaForCausalLM", "norms after each part, and Mamba 1 with heads"),
+    "recurrent_gemma": ("Gemma2ForCausalLM", "gated linear recurrences (RG-LRU)"),
+    "rwkv": ("Mamba2ForCausalLM", "the recurrence of RWKV"),
+    "rwkv7": ("Qwen3_5ForCausalLM", "the recurrence of RWKV"),
+    "xlstm": ("Mamba2ForCausalLM", "memories of long short-term kind"),
+    "zamba": ("JambaForCausalLM", "attention layers that share one set of weights"),
+    "zamba2": ("BambaForCausalLM", "attention layers that share one set of weights"),
+}
+"""By model types that are not supported: the supported architecture that is most like it, and what
+it has that this one lacks."""
 _LEAST_LIKENESS = 0.6
 """Minimum similarity of two names without suffixes, from 0 to 1; lower values count as 0."""
 _USUAL = "llama"
@@ -53,11 +70,23 @@ def why_never(config: HfConfig, architecture: str) -> str | None:
     return None
 
 
+def relative_of(config: HfConfig) -> str | None:
+    """Return a sentence about the nearest architecture of a model type whose differences are
+    known; None for other types."""
+    found = RELATIVES.get(str(config.get("model_type")))
+    if found is None:
+        return None
+    architecture, difference = found
+    return f"the nearest is {architecture}, and this model has {difference} besides"
+
+
 def nearest(config: HfConfig, name: str, families: Iterable[ModelFamily]) -> str | None:
     """Return a sentence about the nearest architecture and the differences; None if there is
     none."""
     if config.get("model_type") in _UNLIKE:
         return None
+    if (relative := relative_of(config)) is not None:
+        return relative
     found: list[tuple[int, bool, float, bool, str, list[str]]] = []
     for family in families:
         reader = ConfigReader(config)

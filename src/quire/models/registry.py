@@ -227,10 +227,10 @@ def resolve(registry: _ModelRegistry, config: HfConfig, is_wrapped: bool) -> Mod
     if not any(map(registry.row_name, architectures)):
         if is_wrapped and of_type is not None:
             return registry.resolve([of_type])
-        from quire.models.nearest import nearest, why_never  # for this message alone
+        from quire.models.nearest import nearest, relative_of, why_never  # for this message alone
 
-        name, like = architectures[0], None
-        if is_wrapped or why_never(config, name) is None:
+        name, like = architectures[0], relative_of(config)
+        if like is None and (is_wrapped or why_never(config, name) is None):
             like = nearest(config, name, (registry.resolve([name]) for name in known))
         if like is not None:
             raise UnsupportedModelError(

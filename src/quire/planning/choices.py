@@ -112,12 +112,12 @@ def _scheduler(
 ) -> SchedulerConfig:
     """`resolve_scheduler`, without speculation where it cannot work."""
     scheduler = resolve.resolve_scheduler(args, usage, max_model_len, needs_whole=needs_whole)
-    memories = facts.checkpoint.model.program.memories()
+    ops = facts.checkpoint.model.program.ops
     reason = None
     if facts.logits_processors:
         reason = "custom logits processors see one token of a request in a step"
-    elif not all(memory.kept.is_by_position for memory in memories):
-        reason = "the states of recurrent layers cannot take tokens back yet"
+    elif not all(op.takes_rows_back for op in ops):
+        reason = "the states of Mamba 1 cannot take tokens back"
     elif scheduler.num_stages > 1:
         reason = (
             f"pipeline_parallel_size={scheduler.num_stages} computes several steps at once, and "

@@ -5,8 +5,8 @@ F feed-forward, V vocabulary, E experts, I width of an expert. `Op.rows` says on
 inputs a row of an output depends. `backends/reference` defines the exact result of each op.
 
 Fields named `out`/`outs` are written, every other Value field is read. Passes, planning and
-backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, `is_result`), so a
-new op needs no changes there.
+backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, `takes_rows_back`,
+`is_result`), so a new op needs no changes there.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ class Op:
     rows: ClassVar[RowsRead] = "own"
     is_repeatable: ClassVar[bool] = True
     """Whether computing a step twice gives the same values and leaves the same memories."""
+    takes_rows_back: ClassVar[bool] = True
+    """Whether a request can go on as if some of its last rows, all of one chunk of `STATE_CHUNK`
+    tokens, had not been computed (draft tokens)."""
     is_result: ClassVar[bool] = False
     """Whether a program may end with it."""
 
@@ -285,7 +288,8 @@ class Attention(Op):
         if self.layer is None or self.k is None:
             return ()
         if self.is_latent:
-            return (Memory(self.layer, LatentGroup((), KVShape(1, self.head_dim, 0))),)
+            latent = KVShape(1, self.head_dim, 0, self.value_dim or 0)
+            return (Memory(self.layer, LatentGroup((), latent)),)
         shape = KVShape(self.num_kv_heads, self.head_dim, self.value_dim or self.head_dim)
         kept: AnyKVGroup = FullGroup((), shape)
         if self.window is not None:

@@ -69,7 +69,8 @@ class GatedDelta(RecurrentOp):
         M' = exp(g) M;  u = beta (v - k M');  M = M' + outer(k, u);  out = q M
 
     q and k [T, K * key_dim] are divided by sqrt(sum of their head's squares + 1e-6), and q by
-    sqrt(key_dim) too; head n reads key head n * K // N. v is [T, N * value_dim]. beta = sigmoid(b),
+    sqrt(key_dim) too; head n reads key head n * K // N, or n % K if `is_tiled`.
+    v is [T, N * value_dim]. beta = sigmoid(b),
     b [T, N]. g = -exp(a_log) * softplus(a + dt_bias), a_log [N]; a and dt_bias are [N], or
     [N * key_dim], where each row of M has its own g (Kimi's delta attention).
 
@@ -95,6 +96,7 @@ class GatedDelta(RecurrentOp):
     value_dim: int
     a_log: Param
     dt_bias: Param
+    is_tiled: bool = False
 
     def memories(self) -> tuple[Memory, ...]:
         """A piece for each head."""
@@ -150,6 +152,8 @@ class Mamba(RecurrentOp):
     dt_bias [C]. Every channel and number of a state decays in its own way, so that a chunk's rows
     give no short form: the state moves on with each token.
 
+    Rows cannot be taken back for the same reason.
+
     Stored for the channels of a piece: the states after the last token, then those after the last
     whole chunk, both [channels, S]. Source: Gu and Dao 2023, "Mamba", algorithm 2.
     """
@@ -163,6 +167,8 @@ class Mamba(RecurrentOp):
     a_log: Param
     dt_bias: Param
     d: Param
+
+    takes_rows_back: ClassVar[bool] = False
 
     def memories(self) -> tuple[Memory, ...]:
         """A piece for some channels."""

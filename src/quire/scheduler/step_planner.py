@@ -71,7 +71,8 @@ class StepPlanner:
                 count = self._kv.within_snapshot(blocks, request.num_computed_tokens, count)
             elif request.draft_token_ids and request.num_tokens > request.num_computed_tokens:
                 room = request.max_total_tokens - request.num_tokens - 1
-                count += budget.take_drafts(min(len(request.draft_token_ids), room))
+                wanted = min(len(request.draft_token_ids), room)
+                count += budget.take_drafts(self._kv.most_drafts(request.num_tokens, wanted))
             num_after = request.num_computed_tokens + count
             if num_after >= blocks.due:
                 added = self._grow(request, num_after) if has_room else None

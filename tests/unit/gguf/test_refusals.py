@@ -23,8 +23,9 @@ def _said(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("qwen3next", "'qwen3next' are not read: layers with a state (Mamba, linear attention,"),
-        ("deepseek2", "'deepseek2' are not read: latent attention is not supported"),
+        ("rwkv7", "'rwkv7' are not read: the recurrence of RWKV is not supported; the nearest are"),
+        ("glm-dsa", "attention that chooses its positions (an indexer) is not supported; the"),
+        ("plm", "the nearest is deepseek2, which differs: plm has an MLP without a gate"),
         ("neo-bert", "encoders of this kind are not supported"),
         ("dream", "it fills in many tokens at once (diffusion)"),
         ("gptj", "llama.cpp neither writes nor reads such files"),

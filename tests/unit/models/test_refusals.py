@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from quire.errors import UnsupportedModelError
+from quire.models.nearest import RELATIVES
+from quire.models.registry import ModelRegistry
 from quire.models.transformers import choice
 
 LLAMA: dict[str, Any] = {
@@ -59,3 +61,14 @@ def test_bitnet_is_not_offered_llama(monkeypatch: pytest.MonkeyPatch) -> None:
     text = refusal(monkeypatch, config)
     assert "LlamaForCausalLM" not in text
     assert "pip install 'quire[transformers]'" in text
+
+
+@pytest.mark.parametrize(("model_type", "found"), RELATIVES.items())
+def test_known_relatives_are_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, model_type: str, found: tuple[str, str]
+) -> None:
+    architecture, difference = found
+    config = {"architectures": ["SomeForCausalLM"], "model_type": model_type, "state_size": 16}
+    text = refusal(monkeypatch, {**LLAMA, **config})
+    assert f"the nearest is {architecture}, and this model has {difference} besides" in text
+    assert architecture in ModelRegistry.get_supported_archs()

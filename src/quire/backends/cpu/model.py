@@ -171,7 +171,8 @@ class CpuModel(CompiledModel):
         that is out of range."""
         place = self._ffi.from_buffer("uint8_t[]", check_blocks(block, (self._block_bytes,)))
         is_group = 0 <= group < len(self._kv_groups)
-        num_layers = len(self._kv_groups[group].layers) if is_group else 0
+        is_cleared = is_group and self._kv_groups[group].is_by_position  # a state fills its blocks
+        num_layers = len(self._kv_groups[group].layers) if is_cleared else 0
         clear = self._library.lib.quire_clear_behind
         if clear(self._open(), group, num_layers, num_tokens, place) != 0:
             raise self._library.error("the block cannot be cleared")

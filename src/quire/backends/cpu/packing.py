@@ -138,8 +138,10 @@ class Packer:
 
     def _tensors(self, weight: StoredWeight) -> list[HostTensor]:
         tensors = []
+        known: dict[tuple[str, bool], HostTensor] = {}  # the heads of a matrix are parts of it
         for part in weight.param.parts:
-            tensor = self._tensor(weight, part)
+            key = part.name, part.transposed
+            tensor = known[key] = known.get(key) or self._tensor(weight, part)
             if tensor.shape != part.shape:
                 raise CheckpointError(
                     f"{tensor.file}: tensor {part.name!r} must have shape {list(part.shape)}, "
@@ -156,8 +158,15 @@ class Packer:
         return tensors
 
     def _tensor(self, weight: StoredWeight, part: Tensor) -> HostTensor:
-        is_numbers = weight.kind == "vector" or part.transposed
-        return self._store.get(part.name) if is_numbers else self._store.stored(part.name)
+        """Return numbers, or what is stored. Where some rows of a quantised matrix are wanted in
+        another format, as those of a head, they are numbers."""
+        is_number = weight.kind == "vector" or part.transposed
+        found = self._store.get(part.name) if is_number else self._store.stored(part.name)
+        is_held = isinstance(weight.param.format, GroupedFormat)
+        if found.dtype != "GROUPED" or part.rows is None or is_held:
+            return found
+        data = found.to_float32().reshape(-1).view(np.uint8)
+        return HostTensor(found.name, "F32", found.shape, data, found.file)
 
     def _parts(self, weight: StoredWeight, tensors: list[HostTensor]) -> Any:
         """Return quire_part records. They point into the tensors, which the caller keeps alive. A

@@ -32,11 +32,11 @@ def _slot_bytes(group: KVGroup, block_size: int, dtype: str) -> int:
 
 
 def _fields(group: KVGroup, dtype: str) -> list[tuple[int, int]]:
-    """Bytes of a number and numbers of a token, for the arrays of K and then those of V."""
+    """Bytes of a number and numbers of a token, for the arrays of each part of a token."""
     form, shape = kv_format(dtype), group.shape
     return [
         (np.dtype(kind).itemsize, count)
-        for width in (shape.key_dim, shape.value_dim)
+        for width in shape.parts
         for kind, count in form.fields(shape.num_heads, width)
         if width
     ]
@@ -65,12 +65,12 @@ class PagedKVCache:
         self._layers = {layer: self._arrays(layer) for layer in self.places.keys() - self._states}
 
     def _arrays(self, layer: int) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-        """Views of K and of V in the layer's slot of all blocks."""
+        """Views of both parts of what a token stores in the layer's slot of all blocks."""
         place, spec = self.places[layer], self.spec
         group = spec.layout.groups[place.group]
         begin = place.slot * _slot_bytes(group, spec.block_size, spec.dtype)
         sides: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
-        for side, width in zip(sides, (group.shape.key_dim, group.shape.value_dim), strict=True):
+        for side, width in zip(sides, group.shape.parts, strict=True):
             if not width:
                 continue
             for kind, count in self._format.fields(group.shape.num_heads, width):
@@ -86,6 +86,8 @@ class PagedKVCache:
         """Puts k [T, K * H] and v [T, K * value_dim] into the slots (blocks[t], places[t]). What a
         layer does not store, as V of a latent one, is left out."""
         shape = self._group(layer).shape
+        if shape.latent_dim:
+            k, v = k[:, : shape.latent_dim], k[:, shape.latent_dim :]
         for arrays, rows in zip(self._layers[layer], (k, v), strict=True):
             if not arrays:
                 continue
@@ -97,19 +99,20 @@ class PagedKVCache:
         """The first `count` keys and values that lie in these blocks: [count, K * H] and
         [count, K * value_dim]. Where only K is stored, both are K."""
         shape = self._group(layer).shape
-        k, v = (
+        first, second = (
             self._format.decode(
                 tuple(array[blocks].reshape(-1, array.shape[-1])[:count] for array in arrays), width
             )
             if arrays
             else None
-            for arrays, width in zip(
-                self._layers[layer], (shape.key_dim, shape.value_dim), strict=True
-            )
+            for arrays, width in zip(self._layers[layer], shape.parts, strict=True)
         )
-        if k is None:
+        if first is None:
             raise BackendError(f"layer {layer} stores no keys")
-        return k, k if v is None else v
+        if shape.latent_dim:
+            k = first if second is None else np.concatenate([first, second], axis=-1)
+            return k, k
+        return first, first if second is None else second
 
     def state(self, layer: int, tables: NDArray[np.int32]) -> list[Floats]:
         """The pieces of a recurrent layer's state, to be read and written, given a request's block

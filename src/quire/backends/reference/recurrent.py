@@ -38,8 +38,11 @@ def each_request(batch: StepBatch, cache: PagedKVCache, layer: int) -> Iterator[
     for request, tables in enumerate(batch.block_tables):
         begin, end = batch.seq_starts[request : request + 2].tolist()
         if begin < end:
-            position = int(batch.positions[begin])
-            yield RequestRows(slice(begin, end), position, cache.state(layer, tables))
+            position, pieces = int(batch.positions[begin]), cache.state(layer, tables)
+            if position == 0:  # nothing of the block's last user is left in it
+                for piece in pieces:
+                    piece[:] = 0
+            yield RequestRows(slice(begin, end), position, pieces)
 
 
 def convolve(
@@ -139,8 +142,6 @@ def _scan(
 ) -> Doubles:
     """All rows of a request, each array [n, N, ...]: [n, N, value_dim]."""
     chunk = _Chunk.of(request.pieces, k.shape[-1], v.shape[-1])
-    if request.position == 0:
-        chunk.states[:] = 0
     out = np.empty(v.shape)
     for row in range(len(v)):
         place = (request.position + row) % STATE_CHUNK
@@ -160,7 +161,9 @@ def gated_delta(
     """A request's results [n, N, value_dim]. `rows`: its q, k, v, a and b."""
     q, k, v, a, b = (part.astype(np.float64) for part in rows)
     repeats = op.num_heads // op.num_key_heads
-    q, k = (_unit_heads(part, op.num_key_heads).repeat(repeats, axis=1) for part in (q, k))
+    heads = np.arange(op.num_heads)
+    of_head = heads % op.num_key_heads if op.is_tiled else heads // repeats
+    q, k = (_unit_heads(part, op.num_key_heads)[:, of_head] for part in (q, k))
     decay = _softplus(a + dt_bias).reshape(len(a), op.num_heads, -1)
     g = -np.exp(a_log.astype(np.float64)).reshape(-1, 1) * decay
     v = v.reshape(len(v), op.num_heads, -1)
@@ -200,8 +203,6 @@ def mamba(
     pieces = [piece.reshape(2, -1, op.b.dim) for piece in request.pieces]
     states = np.concatenate([piece[int(request.position % STATE_CHUNK == 0)] for piece in pieces])
     state = states[: x.shape[1]]
-    if request.position == 0:
-        state[:] = 0
     anchors = None
     dt, decays = _softplus(dt + dt_bias), -np.exp(a_log.reshape(-1, op.b.dim))
     out = np.empty(x.shape)

@@ -107,13 +107,15 @@ REFUSED: dict[str, _Names] = {
     },
     "no model here has such layers": {
         "engram_config": (None,),
+    },
+    "states of recurrent layers are float32 and have snapshots; one kernel computes them": {
         "mamba_config": ({},),
         "mamba_backend": ("triton", "cpu"),
         "mamba_ssu_algorithm": (None, "auto"),
         "enable_mamba_cache_stochastic_rounding": (False,),
         "mamba_cache_philox_rounds": (0,),
-        "mamba_cache_dtype": ("auto",),
-        "mamba_ssm_cache_dtype": ("auto",),
+        "mamba_cache_dtype": ("auto", "float32"),
+        "mamba_ssm_cache_dtype": ("auto", "float32"),
         "mamba_block_size": (None,),
         "mamba_cache_mode": ("none",),
         "enable_mamba_shared_prefix_checkpoint": (False,),

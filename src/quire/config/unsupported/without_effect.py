@@ -50,8 +50,10 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
     "no metrics are hidden": {
         "show_hidden_metrics_for_version": None,
     },
-    "no model here has an indexer of attention or a state space": {
+    "no model here has an indexer of attention": {
         "sparse_indexer_topk_backend": "auto",
+    },
+    "states of recurrent layers are never computed again from a buffer": {
         "replayssm_buffer_len": 16,
     },
     "sleep and wake_up always work": {

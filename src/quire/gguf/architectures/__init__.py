@@ -1,6 +1,6 @@
 """The architectures of GGUF files that are read, one row each: `dense`, `relatives`,
-`gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures` and `encoders`; and why others are
-not (`refusals`).
+`gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures`, `encoders` and those of `hybrid`; and
+why others are not (`refusals`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from quire.gguf.architectures.encoders import (
 )
 from quire.gguf.architectures.facts import has_part, window
 from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
+from quire.gguf.architectures.hybrid.latent import DEEPSEEK_V3, LATENT, has_sigmoid
+from quire.gguf.architectures.hybrid.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
 from quire.gguf.architectures.refusals import not_read
@@ -35,6 +37,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     **MIXTURES,
     **SIGMOID_MIXTURES,
     **ENCODERS,
+    **RECURRENT,
+    **LATENT,
 }
 """By `general.architecture`."""
 
@@ -62,6 +66,8 @@ _OTHERS: dict[str, tuple[Callable[[Keys], bool], Architecture]] = {
     "chatglm": (_has_fused_qkv, CHATGLM),
     "bert": (has_classifier, ROBERTA_CLASSIFIER),
     "jina-bert-v2": (is_old_jina2, OLD_JINA2),
+    "mamba": (has_norms_of_steps, FALCON_MAMBA),
+    "deepseek2": (has_sigmoid, DEEPSEEK_V3),
 }
 """Where one `general.architecture` is two models: the second one, and which files are it."""
 

@@ -19,6 +19,34 @@ def has_part(keys: Keys, part: str) -> bool:
     return has_tensor(keys, f"blk.0.{part}")
 
 
+def has_any(keys: Keys, part: str) -> bool:
+    """Whether some layer has that tensor."""
+    return any(has_tensor(keys, f"blk.{layer}.{part}") for layer in range(num_layers(keys)))
+
+
+def attention_layers(keys: Keys, part: str = "attn_k.weight") -> list[bool]:
+    """For each layer, whether it has that tensor, which those with attention have."""
+    return [has_tensor(keys, f"blk.{layer}.{part}") for layer in range(num_layers(keys))]
+
+
+def kv_heads(keys: Keys) -> int:
+    """The number of heads of K; layers without attention have 0 in the file."""
+    heads = keys.whole("{arch}.attention.head_count")
+    return keys.largest("{arch}.attention.head_count_kv", heads)
+
+
+def period_of(keys: Keys, name: str, layers: list[bool]) -> dict[str, Any]:
+    """`{name}_period` and `{name}_offset` of config.json, for layers at equal distances. Raises
+    UnsupportedModelError for others."""
+    places = [layer for layer, one in enumerate(layers) if one]
+    if not places:
+        return {f"{name}_period": len(layers) + 1, f"{name}_offset": len(layers)}
+    period = places[1] - places[0] if len(places) > 1 else len(layers)
+    if [layer % period == places[0] for layer in range(len(layers))] != layers:
+        raise refused(keys, f"{name}s at unequal distances")
+    return {f"{name}_period": period, f"{name}_offset": places[0]}
+
+
 def biases(keys: Keys) -> dict[str, Any]:
     """Llama's flags."""
     return {

@@ -22,7 +22,7 @@ _QWEN2_PARTS: Parts = {
     **expert_parts(shared="mlp.shared_expert"),
     "ffn_gate_inp_shexp": (Part("mlp.shared_expert_gate", is_row=True),),
 }
-_GRANITE_PARTS: Parts = {
+GRANITE_PARTS: Parts = {
     **LLAMA_PARTS,
     "ffn_gate_inp": "block_sparse_moe.router.layer",
     "ffn_gate_exps": (Part("block_sparse_moe.input_linear", half=0),),
@@ -180,7 +180,7 @@ MIXTURES: dict[str, Architecture] = {
     "phimoe": Architecture("PhimoeForCausalLM", "phimoe", MIXTRAL_PARTS, config=_phimoe),
     "olmoe": Architecture("OlmoeForCausalLM", "olmoe", expert_parts(), config=_olmoe),
     "granitemoe": Architecture(
-        "GraniteMoeForCausalLM", "granitemoe", _GRANITE_PARTS, has_paired_rows=True, config=_granite
+        "GraniteMoeForCausalLM", "granitemoe", GRANITE_PARTS, has_paired_rows=True, config=_granite
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM", "gpt_oss", _GPT_OSS_PARTS, config=_gpt_oss, yarn={"truncate": False}

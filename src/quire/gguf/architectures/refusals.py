@@ -12,14 +12,11 @@ _CUTOFF = 0.6
 """Least likeness of two names, from 0 to 1."""
 
 REASONS: dict[str, frozenset[str]] = {
-    "layers with a state (Mamba, linear attention, convolutions) are not supported": frozenset([
-        "arwkv7", "bailingmoe3", "falcon-h1", "granitehybrid", "jamba", "kimi-linear", "lfm2",
-        "lfm2moe", "mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "plamo2", "qwen35",
-        "qwen35moe", "qwen3next", "rwkv6", "rwkv6qwen2", "rwkv7",
+    "the recurrence of RWKV is not supported; the nearest are mamba2 and qwen35": frozenset([
+        "arwkv7", "rwkv6", "rwkv6qwen2", "rwkv7",
     ]),
-    "latent attention is not supported": frozenset([
-        "deepseek2", "deepseek2-ocr", "deepseek32", "glm-dsa", "minicpm3", "mistral4", "plm",
-    ]),
+    "attention that chooses its positions (an indexer) is not supported; the nearest is "
+    "deepseek2": frozenset(["deepseek32", "glm-dsa"]),
     "encoders of this kind are not supported": frozenset([
         "clip", "gemma-embedding", "jina-bert-v3", "llama-embed", "neo-bert", "nomic-bert-moe",
         "t5", "t5encoder", "wavtokenizer-dec",
@@ -31,6 +28,12 @@ REASONS: dict[str, frozenset[str]] = {
 }  # fmt: skip
 """Architectures by the reason."""
 NEAREST = {
+    "bailingmoe3": ("kimi-linear", "another layout of experts and of linear attention"),
+    "deepseek2-ocr": ("deepseek2", "plain attention next to an image encoder"),
+    "mistral4": ("deepseek2", "a scale of q that grows with the position"),
+    "nemotron_h_moe": ("nemotron_h", "experts without a gate"),
+    "plamo2": ("jamba", "norms after each part, and Mamba 1 with heads"),
+    "plm": ("deepseek2", "an MLP without a gate"),
     "bailingmoe2": ("glm4moe", "q, k and v in one matrix"),
     "codeshell": ("starcoder2", "q, k and v in one matrix"),
     "dbrx": ("llama", "layer norms, and other names of tensors"),

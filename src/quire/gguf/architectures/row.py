@@ -15,12 +15,16 @@ from typing import Any, Literal
 from quire.gguf.keys import Keys
 
 Config = dict[str, Any]
+Form = Literal["same", "vector", "conv"]
+"""The dimensions of a tensor there: those of the file; one; or [C, 1, W], where the file may have
+[C, W]."""
 
 ANY_EXPERT = "*"
 """Stands for an expert's number in a name, or for a head's where each has a norm of its own."""
 
 _LAYER = re.compile(
-    r"blk\.(?P<layer>\d{1,4})\.(?P<part>\w+)(?:\.(?P<expert>\d{1,4}))?\.(?P<kind>weight|bias|scale)"
+    r"blk\.(?P<layer>\d{1,4})\.(?P<part>[a-z]\w*(?:\.[a-z]\w*)??)(?:\.(?P<expert>\d{1,4}))?"
+    r"(?:\.(?P<kind>weight|bias|scale))?"
 )
 _PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
 _TOP = re.compile(r"(?P<part>\w+(?:\.\w+)?)\.(?P<kind>weight|bias)")
@@ -47,10 +51,12 @@ class Part:
     """0 or 1: the first or the second half of its rows is a tensor there."""
     is_row: bool = False
     """A vector in the file, a matrix of one row there."""
+    form: Form = "same"
 
 
 Parts = Mapping[str, str | tuple[Part, ...]]
-"""By the names in the file, without their kind or with it. A text is a `Part` of that name."""
+"""By the names in the file, without their kind or with it. A name of the file that has no kind ends
+with a dot here. A text is a `Part` of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class Place:
     half: int | None = None
     share: int | None = None
     is_row: bool = False
+    form: Form = "same"
 
     @property
     def is_of_experts(self) -> bool:
@@ -95,6 +102,10 @@ class Architecture:
     in checkpoints of transformers."""
     norm_offset: float = 0.0
     """What was added to the weights of norms, and is subtracted."""
+    plain_norms: tuple[str, ...] = ()
+    """Ends of the names of norms to which nothing was added."""
+    attention: Literal["heads", "latent", "none"] = "heads"
+    """Whether K and V of layers with attention have heads or are latent; or no layer has it."""
     numbers: Mapping[str, str] = field(default_factory=dict)
     """Tensors of one number in a layer that files have as a key with a list: the keys, by the names
     relative to the layer."""
@@ -117,14 +128,15 @@ class Architecture:
             prefix = f"{self.layers}{int(match['layer'])}."
             if found:
                 return tuple(
-                    Place(prefix + part.name, part.half, part.share, part.is_row) for part in found
+                    Place(prefix + part.name, part.half, part.share, part.is_row, part.form)
+                    for part in found
                 )
         match = _TOP.fullmatch(name)
         if match and match["part"] in self.top:
             return (Place(f"{self.top[match['part']]}.{match['kind']}"),)
         return (Place(name),)
 
-    def _of_layer(self, part: str, expert: str | None, kind: str) -> tuple[Part, ...]:
+    def _of_layer(self, part: str, expert: str | None, kind: str | None) -> tuple[Part, ...]:
         """With whole names. `expert`: of files that have a tensor for each expert, as llama.cpp
         wrote them until April 2024."""
         if expert is not None:
@@ -132,13 +144,15 @@ class Architecture:
             if not isinstance(of_all, str) or ANY_EXPERT not in of_all:
                 return ()
             return (Part(f"{of_all.replace(ANY_EXPERT, str(int(expert)))}.{kind}"),)
-        whole = self.parts.get(f"{part}.{kind}")
+        whole = self.parts.get(f"{part}.{kind or ''}")
         if whole is not None:
             return (Part(whole),) if isinstance(whole, str) else whole
+        if kind is None:
+            return ()
         modules = self.parts.get(part, ())
         if isinstance(modules, str):
             modules = (Part(modules),)
         return tuple(
-            Part(f"{module.name}.{kind}", module.half, module.share, module.is_row)
+            Part(f"{module.name}.{kind}", module.half, module.share, module.is_row, module.form)
             for module in modules
         )

@@ -20,9 +20,13 @@ class GatedDeltaMixer(Mixer):
     conv_width: int
     eps: float
     activation: Activation
-    is_grouped: bool
-    """Whether two tensors have q, k, v, z and b, a of each key head together (Qwen3-Next); else
-    four have qkv, z, b and a."""
+    qkvz_is_grouped: bool
+    """Whether one tensor has q, k, v and z of each key head together (Qwen3-Next); else two have
+    qkv and z."""
+    ba_is_grouped: bool
+    """The same of b and a."""
+    is_tiled: bool = False
+    """Whether head n reads key head n % K (GGUF files)."""
     prefix: str = "linear_attn."
 
     def build(self, builder: Builder, x: Value, layer: str) -> Value:
@@ -38,6 +42,7 @@ class GatedDeltaMixer(Mixer):
             mixed, a, b, num_heads=self.num_heads, num_key_heads=self.num_key_heads,
             a_log=Tensor(f"{prefix}A_log", (self.num_heads,)),
             dt_bias=Tensor(f"{prefix}dt_bias", (self.num_heads,)),
+            is_tiled=self.is_tiled,
         )  # fmt: skip
         norm = Tensor(f"{prefix}norm.weight", (self.value_dim,))
         normed = builder.head_norm(out, [norm], self.eps, self.value_dim, "delta_norm")
@@ -46,7 +51,7 @@ class GatedDeltaMixer(Mixer):
 
     def _qkv_and_z(self, prefix: str) -> list[Out]:
         keys, values = self.num_key_heads * self.key_dim, self.num_heads * self.value_dim
-        if not self.is_grouped:
+        if not self.qkvz_is_grouped:
             return [
                 Out("qkv", f"{prefix}in_proj_qkv", 2 * keys + values),
                 Out("z", f"{prefix}in_proj_z", values),
@@ -63,7 +68,7 @@ class GatedDeltaMixer(Mixer):
 
     def _b_and_a(self, prefix: str) -> list[Out]:
         heads = self.num_heads
-        if not self.is_grouped:
+        if not self.ba_is_grouped:
             return [Out(hint, f"{prefix}in_proj_{hint}", heads) for hint in "ba"]
         own = heads // self.num_key_heads
         rows = zip("ba", self._runs((own, own)), strict=True)

@@ -30,6 +30,8 @@ class LatentAttention(Mixer):
     rotary: Rotary | None
     bias: bool = False
     eps: float = 1e-6
+    heads_are_apart: bool = False
+    """Whether each head has a tensor of keys, transposed, and one of values (GGUF files)."""
     prefix: str = "self_attn."
 
     def build(self, builder: Builder, x: Value, layer: str) -> Value:
@@ -85,6 +87,13 @@ class LatentAttention(Mixer):
 
     def _parts(self, prefix: str, *, is_keys: bool) -> list[Tensor]:
         """Return each head's matrix of keys, transposed, or of values."""
+        if self.heads_are_apart:
+            own = (self.kv_rank, self.nope_dim) if is_keys else (self.value_dim, self.kv_rank)
+            part = "k" if is_keys else "v"
+            return [
+                Tensor(f"{prefix}{part}_b_proj.{head}.weight", own)
+                for head in range(self.num_heads)
+            ]
         size = self.nope_dim + self.value_dim
         shape = (self.num_heads * size, self.kv_rank)
         first, count = (0, self.nope_dim) if is_keys else (self.nope_dim, self.value_dim)

@@ -43,8 +43,6 @@ def settle_store(
         return SettledStore(None, "it is switched off")
     if not cache.enable_prefix_caching:
         return SettledStore(None, "prefix caching is off")
-    if cache.layout.states:
-        return SettledStore(None, "the states of recurrent layers are not stored")
     if weights == "dummy" and not asked.is_named:
         return SettledStore(None, "the weights are random numbers")
     num_blocks = chunk_blocks(cache.block_bytes, cache.block_size)

@@ -49,6 +49,7 @@ class RecurrentBuilder(ScopedOps):
         num_key_heads: int,
         a_log: Tensor,
         dt_bias: Tensor,
+        is_tiled: bool = False,
     ) -> Value:
         """The gated delta rule, see `GatedDelta`."""
         q, k, v = qkv
@@ -56,7 +57,7 @@ class RecurrentBuilder(ScopedOps):
         op = GatedDelta(
             q, k, v, a, b, out, self._next_memory(), num_heads, num_key_heads,
             k.dim // num_key_heads, v.dim // num_heads,
-            self._flat(a_log, "a_log"), self._flat(dt_bias, "dt_bias"),
+            self._flat(a_log, "a_log"), self._flat(dt_bias, "dt_bias"), is_tiled,
         )  # fmt: skip
         return self._emit(op, out)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,8 @@ from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import CopyIn, LoadedChunk, LoadJob, LookupJob, StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import Request
-from quire.scheduler.stored_kv.stored_prefixes import ChunkPlaces, StoredPrefixes
+from quire.scheduler.stored_kv.chunk_places import ChunkPlaces
+from quire.scheduler.stored_kv.stored_prefixes import StoredPrefixes
 
 WriteBlocks = Callable[[Sequence[int], memoryview], bool]
 """Copies K/V to blocks of the pool that no step uses. Any thread. Returns False on failure."""
@@ -102,7 +103,7 @@ class PrefixLoads:
         request can start now."""
         awaited = self._begun.pop(request.request_id, None)
         found = self._prefixes.find(request, prefix)
-        if not found:
+        if not found or prefix.takes_state:  # without room for another state
             return None
         kv, pool = self._kv, self._kv.pool
         num_tokens = found[-1].end_tokens - prefix.num_tokens(kv.block_size)
@@ -215,8 +216,8 @@ class PrefixLoads:
         awaited = self._prefixes.tail(request)
         if not awaited:
             keys = kv.keys_of(request.blocks, request.token_ids, last)
-            groups = range(len(kv.layout.groups))
-            awaited = [self._prefixes.chunk(request, keys, last, group).key for group in groups]
+            awaited = self._prefixes.keys_at(request, keys, last)
+            awaited += self._prefixes.states_at(request, keys, last)
         if request.awaited_kv not in ("", awaited[0].digest.hex()):
             self._store.counts.add("load_abandoned", "other_kv")
             return frozenset()
@@ -241,16 +242,16 @@ class PrefixLoads:
         last = self._prefixes.last_entry(request)
         first = self._cached(request).num_entries // size * size if request.goes_on else 0
         keys = kv.keys_of(request.blocks, request.token_ids, last)
-        groups, chunk = range(len(kv.layout.groups)), self._prefixes.chunk
+        of_groups, of_state = self._prefixes.keys_at, self._prefixes.states_at
 
-        def ending(ends: Iterable[int]) -> list[ChunkKey]:
-            return [chunk(request, keys, end, group).key for end in ends for group in groups]
+        def tail(start: int) -> list[ChunkKey]:
+            ends = range(start + 1, min(start + size, last + 1))
+            with_state = range(max(1, start + 1 - size), ends.stop)
+            found = [key for end in ends for key in of_groups(request, keys, end)]
+            return found + [key for end in with_state for key in of_state(request, keys, end)]
 
-        wholes = [ending([end]) for end in range(first + size, last + 1, size)]
-        tails = [
-            ending(range(start + 1, min(start + size, last + 1)))
-            for start in range(first, last + 1, size)
-        ]
+        wholes = [of_groups(request, keys, end) for end in range(first + size, last + 1, size)]
+        tails = [tail(start) for start in range(first, last + 1, size)]
         tails[-1] += self._prefixes.tail(request)
         compute_s = self._store.compute.seconds(request.num_tokens)
         wait_s = _LOOKUP_IF_UNKNOWN_S

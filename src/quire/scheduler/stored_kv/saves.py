@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from quire.kvcache import KVCacheManager, Tail
+from quire.kvcache import KVCacheManager, SequenceBlocks, Tail
 from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.jobs import StoredChunk
 from quire.kvstore.store import KVStore
 from quire.scheduler.request import NEVER_SAVED, Request
+from quire.scheduler.stored_kv.stored_states import StoredStates
 
 ReadBlocks = Callable[[list[int], int, int, memoryview], bool]
 """Arguments: block ids, layer group, number of tokens, output. Copies the first tokens of each
@@ -35,8 +36,11 @@ class ChunkSaves:
         self._size = store.chunk_blocks
         self._tokens = store.chunk_blocks * kv.block_size
         self._is_used = store.role != "kv_consumer" and kv.enable_caching
+        self._states = None if kv.snapshots is None else StoredStates(kv, store)
         if self._is_used:
             kv.pool.before_reuse = store.before_reuse
+            if kv.snapshots is not None:
+                kv.snapshots.taken = self._save_state
 
     def first_due(self, request: Request) -> int:
         """Number of computed tokens of a new request at which the first chunk can be saved."""
@@ -47,14 +51,14 @@ class ChunkSaves:
         the end of its prompt, for requests with the same prompt."""
         computed = request.num_collected_tokens
         for chunk in range(request.num_saved_chunks, computed // self._tokens):
-            self._save(request, chunk * self._size, (chunk + 1) * self._size)
+            self._save(request.blocks, chunk * self._size, (chunk + 1) * self._size)
         request.num_saved_chunks = computed // self._tokens
         prompt_end = self._prompt_end(request)
         request.save_due = (request.num_saved_chunks + 1) * self._tokens
         if computed < prompt_end:
             request.save_due = min(request.save_due, prompt_end)
         elif request.save_due - self._tokens < prompt_end:
-            self._save_end(request, prompt_end)
+            self._save_end(request.blocks, prompt_end)
         if request.hands_off:
             self._hand_off(request)
 
@@ -77,7 +81,7 @@ class ChunkSaves:
         """Saves the full blocks after the last whole chunk of a request that is about to release
         its blocks. All its full blocks have keys."""
         if self._is_used:
-            self._save_end(request, request.num_collected_tokens)
+            self._save_end(request.blocks, request.num_collected_tokens)
             self._store.touch(self._whole_chunks(request))
 
     def leave_pool(self) -> None:
@@ -118,7 +122,7 @@ class ChunkSaves:
         if request.num_collected_tokens < end:
             request.save_due = min(request.save_due, end)
             return
-        self._save_end(request, self._prompt_end(request))
+        self._save_end(request.blocks, self._prompt_end(request))
         tail, blocks = self._tail(request), request.blocks
         if tail is None:
             return
@@ -132,19 +136,42 @@ class ChunkSaves:
                 copy = partial(self._read_blocks, block_ids, key.group, tail.num_tokens)
                 self._store.save(chunk, block_ids, copy)
 
-    def _save_end(self, request: Request, num_tokens: int) -> None:
+    def _save_end(self, blocks: SequenceBlocks, num_tokens: int) -> None:
         """Saves those full blocks of the first `num_tokens` that follow the last whole chunk."""
         end = num_tokens // self._block_size
-        self._save(request, end // self._size * self._size, end)
+        self._save(blocks, end // self._size * self._size, end)
 
-    def _save(self, request: Request, start: int, end: int) -> None:
+    def _save_state(self, blocks: SequenceBlocks, end: int, block_ids: list[int]) -> None:
+        """Saves the state of recurrent layers after `end` entries, which a snapshot holds, and the
+        K/V with which another request can use it."""
+        states = self._states
+        if states is None or not states.is_wanted(blocks, end):
+            return
+        self._save_end(blocks, end * self._block_size)
+        first = 0
+        for chunk in states.chunks(blocks.namespace, blocks.keys[end - 1]):
+            own = block_ids[first : first + chunk.num_blocks]
+            if self._store.wants(chunk):
+                self._store.save(chunk, own, partial(self._copy_state, states, own, first))
+            first += chunk.num_blocks
+
+    def _copy_state(
+        self, states: StoredStates, block_ids: list[int], first: int, out: memoryview
+    ) -> bool:
+        """Copies blocks of a snapshot from number `first` on. Any thread."""
+        is_copied = self._read_blocks(block_ids, states.index, self._block_size, out)
+        states.clear_rest(first, out)
+        return is_copied
+
+    def _save(self, blocks: SequenceBlocks, start: int, end: int) -> None:
         """Saves the entries from `start` to `end` of every group, if the request has all blocks
         that the token after them attends to. Earlier blocks are stored as zeros and never loaded: a
         request that began with a prefix hit does not have them."""
-        blocks = request.blocks
         if end <= start or end > len(blocks.keys):
             return
         for group, first in enumerate(blocks.first_entries):
+            if not self._groups[group].is_by_position:
+                continue
             key = ChunkKey(blocks.namespace, blocks.keys[end - 1], group)
             chunk = StoredChunk(key, end - start)
             seen = self._groups[group].first_entry(end * self._block_size, self._block_size)

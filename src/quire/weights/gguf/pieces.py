@@ -116,6 +116,10 @@ def _pieces(
     shape = tensor.shape
     if place.is_row and len(shape) == 1:
         shape = (1, *shape)
+    elif place.form == "vector":
+        shape = (prod(shape),)
+    elif place.form == "conv" and len(shape) > 1:
+        shape = (prod(shape[:-1]), 1, shape[-1])
     if not place.is_of_experts:
         yield place.name, Piece(tensor, file, shape, tensor.offset, tensor.num_bytes)
         return

@@ -8,6 +8,7 @@ tensor each (views too), and gate and up matrices that it split are joined. Call
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from quire.weights.gguf.pieces import Piece, RawTensor, joined_bytes, joined_sha
 from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
 
-_PAIRED = ("self_attn.q_proj.", "self_attn.k_proj.")
+_PAIRED_Q, _PAIRED_K = re.compile(r"\.q_proj\."), re.compile(r"\.k_proj\.")
+_DECAY = ".A_log"
 _GROUPED = "query_key_value."
 
 
@@ -40,7 +42,7 @@ class GgufStore(WeightStore):
         self._num_heads = keys.whole("{arch}.attention.head_count")
         reorders = self._row.has_paired_rows or self._row.has_ungrouped_rows
         kv_heads = "{arch}.attention.head_count_kv"
-        self._num_kv_heads = keys.whole(kv_heads, self._num_heads) if reorders else 0
+        self._num_kv_heads = keys.largest(kv_heads, self._num_heads) if reorders else 0
         self._maps = [MappedFile(header.path) for header in headers]
         self._entries = place_tensors(self._row, headers, self._maps)
         self._numbers = _numbers(self._row, keys)
@@ -108,7 +110,7 @@ class GgufStore(WeightStore):
 
     def row_order(self, name: str) -> NDArray[np.intp] | None:
         """Index in the file of each row of the tensor; None: the orders are the same."""
-        if self._row.has_paired_rows and any(part in name for part in _PAIRED):
+        if self._row.has_paired_rows and (_PAIRED_Q.search(name) or _PAIRED_K.search(name)):
             return self._paired_order(name)
         if self._row.has_ungrouped_rows and _GROUPED in name:
             return self._grouped_order(name)
@@ -118,7 +120,7 @@ class GgufStore(WeightStore):
         """Row order of q and k, which the file stores as [heads, H/2, 2]: the two numbers that are
         rotated together are neighbours. Source: llama.cpp, conversion/llama.py, `permute`.
         """
-        heads = self._num_heads if _PAIRED[0] in name else self._num_kv_heads
+        heads = self._num_heads if _PAIRED_Q.search(name) else self._num_kv_heads
         pairs = self._rows_of(name, 2 * heads).reshape(max(heads, 1), -1, 2)
         order: NDArray[np.intp] = pairs.transpose(0, 2, 1).reshape(-1)
         return order
@@ -164,17 +166,30 @@ class GgufStore(WeightStore):
         return values.reshape(piece.shape)
 
     def _changes(self, name: str) -> bool:
-        return self.row_order(name) is not None or self._offset(name) != 0.0
+        is_decay = name.endswith(_DECAY)
+        return is_decay or self.row_order(name) is not None or self._offset(name) != 0.0
 
     def _offset(self, name: str) -> float:
         """The number that llama.cpp's conversion added to each weight of a tensor."""
-        return self._row.norm_offset if name.endswith("norm.weight") else 0.0
+        is_plain = name.endswith(self._row.plain_norms) if self._row.plain_norms else False
+        return self._row.norm_offset if name.endswith("norm.weight") and not is_plain else 0.0
 
     def _undone(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         order, offset = self.row_order(name), self._offset(name)
+        if name.endswith(_DECAY):
+            return self._logarithms(name, values)
         if order is not None:
             values = values[order]
         return values - np.float32(offset) if offset else values
+
+    def _logarithms(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the logarithms of decays, which the file stores as they are used: -exp(a)."""
+        if not (values < 0.0).all():
+            raise CheckpointError(
+                f"{self.source}: tensor {self._entry(name)[0].tensor.name!r} must have negative "
+                "numbers only: they are the decays of a state"
+            )
+        return np.log(-values)
 
     def _entry(self, name: str) -> tuple[Piece, ...]:
         entry = self._entries.get(name)

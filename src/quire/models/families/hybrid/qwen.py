@@ -56,7 +56,9 @@ def _spec(
         conv_width=read_conv(reader, "linear_conv_kernel_dim"),
         eps=spec.norm.eps,
         activation=read_activation(reader, "hidden_act"),
-        is_grouped=is_grouped,
+        qkvz_is_grouped=is_grouped and not reader.flag("linear_qkv_is_apart", False),
+        ba_is_grouped=is_grouped,
+        is_tiled=reader.flag("linear_heads_are_tiled", False),
     )
     spec = replace(
         spec,

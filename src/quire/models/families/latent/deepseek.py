@@ -50,6 +50,7 @@ def latent_attention(reader: ConfigReader, *, interleaved: bool, eps: float) -> 
         rotary=rotary(reader, rope, interleaved=interleaved),
         bias=reader.flag("attention_bias", False),
         eps=eps,
+        heads_are_apart=reader.flag("heads_of_kv_are_apart", False),
     )
 
 

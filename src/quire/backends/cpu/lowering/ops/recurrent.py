@@ -84,7 +84,7 @@ class NativeDelta(NativeRecurrence):
     struct: ClassVar[str] = "delta"
     values: ClassVar[tuple[str, ...]] = ("q", "k", "v", "a", "b", "out")
     vectors: ClassVar[tuple[str, ...]] = ("a_log", "dt_bias")
-    numbers: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
+    numbers: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads", "is_tiled")
     op: GatedDelta
 
 

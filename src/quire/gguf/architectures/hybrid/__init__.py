@@ -1,0 +1,1 @@
+"""Architectures with recurrent layers and with latent attention."""
