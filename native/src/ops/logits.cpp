@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "adapters/adapter.h"
 #include "linear/activation.h"
 #include "ops/op_checks.h"
 #include "ops/op_kind.h"
@@ -48,7 +49,7 @@ void run_logits(const Step& step, const quire_op& record) {
     args.out_dtype = DType::kF32;
     args.out_stride = vocab;
     args.scratch = model.linear_scratch->data();
-    linear(args, model.pool);
+    linear_with_adapters(step, op.matrix, {QUIRE_ROWS_LOGITS, first}, args);
     model.pool.run(rows, [&](Worker& worker) {
       for (int64_t r; (r = worker.grab_own(rows)) < rows;) {
         float* row = slab + r * vocab;

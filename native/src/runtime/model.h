@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/adapter_rows.h"
 #include "attention/attention.h"
 #include "linear/linear.h"
 #include "ops/op_kind.h"
@@ -63,6 +64,7 @@ struct Model {
   int64_t num_token_ids = 0;    // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
+  AdapterScratch adapters;
   AttentionScratch attention;
   std::vector<Sampler> samplers;  // one per worker
 
@@ -85,6 +87,7 @@ struct Step {
   std::vector<TokenRun> runs;
   AttentionPlans attention;
   AttentionPlans taken_attention;  // of the rows whose logits are wanted, if not of all
+  AdapterRows adapters;
 
   bool takes_all() const { return batch.num_logits_rows == batch.num_tokens; }
   const AttentionPlan& plan_of(const quire_attention& op) const {

@@ -187,6 +187,19 @@ class EngineArgs:
     speculative_config: dict[str, Any] | None = None
     """How tokens are guessed, in vLLM's form: {"method": "ngram", "num_speculative_tokens": 8,
     "prompt_lookup_min": 3}. By default `ngram` with up to 32 tokens."""
+    enable_lora: bool = False
+    """Let requests name LoRA adapters, in the format of PEFT."""
+    max_lora_rank: int = 16
+    """Largest rank of an adapter, from 1 to 512."""
+    max_loras: int | None = None
+    """Most adapters that requests use at the same time, while the requests of others wait; by
+    default as many as there is memory for."""
+    max_cpu_loras: int | None = None
+    """Number of adapters of the largest size for which memory is kept; max_loras by default, and
+    at least 8. The adapter that was not used for the longest time makes room for a new one."""
+    lora_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """How the numbers of adapters are kept: `auto` is the model's dtype, `float16` is kept as
+    bfloat16."""
     stream_interval: int = 1
     """Tokens between two streamed outputs of a request; the first and the last come at once."""
     backend: Literal["auto", "cpu", "reference"] = "auto"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
+from quire.config.lora import LoRAConfig
 from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.speculation import SpeculationConfig
@@ -222,6 +223,8 @@ class EngineConfig:
     """None: KV events are off."""
     reasoning: ReasoningMarks | None = None
     """Marks from the options; None: not given."""
+    lora: LoRAConfig | None = None
+    """Limits of adapters; None: requests have none."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; "": none."""
 
@@ -264,6 +267,11 @@ class EngineConfig:
     def reasoning_config(self) -> ReasoningMarks | None:
         """`reasoning`."""
         return self.reasoning
+
+    @property
+    def lora_config(self) -> LoRAConfig | None:
+        """`lora`."""
+        return self.lora
 
     @property
     def parallel_config(self) -> ParallelConfig:

@@ -34,6 +34,12 @@ class UniProcExecutor(Executor):
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         self._worker.write_blocks(block_ids, data)
 
+    def load_adapter(self, path: str, name: str) -> dict[str, Any]:
+        return self._worker.load_adapter(path, name)
+
+    def drop_adapter(self, digest: str) -> None:
+        self._worker.drop_adapter(digest)
+
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [self._worker.call(method, *args, **kwargs)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from quire.adapters.request import LoRARequest
 from quire.log import get_logger
 from quire.outputs.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
 
@@ -48,7 +49,7 @@ class CompletionOutput:
     """`stop`, `length`, `abort`, `error` or `repetition`; None while the output is generated."""
     stop_reason: int | str | None = None
     """The stop string or token that ended the output; None for all other ends."""
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     sampling_mask: None = None
     spec_decode_metrics: None = None
     weight_versions: None = None
@@ -80,7 +81,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     encoder_prompt: None = None
     encoder_prompt_token_ids: None = None
     num_cached_tokens: int | None = None
@@ -103,7 +104,7 @@ class RequestOutput:
         outputs: list[CompletionOutput],
         finished: bool,
         metrics: RequestStateStats | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         encoder_prompt: None = None,
         encoder_prompt_token_ids: None = None,
         num_cached_tokens: int | None = None,

@@ -22,6 +22,7 @@ from quire.config.kv_cache import (
     resolve_block_size,
     resolve_kv_cache_dtype,
 )
+from quire.config.lora import LoRAConfig, lora_config
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
 from quire.config.records import Dtype, SchedulerConfig
 from quire.config.resolve import Usage
@@ -66,6 +67,8 @@ class Choices:
     served_names: tuple[str, ...]
     structured_outputs: StructuredOutputsConfig
     reasoning: ReasoningMarks | None
+    lora: LoRAConfig | None
+    """Without the sizes of adapters."""
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -102,7 +105,30 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
+        lora=_lora(args, facts, arithmetic.dtype),
     )
+
+
+def _lora(args: EngineArgs, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
+    """Raises ConfigError for a model that takes no adapters."""
+    found = lora_config(
+        enable_lora=args.enable_lora,
+        max_lora_rank=args.max_lora_rank,
+        max_loras=args.max_loras,
+        max_cpu_loras=args.max_cpu_loras,
+        lora_dtype=args.lora_dtype,
+        dtype=dtype,
+    )
+    if found is None:
+        return None
+    checkpoint, reason = facts.checkpoint, None
+    if checkpoint.pooling is not None:
+        reason = "a model that pools takes no adapters yet"
+    elif checkpoint.model.is_transformers:
+        reason = "a model that transformers computes takes no adapters"
+    if reason is not None:
+        raise ConfigError(f"enable_lora must be left out: {reason}")
+    return found
 
 
 def _scheduler(

@@ -20,12 +20,14 @@ from quire.backends.base import (
     CompileOptions,
     Dtype,
     KVCacheSpec,
+    LoadedAdapter,
     MemoryReport,
     StepBatch,
 )
 from quire.backends.paged.batch_check import check_batch, check_token_types
 from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.paged.model import PagedModel
+from quire.backends.reference.adapters import ReferenceAdapter, StepAdapters
 from quire.backends.reference.build import build
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
@@ -48,6 +50,7 @@ from quire.program import (
     place_of,
 )
 from quire.weights import PackedFile, WeightStore, warn_not_finite
+from quire.weights.adapters import AdapterWeights
 
 
 class ReferenceBackend(Backend):
@@ -119,6 +122,11 @@ def _load(program: Program, store: WeightStore) -> Weights:
     return Weights(arrays, matrices, stacks)
 
 
+def _adapters(batch: StepBatch) -> StepAdapters | None:
+    """None: no request has an adapter."""
+    return None if batch.adapters is None else StepAdapters(batch)
+
+
 def _stacked(op: Op) -> tuple[Param, ...]:
     """The weights of an op that are several matrices."""
     if isinstance(op, Experts):
@@ -143,11 +151,15 @@ class ReferenceModel(PagedModel):
         """Interprets the program."""
         cache = self._open_cache()
         self._check(batch, cache)
-        frame = Frame(batch, self._weights, cache)
+        frame = Frame(batch, self._weights, cache, _adapters(batch))
         for _ in self._run(frame):
             pass
         [result] = self._program.result.outputs()
         return frame.values[result]
+
+    def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
+        """Keeps the parts, rounded to `dtype`."""
+        return ReferenceAdapter(weights, dtype)
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""
@@ -158,7 +170,7 @@ class ReferenceModel(PagedModel):
         num_tokens = len(batch.token_ids)
         request_of_token = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.seq_starts))
         places: list[OpPlace | None] = [None] * len(batch.context_lens)
-        frame = Frame(batch, self._weights, cache)
+        frame = Frame(batch, self._weights, cache, _adapters(batch))
         for op in islice(self._run(frame), len(self._program.ops) - 1):
             for value in op.outputs():
                 rows = np.flatnonzero(~np.isfinite(frame.values[value]).all(axis=1))
