@@ -30,7 +30,7 @@ def test_a_name_like_nothing_gets_no_suggestion() -> None:
     [
         ("tensor_parallel_size", 2, "one process"),
         ("spec_method", "ngram", "give it in speculative_config"),
-        ("enable_lora", True, "LoRA"),
+        ("lora_target_modules", ["q_proj"], "its files name"),
         ("tensor_parallel_size", True, "one process"),
     ],
 )
