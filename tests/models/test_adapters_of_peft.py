@@ -67,7 +67,9 @@ def test_logits_and_greedy_text_are_those_of_peft(
 
 def _adapted(kind: Any, directory: Path, settings: dict[str, Any]) -> Any:
     """A model with an adapter of random numbers."""
-    model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    model = kind.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    )
     torch.manual_seed(3)
     config = peft.LoraConfig(r=5, lora_alpha=9, init_lora_weights=False, **settings)
     adapted = peft.get_peft_model(model.eval(), config)

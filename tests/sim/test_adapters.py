@@ -103,7 +103,7 @@ def test_a_request_has_its_own_bits(formats: dict[str, str], count: int, tmp_pat
     prefix = [random.randrange(256) for _ in range(20)]
     works = [
         Work(
-            tuple([*prefix[: random.choice((0, 20))], *(random.randrange(256) for _ in range(n))]),
+            (*prefix[: random.choice((0, 20))], *(random.randrange(256) for _ in range(n))),
             random.randrange(2**32),
             random.randrange(2, 14),
         )

@@ -74,7 +74,8 @@ def test_each_argument_that_does_nothing_says_why() -> None:
         ("attention_backend", "FLASH_ATTN"),
         ("runner", "generate"), ("distributed_executor_backend", "mp"), ("optimization_level", 0),
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
-        ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]), ("fully_sharded_loras", True),
+        ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]),
+        ("fully_sharded_loras", True),
         ("async_scheduling", True),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
-from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.errors import EngineDeadError, RequestError
 from quire.inputs import TokensPrompt
 from quire.llm import LLM
 

@@ -1,4 +1,4 @@
-"""Adapters of a server: named as a model, loaded and removed while it runs, and refused if wrong."""
+"""Adapters of a server: named as a model, loaded and removed while it runs, refused if wrong."""
 
 from __future__ import annotations
 

@@ -27,6 +27,21 @@ def bind_adapter(
     `canonical` maps a checkpoint's name of a tensor to the program's; `open_base` opens the weights
     of the base model, which the magnitudes of DoRA refer to.
     """
+    found = found_slots(files, program, canonical)
+    gains = gains_of(files, found, open_base) if files.config.has_magnitudes else {}
+    parts = [
+        part
+        for module, places in found
+        for slot in places
+        for part in _parts(files, module, slot, gains.get(module.name))
+    ]
+    return AdapterWeights(tuple(parts))
+
+
+def found_slots(
+    files: AdapterFiles, program: Program, canonical: Callable[[str], str | None]
+) -> list[tuple[LoraModule, list[Slot]]]:
+    """The slots of each module. Raises CheckpointError as `bind_adapter` does."""
     slots = AdapterSlots(program)
     found = [(module, _slots_of(files, module, slots, canonical)) for module in files.modules]
     taken: dict[Slot, str] = {}
@@ -38,14 +53,7 @@ def bind_adapter(
                 raise CheckpointError(
                     f"{files.source}: {other} and {module.name} are the same module of the model"
                 )
-    gains = _gains(files, found, open_base) if files.config.has_magnitudes else {}
-    parts = [
-        part
-        for module, places in found
-        for slot in places
-        for part in _parts(files, module, slot, gains.get(module.name))
-    ]
-    return AdapterWeights(tuple(parts))
+    return found
 
 
 def _slots_of(
@@ -108,7 +116,7 @@ def _rows(array: Floats, slot: Slot) -> Floats:
     return np.concatenate([array[first : first + count] for first, count in rows])
 
 
-def _gains(
+def gains_of(
     files: AdapterFiles,
     found: list[tuple[LoraModule, list[Slot]]],
     open_base: Callable[[], WeightStore],

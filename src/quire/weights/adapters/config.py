@@ -18,7 +18,8 @@ from quire.units import MiB
 
 CONFIG_NAME = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 * MiB
-_MAX_RANK = 65536
+MAX_RANK = 65536
+"""Far above any published adapter."""
 _REQUIRED = ("r", "lora_alpha", "target_modules")
 _REFUSED: dict[str, str] = {
     "alora_invocation_tokens": "adapters that begin at certain tokens (aLoRA)",
@@ -110,8 +111,8 @@ def _number(path: Path, name: str, value: Any, *, whole: bool) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or (whole and value != int(value)):
         raise CheckpointError(f"{path}: {name} must be a number, got {quoted(value)}")
-    if whole and not 1 <= value <= _MAX_RANK:
-        raise CheckpointError(f"{path}: {name} must be from 1 to {_MAX_RANK}, got {quoted(value)}")
+    if whole and not 1 <= value <= MAX_RANK:
+        raise CheckpointError(f"{path}: {name} must be from 1 to {MAX_RANK}, got {quoted(value)}")
     return float(value)
 
 
