@@ -2,8 +2,8 @@
 
     python bench/adapters.py MODEL [--quantization int8] [--streams 1 32] [--rank 16]
 
-Writes random adapters of all linear layers into a temporary folder. Each case is timed several times,
-in turn with the others, because the speed of the memory drifts.
+Writes random adapters of all linear layers into a temporary folder. Each case is timed several
+times, in turn with the others, because the speed of the memory drifts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_adapter(folder: Path, config: dict, rank: int, seed: int) -> Path:
 
 def tokens_per_second(llm: LLM, streams: int, adapters: list[LoRARequest], length: int) -> float:
     """Of `streams` requests, which use the adapters in turn."""
-    prompts = [[(7 * i + j) % 1000 for j in range(PROMPT_TOKENS)] for i in range(streams)]
+    prompts = [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(streams)]
     chosen = [adapters[i % len(adapters)] if adapters else None for i in range(streams)]
     params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
     begin = time.perf_counter()

@@ -56,7 +56,7 @@ def lora_config(
         raise ConfigError(f"lora_dtype must be one of {', '.join(kinds)}, not {quoted(lora_dtype)}")
     if not enable_lora:
         return None
-    return LoRAConfig(rank, at_once, kept, kinds[lora_dtype])  # type: ignore[arg-type]
+    return LoRAConfig(rank, at_once, kept, kinds[lora_dtype])
 
 
 def _count(name: str, value: Any, most: int) -> int:
