@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from adapters import write_files, write_merged
+from adapter_writer import write_files, write_merged
 from safetensors.numpy import load_file
 
 from quire.config.checkpoint.model_files import read_config

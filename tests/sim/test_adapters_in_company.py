@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from adapters import write_adapter
+from adapter_writer import write_adapter
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.adapters import LoRARequest

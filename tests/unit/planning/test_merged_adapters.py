@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import PROJECTIONS, write_adapter, write_merged
+from adapter_writer import PROJECTIONS, write_adapter, write_merged
 from safetensors.numpy import load_file
 from tiny_checkpoint import write_tiny_checkpoint
 

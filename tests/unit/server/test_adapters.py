@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapters import write_adapter
+from adapter_writer import write_adapter
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.adapters import AdapterModule, LoRARequest, parse_modules

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapters import write_adapter, write_files
+from adapter_writer import write_adapter, write_files
 from safetensors.numpy import load_file
 from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
