@@ -10,6 +10,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -68,7 +69,8 @@ def _imports(path: Path) -> set[str]:
     return found | ({"quire"} & _modules_of(path))
 
 
-def _modules_of(path: Path, *, at_start_only: bool = False) -> set[str]:
+@cache
+def _modules_of(path: Path, *, at_start_only: bool = False) -> frozenset[str]:
     """The modules of Quire that a file imports, by full name.
 
     `at_start_only`: those that are imported as soon as the file is.
@@ -82,7 +84,7 @@ def _modules_of(path: Path, *, at_start_only: bool = False) -> set[str]:
             module = node.module or ""
             members = {f"{module}.{alias.name}" for alias in node.names}
             found |= (members & MODULES.keys()) or {module}
-    return {name for name in found if name.split(".")[0] == "quire"}
+    return frozenset(name for name in found if name.split(".")[0] == "quire")
 
 
 def _nodes(tree: ast.AST, at_start_only: bool) -> Iterator[ast.AST]:
@@ -108,6 +110,7 @@ MOST_FILES = 12
 """Most files of code in one folder."""
 
 
+@cache
 def _edges() -> dict[str, set[str]]:
     edges: dict[str, set[str]] = {}
     for path in SRC.rglob("*.py"):

@@ -14,6 +14,8 @@ from quire.params import SamplingParams
 class _PromptOptions(TypedDict, total=False):
     cache_salt: str
     """Requests share cached prefixes only under an equal salt."""
+    prediction: str | list[int]
+    """The text that is expected as the reply, or its token ids. It only makes the reply faster."""
 
 
 class _TokensOptions(_PromptOptions, total=False):

@@ -11,11 +11,13 @@ import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import jsonschema
 import openai
 import pytest
+from sweeps import seed
 
 import quire
 
@@ -128,8 +130,10 @@ def test_there_are_200_cases() -> None:
 
 
 def test_every_call_is_valid_and_most_are_right(client: openai.OpenAI) -> None:
+    """A run takes some of the cases, `make proof` all of them."""
     wrong: list[str] = []
-    for case in CASES:
+    chosen = CASES if (number := seed()) is None else Random(number).sample(CASES, 60)
+    for case in chosen:
         calls = whole(client, case)
         assert streamed(client, case) == calls, case
         for name, arguments in calls:
@@ -137,7 +141,8 @@ def test_every_call_is_valid_and_most_are_right(client: openai.OpenAI) -> None:
             assert TOOLS[name] in case.tools
         if {name for name, _ in calls} != ({case.right} if case.right else set()):
             wrong.append(f"{case.kind}: {case.text} -> {calls}")
-    assert len(wrong) <= 0.05 * len(CASES), "\n".join(wrong)
+    most = 0.05 if chosen is CASES else 0.12
+    assert len(wrong) <= most * len(chosen), "\n".join(wrong)
 
 
 def test_a_call_that_is_required_is_one_of_those_offered(client: openai.OpenAI) -> None:

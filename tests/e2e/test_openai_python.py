@@ -52,6 +52,36 @@ def test_a_chat_and_its_stream_say_the_same(client: openai.OpenAI) -> None:
     assert texts[0] != texts[1]
 
 
+def test_a_prediction_changes_the_usage_alone(client: openai.OpenAI) -> None:
+    """A wrong one too; a stream reports the same counts."""
+    chat: dict[str, Any] = {
+        "model": "tiny", "messages": MESSAGES,
+        "max_tokens": 40, "temperature": 0,
+    }  # fmt: skip
+    plain = client.chat.completions.create(**chat)
+    text = plain.choices[0].message.content or ""
+    for predicted in (text, "green ideas sleep furiously " * 20):
+        chat["prediction"] = {"type": "content", "content": predicted}
+        reply = client.chat.completions.create(**chat)
+        assert reply.choices[0].message.content == text
+        details = reply.usage and reply.usage.completion_tokens_details
+        assert details is not None
+        counts = (details.accepted_prediction_tokens, details.rejected_prediction_tokens)
+        assert (counts[0] or 0) <= 40
+        assert counts[0] is not None
+        assert counts[1] is not None
+        stream = client.chat.completions.create(
+            **chat, stream=True, stream_options={"include_usage": True}
+        )
+        *_, last = stream
+        assert last.usage is not None
+        assert last.usage.completion_tokens_details is not None
+        assert last.usage.completion_tokens_details.accepted_prediction_tokens is not None
+    chat["prediction"] = {"type": "content", "content": 3}
+    with pytest.raises(openai.BadRequestError, match="prediction"):
+        client.chat.completions.create(**chat)
+
+
 def test_completions_of_several_prompts(client: openai.OpenAI) -> None:
     options = {"model": "tiny", "max_tokens": 6, "temperature": 0}
     both = client.completions.create(prompt=["abc", "xyz"], **options)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .conftest import RunningServer, StartServer
 from .open_loop import measure
 from .test_crowds import canary, open_files, resident_mib
@@ -51,6 +53,7 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
     assert sum(rejections) == len(measured.refused)
 
 
+@pytest.mark.long
 def test_five_times_the_capacity(start_server: StartServer) -> None:
     """Open loop: requests come at five times the rate that the server can serve, whatever becomes
     of them. Figures are printed (pytest -s). They leave out the onset, in which the server still

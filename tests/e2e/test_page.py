@@ -215,7 +215,7 @@ def test_malicious_markdown_cannot_hang_the_page(open_page: Any, server: Any) ->
             }""",
             text,
         )
-        assert took < 2000, name
+        assert took < 20_000, name  # it hung for minutes
     assert page.evaluate("document.documentElement.scrollWidth") <= 1400
 
 
@@ -298,8 +298,12 @@ def test_a_growing_text_keeps_its_elements_and_ends_as_the_whole(open_page: Any)
                 growing.show(text.slice(0, end), false);
                 if (before.some((node, i) => node !== growing.root.childNodes[i])) wrong.push(end);
             }
-            await new Promise(done => setTimeout(done, 300));  // the formulas are drawn
             whole.show(text, true);
+            for (let i = 0; i < 200 && whole.root.querySelectorAll('.katex').length < 3; i++) {
+                await new Promise(done => setTimeout(done, 50));  // the formulas are drawn
+                growing.show(text, false);
+                whole.show(text, true);
+            }
             const kept = growing.root.childNodes[0];
             const isEqual = html(growing).join() === html(whole).join();
             growing.show(text, true);

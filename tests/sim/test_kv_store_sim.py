@@ -122,15 +122,19 @@ def other_threads(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_preempted_request_loads_what_it_had(windows: tuple[int | None, ...], depth: int) -> None:
     """Six requests in a pool for two of them. What still waits in the pool to be written is there
-    as well."""
-    tier = DictTier()
-    with simulation([tier], 40, windows=windows, depth=depth, max_model_len=80) as simulated:
-        for number in range(6):
-            simulated.add(str(number), tokens_of(str(number), 20), 40)
-        simulated.run()
-        if None in windows:
+    as well. A thread that never ran in time saved nothing: then there is another attempt."""
+    for _attempt in range(5):
+        tier = DictTier()
+        with simulation([tier], 40, windows=windows, depth=depth, max_model_len=80) as simulated:
+            for number in range(6):
+                simulated.add(str(number), tokens_of(str(number), 20), 40)
+            simulated.run()
+            if None not in windows:
+                return
             assert simulated.num_preemptions
-            assert tier.num_reads or simulated.num_hit_tokens
+            if tier.num_reads or simulated.num_hit_tokens:
+                return
+    pytest.fail("no preempted request loaded anything")
 
 
 @pytest.mark.parametrize("seed", range(40))

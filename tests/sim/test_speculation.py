@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
-from quire import LLM, SamplingParams
+from quire import LLM, RequestOutput, SamplingParams
+from quire.errors import PromptError
 from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.drafting.proposer import NUM_GRADES, Proposal, Proposer
 from quire.scheduler.drafting.row_costs import RowCosts
@@ -97,8 +98,22 @@ def requests(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
     return prompts, params
 
 
-def answers(model: Path, seed: int, *, proposer: Proposer | None = None, **options: Any) -> Any:
+def answers(
+    model: Path,
+    seed: int,
+    *,
+    proposer: Proposer | None = None,
+    predicts: bool = False,
+    **options: Any,
+) -> Any:
+    prompts: list[Any]
     prompts, params = requests(seed)
+    if predicts:
+        chance = random.Random(seed + 1)
+        prompts = [
+            {"prompt_token_ids": prompt, "prediction": prompt[: chance.randint(1, 9)] * 4}
+            for prompt in prompts
+        ]
     with LLM(str(model), max_model_len=128, num_threads=1, **options) as llm:
         scheduler = llm.llm_engine.engine_core.scheduler
         if proposer is not None:
@@ -136,6 +151,8 @@ def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
     liar = Liar()
     assert answers(model, seed, **options) == wanted
     assert answers(model, seed, proposer=liar, **options) == wanted
+    suffix = {"method": "suffix", "num_speculative_tokens": 9, "prompt_lookup_min": 1}
+    assert answers(model, seed, predicts=True, speculative_config=suffix, **options) == wanted
     assert liar.num_proposals > 50
 
 
@@ -158,6 +175,74 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(
             assert tokens == [5, 6, 7, 8] * 15
             steps.append(num_steps)
     assert steps[1] < 0.7 * steps[0]
+
+
+REPLY = [(37 * i) % 251 for i in range(48)]
+
+
+def num_steps(llm: LLM, prompt: Any, params: SamplingParams) -> tuple[int, RequestOutput]:
+    """Steps that a request takes, and its last output."""
+    llm.llm_engine.add_request("0", prompt, params)
+    count, found = 0, list[RequestOutput]()
+    while llm.llm_engine.has_unfinished_requests():
+        found += llm.llm_engine.step()
+        count += 1
+    return count, found[-1]
+
+
+def test_a_prediction_saves_steps_and_is_counted(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right from the first token, and again after a place that differs."""
+    monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
+    predicted = [*REPLY[:20], 99, *REPLY[21:]]
+    params = SamplingParams(
+        temperature=0, max_tokens=len(REPLY), ignore_eos=True, trace_decode_token_ids=REPLY
+    )
+    with LLM(
+        str(model), max_model_len=128, num_threads=1, per_request_spec_decode_metrics="detailed",
+        speculative_config={"prompt_lookup_min": 3, "num_speculative_tokens": 16},
+    ) as llm:  # fmt: skip
+        prompt = {"prompt_token_ids": [1, 2, 3], "prediction": predicted}
+        count, output = num_steps(llm, prompt, params)
+        one = output.outputs[0]
+        assert list(one.token_ids) == REPLY
+        assert count < 16
+        assert one.prediction is not None
+        assert one.prediction.num_accepted >= 20
+        assert 0 < one.prediction.num_rejected < 20
+        counts = one.spec_decode_metrics
+        assert counts is not None
+        assert counts.num_draft_tokens == sum(counts.per_step_drafted)
+        shown = counts.to_dict()
+        assert shown["num_accepted_draft_tokens"] == sum(counts.per_step_accepted)
+        assert sum(shown["acceptance_histogram"]) == len(counts.per_step_drafted)
+        for wrong in (3, [1.5], [-1], [1 << 30], {"content": "x"}):
+            with pytest.raises(PromptError, match=r"prediction|vocabulary"):
+                llm.generate({"prompt_token_ids": [1], "prediction": wrong}, params)
+
+
+def test_earlier_replies_of_the_same_tenant_save_steps(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another tenant are never searched."""
+    monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
+    reply = [(31 * i) % 251 for i in range(48)]
+    params = SamplingParams(
+        temperature=0, max_tokens=48, ignore_eos=True, trace_decode_token_ids=reply
+    )
+    counts = {}
+    with LLM(
+        str(model), max_model_len=128, num_threads=1,
+        speculative_config={"method": "suffix", "suffix_decoding_max_spec_factor": 4},
+    ) as llm:  # fmt: skip
+        for salt in ("a/1", "b/1", "a/2", "a"):
+            prompt = {"prompt_token_ids": [1, 2, 3], "cache_salt": salt}
+            counts[salt], output = num_steps(llm, prompt, params)
+            assert list(output.outputs[0].token_ids) == reply
+    assert counts["a/1"] == counts["b/1"] > 40
+    assert counts["a/2"] < 25
+    assert counts["a"] < 25
 
 
 SCHEMA = {

@@ -186,7 +186,16 @@ class EngineArgs:
     tokens are the same bit for bit; guesses are used only where they save time."""
     speculative_config: dict[str, Any] | None = None
     """How tokens are guessed, in vLLM's form: {"method": "ngram", "num_speculative_tokens": 8,
-    "prompt_lookup_min": 3}. By default `ngram` with up to 32 tokens."""
+    "prompt_lookup_min": 3}. By default `ngram` with up to 32 tokens; `suffix` also searches earlier
+    replies of the same tenant."""
+    spec_method: str | None = None
+    """The same as `method` in `speculative_config`."""
+    spec_model: str | None = None
+    """The same as `model` in `speculative_config`."""
+    spec_tokens: int | None = None
+    """The same as `num_speculative_tokens` in `speculative_config`."""
+    per_request_spec_decode_metrics: Literal["none", "summary", "detailed"] = "none"
+    """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
     enable_lora: bool = False
     """Let requests name LoRA adapters, in the format of PEFT."""
     max_lora_rank: int = 16

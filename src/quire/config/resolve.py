@@ -113,7 +113,16 @@ def resolve_scheduler(
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
         queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
         stream_interval=args.stream_interval,
-        speculation=speculation_config(args.speculative_config, is_enabled=args.speculation),
+        speculation=speculation_config(
+            args.speculative_config,
+            is_enabled=args.speculation,
+            aliases={
+                "method": args.spec_method,
+                "model": args.spec_model,
+                "num_speculative_tokens": args.spec_tokens,
+            },
+            per_request_metrics=args.per_request_spec_decode_metrics,
+        ),
     )
 
 

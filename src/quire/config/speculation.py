@@ -8,14 +8,21 @@ from typing import Any, Literal
 
 from quire.errors import ConfigError, quoted
 
-Method = Literal["ngram"]
+Detail = Literal["none", "summary", "detailed"]
 
-_METHODS = ("ngram",)
+PROPOSERS = "quire.proposers"
+"""Entry points of this group add methods."""
+_METHODS = ("ngram", "suffix")
 _LATER = frozenset({
     "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp",
-    "dflash", "dspark", "suffix",
+    "dflash", "dspark",
 })  # fmt: skip
-_SPELLINGS = {"ngram_gpu": "ngram", "[ngram]": "ngram"}
+_SPELLINGS = {
+    "ngram_gpu": "ngram", "[ngram]": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram",
+    "ngram-map-k4v": "ngram", "ngram-mod": "suffix", "ngram-cache": "suffix",
+    "draft-simple": "draft_model", "draft-eagle3": "eagle3", "draft-mtp": "mtp",
+}  # fmt: skip
+"""Names of vLLM and llama.cpp that mean one of the methods."""
 _MAX_DRAFT = 128
 """vLLM's MAX_SPEC_LEN."""
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
@@ -32,33 +39,75 @@ _LENGTHS = {
     "num_speculative_tokens": (1, _MAX_DRAFT),
     "prompt_lookup_min": (1, 32),
     "prompt_lookup_max": (1, 32),
+    "suffix_decoding_max_tree_depth": (1, _MAX_DRAFT),
+    "suffix_decoding_max_cached_requests": (0, 1_000_000),
 }
 """Keys of whole numbers, with the smallest and the largest value."""
+_ALIASES = {
+    "method": "spec_method", "model": "spec_model", "num_speculative_tokens": "spec_tokens",
+}  # fmt: skip
+"""Keys that have an option of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
     """What proposes draft tokens, and at most how many."""
 
-    method: Method = "ngram"
+    method: str = "ngram"
+    """`ngram`, `suffix`, or a method that an installed package adds."""
     num_speculative_tokens: int = 32
     """Maximum number of draft tokens of one request in one step."""
     prompt_lookup_min: int = 3
     """Tokens that must agree with an earlier place of the text before its continuation is used."""
+    suffix_max_replies: int = 10_000
+    """Maximum number of earlier replies of a tenant that `suffix` searches."""
+    suffix_spec_factor: float = 1.0
+    """Longest draft of `suffix` for each token that agrees with an earlier reply."""
+    per_request_metrics: Detail = "none"
+    """What each output says about its draft tokens."""
 
 
 def speculation_config(
-    given: Mapping[str, Any] | None, *, is_enabled: bool = True
+    given: Mapping[str, Any] | None,
+    *,
+    is_enabled: bool = True,
+    aliases: Mapping[str, Any] | None = None,
+    per_request_metrics: Detail = "none",
 ) -> SpeculationConfig | None:
     """The configuration of `speculative_config`; without one, the adaptive default. None: no
-    speculation. Raises ConfigError for keys and values that are not supported."""
-    if given and not is_enabled:
-        raise ConfigError("speculative_config must be left out when speculation is off")
-    if not is_enabled:
-        return None
+    speculation. `aliases`: values of keys that options of their own name (None: not given).
+
+    Raises ConfigError for keys and values that are not supported.
+    """
     found = {key: value for key, value in (given or {}).items() if value is not None}
-    method = _method(found)
-    lengths = {name: _length(name, found.pop(name)) for name in _LENGTHS if name in found}
+    shown: dict[str, str] = {}
+    for key, value in (aliases or {}).items():
+        if value is None:
+            continue
+        if key in found and found[key] != value:
+            raise ConfigError(
+                f"{_ALIASES[key]} is {value!r} and speculative_config.{key} is {found[key]!r}; "
+                "give one of them"
+            )
+        if key not in found:
+            found[key], shown[key] = value, _ALIASES[key]
+    if not is_enabled:
+        for name, value in (
+            ("speculative_config", bool(found)),
+            ("per_request_spec_decode_metrics", per_request_metrics != "none"),
+        ):
+            if value:
+                raise ConfigError(f"{name} must be left out when speculation is off")
+        return None
+    if per_request_metrics not in ("none", "summary", "detailed"):
+        raise ConfigError(
+            "per_request_spec_decode_metrics must be none, summary or detailed, not "
+            f"{quoted(per_request_metrics)}"
+        )
+    method = _method(found, shown)
+    lengths = {name: _length(name, found.pop(name), shown) for name in _LENGTHS if name in found}
+    factor = _number(found, "suffix_decoding_max_spec_factor", 0, _MAX_DRAFT)
+    _number(found, "suffix_decoding_min_token_prob", 0, 1)
     for name, value in found.items():
         allowed = _NO_EFFECT.get(name)
         if allowed is None:
@@ -77,15 +126,22 @@ def speculation_config(
             f"speculative_config.prompt_lookup_min ({least}) must be at most prompt_lookup_max "
             f"({most})"
         )
+    depth = lengths.get("suffix_decoding_max_tree_depth", default.num_speculative_tokens)
     return SpeculationConfig(
-        method, lengths.get("num_speculative_tokens", default.num_speculative_tokens), least
+        method,
+        lengths.get("num_speculative_tokens", depth),
+        least,
+        lengths.get("suffix_decoding_max_cached_requests", default.suffix_max_replies),
+        default.suffix_spec_factor if factor is None else factor,
+        per_request_metrics,
     )
 
 
-def _method(found: dict[str, Any]) -> Method:
-    """Takes the method out of the keys."""
+def _method(found: dict[str, Any], shown: Mapping[str, str]) -> str:
+    """Takes the method out of the keys. `shown`: keys that were given by options of their own."""
     model = found.pop("model", None)
     method = found.pop("method", None)
+    key, given = ("model", model) if method is None else ("method", method)
     method = _SPELLINGS.get(str(method), method)
     if method is None and model is not None:
         method = _SPELLINGS.get(str(model), "draft_model")
@@ -93,21 +149,47 @@ def _method(found: dict[str, Any]) -> Method:
         method = "ngram"
     if method in _LATER:
         raise ConfigError(
-            f"speculative_config.method={method!r} is not supported yet; use one of "
+            f"{_name(key, shown)}={quoted(given)} is not supported yet; method must be one of "
             f"{', '.join(_METHODS)}"
         )
-    if method not in _METHODS:
+    if method not in _METHODS and method not in (added := _added_methods()):
         raise ConfigError(
-            f"speculative_config.method must be one of {', '.join(_METHODS)}, not {quoted(method)}"
+            f"{_name(key, shown)} must be one of {', '.join((*_METHODS, *added))}, not "
+            f"{quoted(given)}"
         )
     found.pop("quantization", None)
-    return "ngram"
+    return str(method)
 
 
-def _length(name: str, value: Any) -> int:
+def _added_methods() -> list[str]:
+    """The methods of installed packages."""
+    from importlib.metadata import entry_points
+
+    return sorted({entry.name for entry in entry_points(group=PROPOSERS)})
+
+
+def _name(key: str, shown: Mapping[str, str]) -> str:
+    """How the user wrote a key."""
+    return shown.get(key) or f"speculative_config.{key}"
+
+
+def _length(name: str, value: Any, shown: Mapping[str, str]) -> int:
     low, high = _LENGTHS[name]
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ConfigError(
-            f"speculative_config.{name} must be a whole number from {low} to {high}, not {value!r}"
+            f"{_name(name, shown)} must be a whole number from {low} to {high}, not {value!r}"
         )
     return value
+
+
+def _number(found: dict[str, Any], name: str, low: float, high: float) -> float | None:
+    """Takes a number out of the keys; None if it is not there."""
+    value = found.pop(name, None)
+    if value is None:
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        raise ConfigError(
+            f"speculative_config.{name} must be a number from {low} to {high}, not {value!r}"
+        )
+    return float(value)

@@ -10,6 +10,7 @@ from typing import cast
 
 from quire.frontend.positions import Positions
 from quire.outputs import CompletionOutput, RequestStateStats, SampleLogprobs
+from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, PooledRows, TokenLogprobs
 from quire.tokenizer import IncrementalDetokenizer, StopChecker, Tokenizer
@@ -28,7 +29,8 @@ class CompletionState:
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
         "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
-        "kv_name", "loaded_tokens", "num_cached_tokens", "pooled", "request_id", "stats",
+        "kv_name", "loaded_tokens", "num_cached_tokens", "pooled", "prediction", "request_id",
+        "spec_decode_metrics", "stats",
         "stop_reason", "token_ids",
     )  # fmt: skip
 
@@ -52,6 +54,9 @@ class CompletionState:
         """Number of cached tokens whose K/V was loaded from the KV store, by tier."""
         self.kv_name: str | None = None
         """Name of the prompt's K/V, for another engine that continues the request."""
+        self.spec_decode_metrics: RequestSpecDecodeMetrics | None = None
+        self.prediction: PredictionCounts | None = None
+        """Counts of draft tokens, as in `EngineCoreOutput`."""
         self.pooled: PooledRows | None = None
         """The result of a pooling request."""
         self.stats = RequestStateStats(
@@ -118,6 +123,8 @@ class CompletionState:
             return output.finish_reason is None
         if output.finish_reason is not None:
             self.kv_name = output.kv_name
+            self.spec_decode_metrics = output.spec_decode_metrics
+            self.prediction = output.prediction
             self.finish(output.finish_reason, output.stop_reason)
         return False
 
@@ -160,6 +167,8 @@ class CompletionState:
             logprobs=logprobs,
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
+            spec_decode_metrics=self.spec_decode_metrics,
+            prediction=self.prediction,
         )
 
     def _make_text(self, num_tokens: int) -> None:

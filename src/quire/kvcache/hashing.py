@@ -39,9 +39,15 @@ def request_roots(root: bytes, cache_salt: str | None) -> tuple[bytes, bytes]:
     the tenant. Without a salt, both are `root`."""
     if cache_salt is None:
         return root, root
-    tenant, slash, own = cache_salt.partition("/")
+    slash, own = cache_salt.partition("/")[1:]
+    tenant = tenant_of(cache_salt)
     of_tenant = request_root(root, cache_salt=tenant)
     return of_tenant, request_root(of_tenant, cache_salt=own) if slash else of_tenant
+
+
+def tenant_of(cache_salt: str | None) -> str:
+    """The name of the tenant; empty for requests without a salt."""
+    return "" if cache_salt is None else cache_salt.partition("/")[0]
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> bytes:

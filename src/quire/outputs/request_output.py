@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.adapters.request import LoRARequest
 from quire.log import get_logger
+from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.outputs.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
 
 logger = get_logger(__name__)
@@ -51,8 +52,12 @@ class CompletionOutput:
     """The stop string or token that ended the output; None for all other ends."""
     lora_request: LoRARequest | None = None
     sampling_mask: None = None
-    spec_decode_metrics: None = None
+    spec_decode_metrics: RequestSpecDecodeMetrics | None = None
+    """Counts of draft tokens of a finished output, if `per_request_spec_decode_metrics` is set."""
     weight_versions: None = None
+    _: KW_ONLY
+    prediction: PredictionCounts | None = None
+    """Counts of draft tokens that came from the prompt's `prediction`, of a finished output."""
 
     def finished(self) -> bool:
         """Whether this output is complete."""
@@ -184,3 +189,5 @@ def _extend(old: CompletionOutput, new: CompletionOutput) -> None:
     old.cumulative_logprob = new.cumulative_logprob
     old.finish_reason = new.finish_reason
     old.stop_reason = new.stop_reason
+    old.spec_decode_metrics = new.spec_decode_metrics
+    old.prediction = new.prediction

@@ -144,8 +144,11 @@ def _scheduler(
         reason = "the states of recurrent layers cannot take tokens back yet"
     if reason is None:
         return scheduler
-    if args.speculative_config:
-        raise ConfigError(f"speculative_config must be left out: {reason}")
+    for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens"):
+        if getattr(args, name):
+            raise ConfigError(f"{name} must be left out: {reason}")
+    if args.per_request_spec_decode_metrics != "none":
+        raise ConfigError(f"per_request_spec_decode_metrics must be none: {reason}")
     return dataclasses.replace(scheduler, speculation=None)
 
 

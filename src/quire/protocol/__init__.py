@@ -19,6 +19,5 @@ from quire.protocol.messages import (
 __all__ = [
     "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "KVStoreStats",
     "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats",
-    "SpeculationStats",
-    "StepResult", "TokenLogprobs",
+    "SpeculationStats", "StepResult", "TokenLogprobs",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from quire.adapters.request import LoRARequest
+from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
@@ -29,6 +30,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
     """Internal unique id; the front end maps it to the id that the user sees."""
     prompt_token_ids: list[int]
+    predicted_token_ids: list[int] = []
+    """The text that the client expects as the reply. It only makes the reply faster."""
     num_reply_tokens: int = 0
     """Number of tokens at the end of the prompt that belong to the reply (in beam search). A
     grammar must accept them first."""
@@ -188,6 +191,10 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     num_preemptions: int = 0
     scheduled_time: float | None = None
     """Time when it first ran, in seconds since the epoch."""
+    spec_decode_metrics: RequestSpecDecodeMetrics | None = None
+    prediction: PredictionCounts | None = None
+    """Counts of draft tokens, with the last output: those of the request if they were asked for,
+    and those from its prediction if it has one."""
     kv_name: str | None = None
     """Key of the last block of the prompt, in hex digits, if it was stored for another engine."""
     error: str | None = None

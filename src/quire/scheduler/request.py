@@ -16,6 +16,7 @@ import sys
 from enum import IntEnum
 
 from quire.kvcache import SequenceBlocks
+from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.protocol import EngineCoreRequest, FinishReason
 from quire.scheduler.repetition import is_repeating
 
@@ -66,9 +67,10 @@ class Request:
         "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
         "num_drafts_in_flight", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
-        "pooling_params",
+        "pooling_params", "predicted_token_ids", "prediction",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
-        "scheduled_time", "skip_reading_cache", "sort_key", "status", "stop_reason",
+        "scheduled_time", "skip_reading_cache", "sort_key", "spec_decode_metrics", "status",
+        "stop_reason",
         "stop_token_ids", "token_ids",
     )  # fmt: skip
 
@@ -104,6 +106,11 @@ class Request:
         """The last of `token_ids`, if the grammar forced them and no plan contains them yet."""
         self.draft_token_ids: list[int] = []
         """Proposed next tokens; the next plan takes them."""
+        self.predicted_token_ids = message.predicted_token_ids
+        """The reply that the client expects, if it named one."""
+        self.prediction = PredictionCounts() if message.predicted_token_ids else None
+        self.spec_decode_metrics: RequestSpecDecodeMetrics | None = None
+        """Counts of its draft tokens, if they are reported."""
         self.num_drafts_in_flight = 0
         """Number of draft tokens at the end of the planned tokens. Until the step has accepted or
         rejected them, no further plan continues the request."""

@@ -236,6 +236,8 @@ class Scheduler:
             if request.status is not running:
                 output.finish_reason = FINISH_REASONS[request.status]
                 output.stop_reason = request.stop_reason
+                output.spec_decode_metrics = request.spec_decode_metrics
+                output.prediction = request.prediction
                 if request.hands_off and self._saves is not None:
                     output.kv_name = self._saves.name_of_prompt(request)
                 self._forget(request)

@@ -29,7 +29,6 @@ def test_a_name_like_nothing_gets_no_suggestion() -> None:
     ("name", "value", "reason"),
     [
         ("tensor_parallel_size", 2, "one process"),
-        ("spec_method", "ngram", "give it in speculative_config"),
         ("lora_target_modules", ["q_proj"], "its files name"),
         ("tensor_parallel_size", True, "one process"),
     ],

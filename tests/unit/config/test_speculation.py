@@ -21,6 +21,11 @@ from quire.errors import ConfigError
         ({"method": "ngram", "prompt_lookup_max": 4}, SpeculationConfig(prompt_lookup_min=4)),
         ({"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4,
           "disable_padded_drafter_batch": True}, SpeculationConfig(prompt_lookup_min=2)),
+        ({"method": "ngram-simple"}, SpeculationConfig()),
+        ({"method": "suffix", "suffix_decoding_max_tree_depth": 24,
+          "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2,
+          "suffix_decoding_min_token_prob": 0.1},
+         SpeculationConfig("suffix", 24, 3, suffix_max_replies=0, suffix_spec_factor=2.0)),
     ],
 )  # fmt: skip
 def test_spellings(given: dict[str, Any] | None, wanted: SpeculationConfig) -> None:
@@ -36,14 +41,19 @@ def test_it_can_be_off() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"method": "eagle3", "model": "x"}, "'eagle3' is not supported yet; use one of ngram"),
-        ({"model": "org/draft"}, "'draft_model' is not supported yet"),
-        ({"method": "magic"}, "method must be one of ngram, not 'magic'"),
+        (
+            {"method": "eagle3", "model": "x"},
+            "method='eagle3' is not supported yet; method must be one of ngram,",
+        ),
+        ({"model": "org/draft"}, "model='org/draft' is not supported yet"),
+        ({"method": "magic"}, "method must be one of ngram, suffix, not 'magic'"),
         ({"num_speculative_tokens": 0}, "a whole number from 1 to 128, not 0"),
         ({"num_speculative_tokens": 129}, "a whole number from 1 to 128, not 129"),
         ({"num_speculative_tokens": True}, "a whole number from 1 to 128, not True"),
         ({"prompt_lookup_min": 5, "prompt_lookup_max": 2}, "must be at most prompt_lookup_max"),
         ({"colour": 3}, "has no key 'colour'; use method"),
+        ({"method": "suffix", "suffix_decoding_min_token_prob": 2}, "a number from 0 to 1, not 2"),
+        ({"method": "suffix", "suffix_decoding_max_tree_depth": 0}, "from 1 to 128, not 0"),
         ({"parallel_drafting": True}, "parallel_drafting=True is not supported"),
     ],
 )
@@ -51,3 +61,22 @@ def test_what_is_refused(given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         speculation_config(given)
     assert text in str(caught.value)
+
+
+def test_options_that_name_one_key() -> None:
+    aliases = {"method": "suffix", "model": None, "num_speculative_tokens": 4}
+    assert speculation_config(None, aliases=aliases) == SpeculationConfig("suffix", 4)
+    assert speculation_config({"method": "suffix"}, aliases=aliases) == SpeculationConfig(
+        "suffix", 4
+    )
+    with pytest.raises(ConfigError, match=r"spec_tokens is 4 and .*num_speculative_tokens is 5"):
+        speculation_config({"num_speculative_tokens": 5}, aliases=aliases)
+    with pytest.raises(ConfigError, match="speculative_config must be left out"):
+        speculation_config(None, is_enabled=False, aliases=aliases)
+
+
+def test_counts_of_each_request_need_speculation() -> None:
+    found = speculation_config(None, per_request_metrics="detailed")
+    assert found == SpeculationConfig(per_request_metrics="detailed")
+    with pytest.raises(ConfigError, match="per_request_spec_decode_metrics must be left out"):
+        speculation_config(None, is_enabled=False, per_request_metrics="summary")

@@ -69,13 +69,13 @@ def _attack(tmp_path: Path, good: Path, count: int, seed: int) -> tuple[int, int
 def test_some_thousand_damaged_files(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        refused, read = _attack(tmp_path, _good(tmp_path), 1000, seed=1)
+        refused, read = _attack(tmp_path, _good(tmp_path), 300, seed=1)
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    more, others = _attack(tmp_path, _good(tmp_path), 2000, seed=2)
-    assert refused + more > 1000
-    assert read + others > 50  # damage that hurts nobody: the changes are not all too coarse
+    more, others = _attack(tmp_path, _good(tmp_path), 1200, seed=2)
+    assert refused + more > 500
+    assert read + others > 25  # damage that hurts nobody: the changes are not all too coarse
     assert most < 32 << 20
 
 

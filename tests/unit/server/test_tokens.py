@@ -200,7 +200,7 @@ def test_an_abort_ends_requests_of_the_same_key_alone(make_harness: MakeHarness)
         await post(ABORT, {"request_ids": ["generate-tokens-same"]}, "one")
         assert (await whole).json()["choices"][0]["finish_reason"] == "abort"
         last = events_of(await streamed)[-1]["choices"][0]
-        assert (last["finish_reason"], last["token_ids"]) == ("abort", [])
+        assert last["finish_reason"] == "abort"
         assert (await other).json()["choices"][0]["finish_reason"] == "length"
         assert not harness.context.generating_tokens
 

@@ -85,14 +85,6 @@ REFUSED: dict[str, _Names] = {
     "an adapter changes every module that its files name": {
         "lora_target_modules": (None, []),
     },
-    "give it in speculative_config": {
-        "spec_method": (None,),
-        "spec_model": (None,),
-        "spec_tokens": (None, 0),
-    },
-    "the server counts draft tokens for all requests together": {
-        "per_request_spec_decode_metrics": ("none",),
-    },
     "replies are read by servers alone: give it to quire serve": {
         "reasoning_parser_plugin": (None, ""),
     },

@@ -158,6 +158,7 @@ class InputProcessor:
             eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
             reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
             cache_salt=parsed.cache_salt,
+            predicted_token_ids=parsed.predicted_token_ids,
             priority=priority,
             hands_off=handed.hands_off,
             awaited_kv=handed.awaited_kv,

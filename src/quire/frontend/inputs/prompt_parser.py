@@ -6,7 +6,7 @@ Called by `InputProcessor` for every request. Messages are vLLM's. Thread-safe.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire.config.records import ModelConfig
@@ -19,7 +19,9 @@ from quire.frontend.inputs.too_long import (
 )
 from quire.tokenizer import Tokenizer
 
-_PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt", "token_type_ids"})
+_PROMPT_KEYS = frozenset({
+    "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
+})  # fmt: skip
 _NEUTRAL_KEYS = frozenset({
     "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
     "prompt_embeds",
@@ -36,6 +38,8 @@ class ParsedPrompt:
     cache_salt: str | None
     token_type_ids: list[int] = field(default_factory=list)
     """Of prompts of token ids for models that have types."""
+    predicted_token_ids: list[int] = field(default_factory=list)
+    """The expected reply."""
 
 
 class PromptParser:
@@ -49,7 +53,24 @@ class PromptParser:
         """Parse a prompt and validate its token ids. Raises PromptError."""
         parsed = self._parse(prompt, tokenization)
         self._check_tokens(parsed.token_ids)
+        if isinstance(prompt, Mapping) and (prediction := prompt.get("prediction")) is not None:
+            predicted = self._predicted(prediction, self._model_config.max_model_len)
+            return replace(parsed, predicted_token_ids=predicted)
         return parsed
+
+    def _predicted(self, prediction: Any, most: int) -> list[int]:
+        """The first `most` token ids of an expected reply; no later one can be reached."""
+        if isinstance(prediction, str):
+            plain = Tokenization(add_special_tokens=False)
+            return self._encode(prediction, plain)[:most]
+        if not isinstance(prediction, list) or not all(type(one) is int for one in prediction):
+            raise PromptError(
+                "prediction must be a string or a list of token ids", parameter="prediction"
+            )
+        token_ids = prediction[:most]
+        if token_ids:
+            self._check_vocabulary(token_ids, "prediction")
+        return token_ids
 
     def _parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
         if isinstance(prompt, str):
@@ -118,13 +139,16 @@ class PromptParser:
             raise text_fills_model(count, limit) if pools else prompt_too_long(count, limit)
         if count == limit and not pools:
             raise prompt_fills_context(limit)
+        self._check_vocabulary(token_ids, "prompt_token_ids")
+
+    def _check_vocabulary(self, token_ids: list[int], parameter: str) -> None:
         vocab_size = self._model_config.vocab_size
         wrong = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         if not 0 <= wrong < vocab_size:
             raise PromptError(
                 f"Token id {quoted(wrong)} is out of vocabulary: ids must be from 0 to "
                 f"{vocab_size - 1}",
-                parameter="prompt_token_ids",
+                parameter=parameter,
                 value=wrong,
             )
 

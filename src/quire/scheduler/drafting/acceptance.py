@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.scheduler.drafting.proposer import NUM_GRADES
 
-_PRIOR = (0.5, 0.6, 0.75, 0.9)
+_PRIOR = (0.5, 0.6, 0.75, 0.9, 0.9)
 """Rates by grade, before anything is known."""
 _PRIOR_WEIGHT = 4.0
 """Number of guesses that the engine's rate counts as, in the rate of a request."""

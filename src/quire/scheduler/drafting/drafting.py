@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quire.config.speculation import SpeculationConfig
+from quire.outputs.draft_counts import RequestSpecDecodeMetrics
 from quire.protocol import SpeculationStats
 from quire.scheduler.drafting.acceptance import Acceptance, RequestAcceptance
-from quire.scheduler.drafting.ngram import NgramProposer
-from quire.scheduler.drafting.proposer import Proposer
+from quire.scheduler.drafting.proposer import PREDICTED, Proposer
+from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
 
@@ -63,7 +64,7 @@ class Drafting:
     ) -> None:
         self._config = config
         self._look_ahead = look_ahead
-        self._proposer = proposer or NgramProposer(config.prompt_lookup_min)
+        self._proposer = proposer or proposer_of(config)
         self._costs = RowCosts()
         self._acceptance = Acceptance()
         self._of_requests: dict[Request, RequestAcceptance] = {}
@@ -97,6 +98,14 @@ class Drafting:
             return
         self._rates(request).observe(found.grade, num_drafts, num_right)
         self._stats.add(num_drafts, num_right)
+        if found.grade == PREDICTED and (counts := request.prediction) is not None:
+            counts.num_accepted += num_right
+            counts.num_rejected += num_drafts - num_right
+        if (level := self._config.per_request_metrics) != "none":
+            if request.spec_decode_metrics is None:
+                most = self._config.num_speculative_tokens
+                request.spec_decode_metrics = RequestSpecDecodeMetrics.new(most)
+            request.spec_decode_metrics.observe(num_drafts, num_right, level == "detailed")
 
     def observe(self, num_rows: int, duration_s: float) -> None:
         """A step of so many rows and without prompts took `duration_s`."""

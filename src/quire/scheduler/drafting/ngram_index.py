@@ -50,16 +50,17 @@ class NgramIndex:
             newest[key] = place
         self._num_indexed = max(first, len(token_ids))
 
-    def longest_match(self, token_ids: Sequence[int]) -> Match | None:
-        """The longest match of the end of an indexed text among the newest ones; of equal ones the
-        newest. None if the last n tokens did not occur before."""
-        n, end = self._n, len(token_ids)
-        place = self._newest.get(hash(tuple(token_ids[end - n :])), 0) if end >= n else 0
+    def longest_match(self, token_ids: Sequence[int], query: Sequence[int]) -> Match | None:
+        """The longest match of the end of `query` in the indexed text `token_ids` among the newest
+        ones; of equal ones the newest. None if the last n tokens do not occur, or only at the end
+        of the text. `query` may be the text itself."""
+        n, end = self._n, len(query)
+        place = self._newest.get(hash(tuple(query[end - n :])), 0) if end >= n else 0
         best, best_length = 0, n - 1
         for _ in range(_MOST_CANDIDATES):
             if not place:
                 break
-            length = _num_equal(token_ids, place, end)
+            length = _num_equal(token_ids, place, query)
             if length > best_length:
                 best, best_length = place, length
                 if length == _LONGEST_MATCH:
@@ -68,11 +69,11 @@ class NgramIndex:
         return Match(best, best_length) if best else None
 
 
-def _num_equal(token_ids: Sequence[int], place: int, end: int) -> int:
-    """How many tokens before `place` equal those before `end`."""
-    most = min(place, _LONGEST_MATCH)
+def _num_equal(token_ids: Sequence[int], place: int, query: Sequence[int]) -> int:
+    """How many tokens before `place` equal the last ones of `query`."""
+    most, end = min(place, len(query), _LONGEST_MATCH), len(query)
     for length in range(most):
-        if token_ids[place - 1 - length] != token_ids[end - 1 - length]:
+        if token_ids[place - 1 - length] != query[end - 1 - length]:
             return length
     return most
 

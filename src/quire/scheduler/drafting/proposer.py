@@ -10,16 +10,24 @@ from typing import NamedTuple
 
 from quire.scheduler.request import Request
 
+_GRADES = (5, 9, 17)
+"""Shortest matches of the grades above 0."""
+PREDICTED = 4
+"""The grade of guesses that the client made."""
+NUM_GRADES = 5
+
 
 class Proposal(NamedTuple):
     """Guesses of a request's next tokens, in order."""
 
     token_ids: list[int]
     grade: int
-    """How sure the proposer is, from 0 to `NUM_GRADES` - 1. Acceptance is learned by grade."""
+    """How sure the proposer is, from 0 to 3, or `PREDICTED`. Acceptance is learned by grade."""
 
 
-NUM_GRADES = 4
+def grade_of(match_length: int) -> int:
+    """The grade of a guess before which so many tokens agree with an earlier text."""
+    return sum(match_length >= shortest for shortest in _GRADES)
 
 
 class Proposer(ABC):

@@ -6,6 +6,7 @@ are tokenized in the server's `WorkPool`, off the event loop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,8 @@ class PreparedPrompt:
     text: str | None
     """None if the caller sent token ids."""
     cache_salt: str | None = None
+    predicted_token_ids: Sequence[int] = ()
+    """The reply that the client expects."""
 
     def of_tenant(self: Prompt, salt: str | None) -> Prompt:
         """With the tenant's salt before the request's own. None: there is one tenant."""
@@ -56,6 +59,8 @@ class PreparedPrompt:
             prompt["prompt"] = self.text
         if self.cache_salt is not None:
             prompt["cache_salt"] = self.cache_salt
+        if self.predicted_token_ids:
+            prompt["prediction"] = self.predicted_token_ids
         return prompt  # type: ignore[return-value]
 
 

@@ -35,7 +35,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "session_id": (None,),
-    "prediction": (None,),
     "service_tier": (None, "auto", "default"),
     "verbosity": (None, "medium"),
     "store": (None, False),
@@ -53,6 +52,8 @@ def fields_without_effect(request: GenerationFields, config: EngineConfig) -> li
     ]
     if request.priority and config.scheduler.policy != "priority":
         names.append("priority")
+    if getattr(request, "prediction", None) and config.scheduler.speculation is None:
+        names.append("prediction")
     return names
 
 

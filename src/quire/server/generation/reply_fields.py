@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +27,10 @@ class CompletionTokensDetails(msgspec.Struct, kw_only=True):
 
     reasoning_tokens: Count = 0
     """Tokens of the reasoning."""
+    accepted_prediction_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    """Tokens of the request's `prediction` that were tried and right; present if it has one."""
+    rejected_prediction_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    """Tokens of the prediction that were tried and wrong. They are not part of the reply."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -37,7 +41,7 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens: Count = 0
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
-    """Present for a reasoning model."""
+    """Present for a reasoning model, and for a request with a prediction."""
 
 
 class RequestMetrics(msgspec.Struct, kw_only=True):
@@ -48,6 +52,8 @@ class RequestMetrics(msgspec.Struct, kw_only=True):
     queue_time_ms: float | None = None
     mean_itl_ms: float | None = None
     tokens_per_second: float | None = None
+    speculative_decoding: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """Counts of draft tokens, if the server reports them and there is one choice."""
 
 
 class PromptLogprob(msgspec.Struct, kw_only=True):

@@ -27,14 +27,14 @@ def test_it_finds_what_a_search_finds() -> None:
             for _ in range(120):
                 text += [chance.randrange(num_kinds) for _ in range(chance.randrange(1, 4))]
                 index.extend(text)
-                assert index.longest_match(text) == searched(text, n), (n, text)
+                assert index.longest_match(text, text) == searched(text, n), (n, text)
 
 
 def test_a_short_text_has_no_match() -> None:
     index = NgramIndex(3)
     for text in ([], [1], [1, 1], [1, 1, 1]):
         index.extend(text)
-        assert index.longest_match(text) is None
+        assert index.longest_match(text, text) is None
 
 
 def test_a_continuation_repeats_what_has_an_end() -> None:

@@ -20,7 +20,7 @@ from quire.server.apis.chat.schema import ChatMessage, ChatRequest, thinking_var
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
-from quire.server.generation.prompts import PreparedPrompt, prompt_ids
+from quire.server.generation.prompts import PreparedPrompt, encode, prompt_ids
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
@@ -32,7 +32,21 @@ async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUs
     """The prompt of a chat, with the plan of its reply. Raises RequestError."""
     prompt = await chat_prompt(model, request)
     plan = await ReplyPlan.of(model, request, tools, prompt.text or "")
-    return ChatPrompt(prompt.token_ids, prompt.text, prompt.cache_salt, plan)
+    predicted = await _predicted_ids(model, request)
+    return ChatPrompt(prompt.token_ids, prompt.text, prompt.cache_salt, predicted, plan)
+
+
+async def _predicted_ids(model: ServedModel, request: ChatRequest) -> list[int]:
+    """Token ids of the reply that the client expects; at most as many as the context holds."""
+    if request.prediction is None or model.config.scheduler.speculation is None:
+        return []
+    text = request.prediction.text
+    ids = await model.pool.run(len(text), _ids_of_prediction, model, text)
+    return ids[: model.limits.max_model_len]
+
+
+def _ids_of_prediction(model: ServedModel, text: str) -> list[int]:
+    return encode(model, text, False, must_fit=False)
 
 
 async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest) -> PreparedPrompt:

@@ -39,6 +39,20 @@ class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
         return self.text or ""
 
 
+class Prediction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The reply that the client expects, such as a file of which little changes."""
+
+    type: Literal["content"] = "content"
+    content: str | list[str | ContentPart]
+
+    @property
+    def text(self) -> str:
+        """Its parts, one after the other."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(one if isinstance(one, str) else one.words for one in self.content)
+
+
 class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One message of a conversation, handed to the model's chat template."""
 
@@ -96,8 +110,8 @@ class ChatFields(ToolFields, kw_only=True):
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
-    prediction: Any = None
-    """Accepted: a hint that makes replies faster elsewhere."""
+    prediction: Prediction | None = None
+    """The expected reply. It makes the reply faster and does not change it."""
     service_tier: str | None = None
     """Accepted; there is one tier."""
     verbosity: str | None = None

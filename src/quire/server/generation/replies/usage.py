@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from msgspec import UNSET, UnsetType
+
 from quire.outputs import RequestOutput, RequestStateStats
+from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.server.generation.reply_fields import (
     CompletionTokensDetails,
     PromptTokensDetails,
@@ -19,28 +22,36 @@ def make_usage(
     completion_tokens: int,
     cached_tokens: int,
     reasoning_tokens: int | None = None,
+    predictions: Iterable[PredictionCounts] = (),
 ) -> Usage:
     """The counts as OpenAI shapes them. `reasoning_tokens`: None for a model that does not
-    reason."""
+    reason. `predictions`: of choices whose request has a prediction."""
     usage = Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
         total_tokens=prompt_tokens + completion_tokens,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
     )
-    if reasoning_tokens is not None:
-        usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
+    counts = list(predictions)
+    if reasoning_tokens is not None or counts:
+        details = CompletionTokensDetails(reasoning_tokens=reasoning_tokens or 0)
+        if counts:
+            details.accepted_prediction_tokens = sum(one.num_accepted for one in counts)
+            details.rejected_prediction_tokens = sum(one.num_rejected for one in counts)
+        usage.completion_tokens_details = details
     return usage
 
 
 def usage_of(finals: Iterable[RequestOutput], reasoning_tokens: int | None = None) -> Usage:
     """The usage of whole outputs; a prompt counts once, whatever its `n`."""
     prompt = completion = cached = 0
+    predictions: list[PredictionCounts] = []
     for final in finals:
         prompt += len(final.prompt_token_ids or [])
         completion += sum(len(one.token_ids) for one in final.outputs)
         cached += final.num_cached_tokens or 0
-    return make_usage(prompt, completion, cached, reasoning_tokens)
+        predictions += [one.prediction for one in final.outputs if one.prediction is not None]
+    return make_usage(prompt, completion, cached, reasoning_tokens, predictions)
 
 
 @dataclass(slots=True)
@@ -54,12 +65,20 @@ class UsageCounter:
     reasoning_tokens: dict[int, int | None] = field(default_factory=dict)
     """By index of the choice, as counted so far."""
     stats: RequestStateStats | None = None
+    predictions: list[PredictionCounts] = field(default_factory=list)
+    """Of finished choices."""
+    drafts: RequestSpecDecodeMetrics | None = None
+    """Of the choice that finished last."""
 
     def see(self, prompt_index: int, output: RequestOutput) -> None:
         """Records an output's prompt."""
         self.prompt_tokens[prompt_index] = len(output.prompt_token_ids or [])
         self.cached_tokens[prompt_index] = output.num_cached_tokens or 0
         self.stats = output.metrics or self.stats
+        for one in output.outputs:
+            self.drafts = one.spec_decode_metrics or self.drafts
+            if one.prediction is not None:
+                self.predictions.append(one.prediction)
 
     def add(self, choice: int, num_tokens: int, reasoning_tokens: int | None = None) -> None:
         """Counts new tokens of a choice, and sets its reasoning tokens so far."""
@@ -82,6 +101,7 @@ class UsageCounter:
             sum(self.completion_tokens.values()),
             sum(self.cached_tokens.values()),
             added(self.reasoning_tokens.values()),
+            self.predictions,
         )
 
 
@@ -89,6 +109,22 @@ def added(counts: Iterable[int | None]) -> int | None:
     """The sum of counts; None if nothing was counted."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
+
+
+def metrics_of(
+    stats: RequestStateStats | None,
+    drafts: RequestSpecDecodeMetrics | None,
+    *,
+    has_timings: bool,
+    num_choices: int,
+) -> RequestMetrics | UnsetType:
+    """The timings of a request if `has_timings`, and the counts of its draft tokens if there are
+    any and they are those of the only choice."""
+    if drafts is None or num_choices != 1:
+        return timings(stats) if has_timings else UNSET
+    metrics = timings(stats) if has_timings else RequestMetrics()
+    metrics.speculative_decoding = drafts.to_dict()
+    return metrics
 
 
 def timings(stats: RequestStateStats | None) -> RequestMetrics:

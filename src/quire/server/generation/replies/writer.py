@@ -13,7 +13,7 @@ from quire.server.bodies.json_pieces import JsonList, JsonPieces
 from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.replies.logprobs import LogprobsWriter
 from quire.server.generation.replies.portions import Update, written
-from quire.server.generation.replies.usage import UsageCounter, timings, usage_of
+from quire.server.generation.replies.usage import UsageCounter, metrics_of, usage_of
 from quire.server.generation.reply_fields import ChunkFields, WholeReplyFields
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.http.event_stream import event
@@ -55,13 +55,18 @@ class ChunkWriter(Generic[Chunk]):
 
     def last(self) -> bytes:
         """The last chunk, with usage and timings; empty if the request does not ask for it."""
-        head = self._head
-        if not head.include_usage and not head.has_metrics:
+        head, counter = self._head, self._counter
+        metrics = metrics_of(
+            counter.stats,
+            counter.drafts,
+            has_timings=head.has_metrics,
+            num_choices=len(counter.completion_tokens),
+        )
+        if not head.include_usage and metrics is msgspec.UNSET:
             return b""
         chunk = head.begin(self._kind, choices=[])
-        chunk.usage = self._counter.total() if head.include_usage else None
-        if head.has_metrics:
-            chunk.metrics = timings(self._counter.stats)
+        chunk.usage = counter.total() if head.include_usage else None
+        chunk.metrics = metrics
         return event(msgspec.json.encode(chunk))
 
 
@@ -129,8 +134,12 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
         """A whole reply with these choices."""
         usage = usage_of(finals, self.reasoning_tokens())
         response = self._head.begin(kind, choices=choices.encoded(), usage=usage)
-        if self._head.has_metrics:
-            response.metrics = timings(finals[-1].metrics)
+        response.metrics = metrics_of(
+            finals[-1].metrics,
+            finals[-1].outputs[0].spec_decode_metrics,
+            has_timings=self._head.has_metrics,
+            num_choices=sum(len(final.outputs) for final in finals),
+        )
         return response
 
     def _end_of(self, one: CompletionOutput) -> dict[str, Any]:

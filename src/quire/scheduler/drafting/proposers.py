@@ -1,0 +1,30 @@
+"""`proposer_of`: the proposer of a configuration."""
+
+from __future__ import annotations
+
+from quire.config.speculation import PROPOSERS, SpeculationConfig
+from quire.errors import ConfigError
+from quire.scheduler.drafting.ngram import NgramProposer
+from quire.scheduler.drafting.proposer import Proposer
+from quire.scheduler.drafting.suffix import SuffixProposer
+
+
+def proposer_of(config: SpeculationConfig) -> Proposer:
+    """Makes the proposer. An installed package adds one by an entry point of the group
+    `quire.proposers`: its name is the method, and its object is called with the
+    `SpeculationConfig`. Raises ConfigError if that gives something else."""
+    least = config.prompt_lookup_min
+    if config.method == "ngram":
+        return NgramProposer(least)
+    if config.method == "suffix":
+        return SuffixProposer(least, config.suffix_max_replies, config.suffix_spec_factor)
+    from importlib.metadata import entry_points
+
+    [entry] = entry_points(group=PROPOSERS, name=config.method)
+    made = entry.load()(config)
+    if not isinstance(made, Proposer):
+        raise ConfigError(
+            f"the entry point {config.method} of {PROPOSERS} must give a Proposer, not a "
+            f"{type(made).__name__}"
+        )
+    return made
