@@ -33,7 +33,8 @@ class AdapterPart:
 
     @property
     def rank(self) -> int:
-        return self.b.shape[1]
+        rank: int = self.b.shape[1]
+        return rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Tensors of PEFT are named `base_model.model.<module>.lora_A.weight` [rank, K], `
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from quire.weights.safetensors import SafetensorsFile
 from quire.weights.store import WeightStore
 from quire.weights.torch_bin import TorchFile
 
-_FILES = {
+_FILES: dict[str, Callable[[Path], WeightStore]] = {
     "adapter_model.safetensors": SafetensorsFile,
     "adapter_model.bin": TorchFile,
     "adapter_model.pt": TorchFile,
