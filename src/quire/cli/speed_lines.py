@@ -32,6 +32,16 @@ def speed_lines(found: Expected | None) -> Iterator[str]:
     yield from map(_speed_row, found.speeds)
     for name, why in found.left_out:
         yield f"  {name:<24}  {why}"
+    if own.drafts:
+        yield f"\ndraft tokens in {own.name}: time of a step, 1 without drafts"
+        titles = [
+            f"{number} draft{'s' * (number > 1)}" for number in next(iter(own.drafts.values()))
+        ]
+        yield f"  {'each request has':<24}" + "".join(f"{title:>15}" for title in titles)
+        for count, times in own.drafts.items():
+            cells = "".join(f"{one:>15.2f}" for one in times.values())
+            yield f"  {_streams(count):<24}{cells}"
+        yield "  They pay if a step gives more than this many times the tokens: 1 + accepted drafts"
 
 
 def _streams(count: int) -> str:

@@ -12,13 +12,14 @@ from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
 from quire.backends.base import KVCacheSpec, StepBatch
 from quire.backends.cpu import CpuBackend
+from quire.cli.speed_lines import speed_lines
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError
 from quire.models import build_program
 from quire.planning.compile_plan import CompilePlan
 from quire.planning.plan import EnginePlan, plan_engine
 from quire.planning.speed import expected, timing
-from quire.planning.speed.expected import STREAMS, expected_speeds
+from quire.planning.speed.expected import DRAFTS, STREAMS, expected_speeds
 from quire.planning.speed.timing import Sizes, StepTimer
 from quire.planning.speed.work import work_of_step
 from quire.program import OpPlace, Program, keep_all, place_of
@@ -155,6 +156,12 @@ def test_every_format_has_a_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert list(speed.streams) == list(STREAMS)
         assert min(*speed.streams.values(), speed.prompt) > 0
     assert (found.context, found.prompt, found.left_out) == (256, 511, ())
+    own, *others = found.speeds
+    times = dict.fromkeys(STREAMS, list(DRAFTS))
+    assert {count: list(found) for count, found in own.drafts.items()} == times
+    assert all(0 < one for times in own.drafts.values() for one in times.values())
+    assert not any(one.drafts for one in others)
+    assert "draft tokens in int8" in "\n".join(speed_lines(found))
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

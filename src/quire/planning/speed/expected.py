@@ -19,6 +19,7 @@ from quire.planning.speed.timing import Sizes, StepTimer
 from quire.planning.speed.work import Work, work_of_step
 
 STREAMS = (1, 8, 32)
+DRAFTS = (1, 3, 7)
 _CONTEXT = 256
 _PROMPT = 512
 _LEAST_S = 0.2
@@ -42,6 +43,9 @@ class Speed:
     work: dict[int, Work]
     """Work of a decoding step, by the number of requests."""
     prompt_work: Work
+    drafts: dict[int, dict[int, float]]
+    """By the number of requests, then of draft tokens of each: how many times as long as without
+    them the step takes. Empty where they were not timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
     try:
         for name, other in _formats(args, plan, usage):
             if isinstance(other, EnginePlan):
-                speeds.append(speed_of(name, other))
+                speeds.append(speed_of(name, other, has_drafts=not speeds))
             else:
                 left_out.append((name, str(other)))
     except BackendError as error:
@@ -122,6 +126,13 @@ class ExpectedRates:
         """Return the total tokens per second of `count` requests that generate."""
         return count / (self._timer.decode_seconds(count) + _STEP_S + count * _REQUEST_S)
 
+    def drafts(self, count: int, num_drafts: int) -> float:
+        """Return the time of a step of `count` requests with `num_drafts` draft tokens each, as a
+        multiple of that without them."""
+        rest = _STEP_S + count * _REQUEST_S
+        with_drafts = self._timer.draft_seconds(count, num_drafts) + rest
+        return with_drafts / (self._timer.decode_seconds(count) + rest)
+
     def prompt(self) -> float:
         """Return the tokens per second of a prompt."""
         return self._prompt / (self._timer.prompt_seconds() + _STEP_S + _REQUEST_S)
@@ -131,12 +142,20 @@ class ExpectedRates:
         self._timer.close()
 
 
-def speed_of(name: str, plan: EnginePlan) -> Speed:
-    """Time the plan of one format. Raises BackendError if the backend cannot time steps."""
+def speed_of(name: str, plan: EnginePlan, *, has_drafts: bool = False) -> Speed:
+    """Time the plan of one format. `has_drafts`: also steps with draft tokens.
+
+    Raises BackendError if the backend cannot time steps.
+    """
     backend, compiled, sizes = plan.facts.backend, plan.compiled, _sizes(plan)
     with closing(ExpectedRates(plan, _LEAST_S)) as rates:
         streams = {count: rates.streams(count) for count in STREAMS}
         prompt = rates.prompt()
+        drafts = {
+            count: {number: rates.drafts(count, number) for number in DRAFTS}
+            for count in STREAMS
+            if has_drafts and sizes.most_drafts
+        }
     return Speed(
         name=name,
         weight_bytes=plan.needs.weight_bytes,
@@ -144,9 +163,14 @@ def speed_of(name: str, plan: EnginePlan) -> Speed:
         prompt=prompt,
         work={n: work_of_step(compiled, backend, n, sizes.context, 1) for n in STREAMS},
         prompt_work=work_of_step(compiled, backend, 1, 0, sizes.prompt),
+        drafts=drafts,
     )
 
 
 def _sizes(plan: EnginePlan) -> Sizes:
     longest = plan.config.model.max_model_len
-    return Sizes(max(STREAMS), min(_CONTEXT, longest - 1), min(_PROMPT, longest - 1))
+    most_drafts = max(DRAFTS) if plan.config.scheduler.speculation is not None else 0
+    context = min(_CONTEXT, longest - 1 - most_drafts)
+    if context < 1:
+        context, most_drafts = longest - 1, 0
+    return Sizes(max(STREAMS), context, min(_PROMPT, longest - 1), most_drafts)

@@ -16,7 +16,7 @@ import numpy as np
 
 from quire.backends.base import Backend, StepBatch
 from quire.planning.compile_plan import CompilePlan
-from quire.planning.speed.batches import blocks_needed, decode_step, prompt_step
+from quire.planning.speed.batches import blocks_needed, decode_step, draft_step, prompt_step
 from quire.program import Program, kv_layout, some_tokens
 from quire.program.fewer_layers import FewerLayers, with_fewer_layers
 from quire.units import MiB
@@ -37,6 +37,8 @@ class Sizes:
     context: int
     """Number of tokens of each request before the one that a step computes."""
     prompt: int
+    most_drafts: int = 0
+    """Maximum number of draft tokens of each request."""
 
 
 class StepTimer:
@@ -49,15 +51,16 @@ class StepTimer:
         self._least_s = least_s
         self._few = _few_layers(plan, backend)
         program = self._few.program
-        longest = max(sizes.context + 1, sizes.prompt)
+        new = 1 + sizes.most_drafts
+        longest = max(sizes.context + new, sizes.prompt)
         kv = backend.sized(program, replace(plan.kv, layout=kv_layout(program, longest)))
-        prompt_blocks = blocks_needed(kv, 1, sizes.prompt - 1)
-        num_blocks = max(blocks_needed(kv, sizes.most_requests, sizes.context), prompt_blocks)
+        prompt_blocks = blocks_needed(kv, 1, sizes.prompt)
+        num_blocks = max(blocks_needed(kv, sizes.most_requests, sizes.context + new), prompt_blocks)
         self._kv = replace(kv, num_blocks=num_blocks)
         options = replace(
             plan.options,
-            max_num_tokens=max(sizes.prompt, sizes.most_requests),
-            max_num_seqs=sizes.most_requests,
+            max_num_tokens=max(sizes.prompt, sizes.most_requests * new),
+            max_num_seqs=sizes.most_requests * new,
             max_model_len=longest,
         )
         self._model = backend.compile_stand_in(program, self._kv, options)
@@ -67,6 +70,11 @@ class StepTimer:
         """Return the time of a step of the whole model with one token per request."""
         vocab_size = self._few.program.vocab_size
         return self._seconds(decode_step(self._kv, num_requests, self._sizes.context, vocab_size))
+
+    def draft_seconds(self, num_requests: int, num_drafts: int) -> float:
+        """Return the time of such a step if each request also has `num_drafts` draft tokens."""
+        vocab_size, context = self._few.program.vocab_size, self._sizes.context
+        return self._seconds(draft_step(self._kv, num_requests, context, num_drafts, vocab_size))
 
     def prompt_seconds(self) -> float:
         """Return the time of a step of the whole model with one prompt."""
