@@ -14,7 +14,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire.cli.app import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import CheckpointError, ConfigError
-from quire.planning.merge import merge_adapter
+from quire.planning.adapters.merge import merge_adapter
 
 EVERY = (*PROJECTIONS, "embed_tokens", "lm_head")
 

@@ -159,7 +159,7 @@ def test_every_format_has_a_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     own, *others = found.speeds
     times = dict.fromkeys(STREAMS, list(DRAFTS))
     assert {count: list(found) for count, found in own.drafts.items()} == times
-    assert all(0 < one for times in own.drafts.values() for one in times.values())
+    assert all(one > 0 for times in own.drafts.values() for one in times.values())
     assert not any(one.drafts for one in others)
     assert "draft tokens in int8" in "\n".join(speed_lines(found))
 

@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"give a model, an adapter and a new directory, not {len(places)} words; {_EXAMPLE}"
         )
-    from quire.planning.merge import merge_adapter
+    from quire.planning.adapters.merge import merge_adapter
 
     base, adapter, out = places[0], *(Path(place).expanduser() for place in places[1:])
     num_bytes = merge_adapter(EngineArgs(base), adapter, out)
