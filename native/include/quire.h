@@ -540,7 +540,7 @@ typedef struct quire_packing {
 typedef struct quire_adapter_part {
   int32_t matrix;       // of add_matrix, or -1
   int32_t table;        // of add_table, or -1
-  int32_t is_embedding; // 1: rows of the weight are looked up; 0: x is multiplied with the matrix
+  int32_t is_embedding;  // 1: rows of the weight are looked up; 0: x is multiplied with the matrix
   int32_t rank;
   int64_t first_row;    // of the matrix; 0 for an embedding
   int64_t rows;         // of B: rows of the matrix, or the width of an embedding

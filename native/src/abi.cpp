@@ -20,7 +20,6 @@ struct quire_model {
   quire::Model model;
 };
 
-
 namespace {
 
 thread_local std::string last_error;

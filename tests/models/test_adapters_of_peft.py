@@ -41,7 +41,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = {"all linears", "embeddings and head", "DoRA", "transposed weights"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(one, marks=() if one in QUICK else pytest.mark.long) for one in KINDS],
+)
 def test_logits_and_greedy_text_are_those_of_peft(
     kind: str, cpu_backend: Backend, tmp_path: Path
 ) -> None:

@@ -85,8 +85,8 @@ class Alone:
 @pytest.mark.parametrize(
     ("formats", "count"),
     [
-        ({"dtype": "float32"}, 40),
-        ({"dtype": "bfloat16", "quantization": "int8"}, 40),
+        ({"dtype": "float32"}, 30),
+        ({"dtype": "bfloat16", "quantization": "int8"}, 30),
         pytest.param({"dtype": "bfloat16"}, 600, marks=pytest.mark.long),
         pytest.param({"dtype": "float32"}, 500, marks=pytest.mark.long),
         pytest.param(

@@ -107,8 +107,8 @@ void keep_half(AdapterWeight& weight, const Shape& shape, const std::vector<Plac
   }
   const int64_t count = std::max<int64_t>(0, end - first);
   const auto begin = static_cast<int64_t>(b.size());
-  weight.halves.push_back({static_cast<int32_t>(count > 0 ? first : 0),
-                           static_cast<int32_t>(count), begin});
+  weight.halves.push_back(
+      {static_cast<int32_t>(count > 0 ? first : 0), static_cast<int32_t>(count), begin});
   b.resize(begin + count * kLanes, 0.0f);
   for (const PlacedPart& placed : parts) {
     for (int64_t c = 0; c < kLanes; ++c) {

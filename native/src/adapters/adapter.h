@@ -1,8 +1,8 @@
 // An adapter: low-rank changes of the weights of a model, for the rows of requests that ask for it.
 //
-// y = W x becomes y + scale * B (A x). A x is computed for all rows that have an adapter, grouped by
-// adapter; B is applied in the epilogue of the product, before its scale and bias, in float32. Rows
-// without an adapter go through the same operations as in a step without adapters.
+// y = W x becomes y + scale * B (A x). A x is computed for all rows that have an adapter, grouped
+// by adapter; B is applied in the epilogue of the product, before its scale and bias, in float32.
+// Rows without an adapter go through the same operations as in a step without adapters.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct Step;
 
 // The changes of one weight.
 struct AdapterWeight {
-  int64_t width = 0;         // numbers of A x: the ranks of all parts
-  int64_t depth = 0;         // numbers of a line of A, padded to whole vectors
-  int64_t n = 0;             // rows of the weight; of an embedding, its width
-  int64_t k = 0;             // numbers of a row of x; of an embedding, ids
-  int32_t dtype = QUIRE_F32; // of A and B
-  std::vector<uint8_t> a;    // [width, depth]; of an embedding [ids, width]
+  int64_t width = 0;          // numbers of A x: the ranks of all parts
+  int64_t depth = 0;          // numbers of a line of A, padded to whole vectors
+  int64_t n = 0;              // rows of the weight; of an embedding, its width
+  int64_t k = 0;              // numbers of a row of x; of an embedding, ids
+  int32_t dtype = QUIRE_F32;  // of A and B
+  std::vector<uint8_t> a;     // [width, depth]; of an embedding [ids, width]
   std::vector<uint8_t> b;
   std::vector<float> scales;  // [width]
   std::vector<float> bias;
@@ -47,7 +47,7 @@ class Adapter {
 
  private:
   std::vector<AdapterWeight> products_;
-  std::vector<int32_t> of_matrix_;            // index of products_, -1: none
+  std::vector<int32_t> of_matrix_;               // index of products_, -1: none
   std::map<int64_t, AdapterWeight> embeddings_;  // by `embedding_key`
   size_t num_matrices_;
   int64_t bytes_ = 0;

@@ -137,7 +137,7 @@ struct LinearArgs {
   void* out;
   DType out_dtype;  // kF32 or kBF16
   int64_t out_stride;
-  void* scratch;  // linear_scratch_bytes(...) of them, 64-byte aligned
+  void* scratch;              // linear_scratch_bytes(...) of them, 64-byte aligned
   const RowChanges* changes;  // made before scale and bias; null: none
 };
 

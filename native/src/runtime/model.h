@@ -61,7 +61,7 @@ struct Model {
   std::vector<ModelOp> ops;
   int32_t num_query_heads = 0;  // of every attention
   int64_t num_token_types = 0;
-  int64_t num_token_ids = 0;    // the head may be larger than the table, or smaller
+  int64_t num_token_ids = 0;  // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
   AdapterScratch adapters;

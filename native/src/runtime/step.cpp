@@ -123,7 +123,12 @@ double now_s() {
 }
 
 Step begin_step(Model& model, const quire_batch& batch, const quire_output& output) {
-  Step step{model,           batch, output, runs_of(batch), AttentionPlans(model, batch, false), {},
+  Step step{model,
+            batch,
+            output,
+            runs_of(batch),
+            AttentionPlans(model, batch, false),
+            {},
             AdapterRows(batch)};
   if (!step.takes_all()) step.taken_attention = AttentionPlans(model, batch, true);
   for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
