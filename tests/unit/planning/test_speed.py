@@ -157,7 +157,7 @@ def test_every_format_has_a_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert min(*speed.streams.values(), speed.prompt) > 0
     assert (found.context, found.prompt, found.left_out) == (256, 511, ())
     own, *others = found.speeds
-    times = dict.fromkeys(STREAMS, list(DRAFTS))
+    times = {count: list(DRAFTS) for count in STREAMS}
     assert {count: list(found) for count, found in own.drafts.items()} == times
     assert all(one > 0 for times in own.drafts.values() for one in times.values())
     assert not any(one.drafts for one in others)
