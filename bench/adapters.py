@@ -48,7 +48,7 @@ def write_adapter(folder: Path, config: dict, rank: int, seed: int) -> Path:
 
 
 def tokens_per_second(llm: LLM, streams: int, adapters: list[LoRARequest], length: int) -> float:
-    """Of `streams` requests, which use the adapters in turn."""
+    """The speed of `streams` requests that use the adapters in turn."""
     prompts = [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(streams)]
     chosen = [adapters[i % len(adapters)] if adapters else None for i in range(streams)]
     params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)

@@ -18,7 +18,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "vllm:nixl_*", "vllm:mooncake_store_*", "vllm:hf3fs_*", "vllm:hisparse_*",
     ),
     "only text goes in": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
-    "no label has the names of adapters, of which there is no bound": (
+    "the number of adapters has no limit, so their names are not labels": (
         "vllm:lora_requests_info",
     ),
     "Quire does not run diffusion models": ("vllm:diffusion_*",),

@@ -1,7 +1,7 @@
 """Write a checkpoint with a LoRA adapter in its weights: `quire merge BASE ADAPTER OUT`.
 
 OUT becomes a normal model directory in the base model's number format. Its tokens may differ from
-those of the base model with the adapter beside it, because the sums of the weights are rounded.
+those of requests that name the adapter, because the sums of the weights are rounded.
 """
 
 from __future__ import annotations
