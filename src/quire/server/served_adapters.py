@@ -120,7 +120,7 @@ class ServedAdapters:
 
 
 def check_modules(modules: Sequence[AdapterModule], names: Sequence[str], *, is_on: bool) -> None:
-    """Raises ConfigError if the adapters of the options cannot be served together with these models."""
+    """Raises ConfigError if the adapters of the options cannot be served with these models."""
     if modules and not is_on:
         raise ConfigError("--lora-modules needs adapters in the engine: add --enable-lora")
     for module in modules:

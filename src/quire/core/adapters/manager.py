@@ -184,8 +184,8 @@ class AdapterManager:
         return version if version.digest in self._residents else None
 
     def _begin(self, load: _Load) -> bool:
-        """Begins a load, unless another one is under way. Returns False if it must wait
-        for room."""
+        """Begins a load, unless another one is under way. Returns False if there is too little room,
+        and for a command if it has to be asked again."""
         if self._load is not None:
             if self._load.is_for(load.request) and not load.request.load_inplace:
                 self._load.tickets += load.tickets
