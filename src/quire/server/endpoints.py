@@ -24,7 +24,10 @@ from quire.server.apis.engine import server_info
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
+from quire.server.apis.ollama import models as ollama_models
 from quire.server.apis.ollama import routes as ollama
+from quire.server.apis.ollama import schema as ollama_schema
+from quire.server.apis.ollama import texts as ollama_texts
 from quire.server.apis.page import routes as page
 from quire.server.apis.responses import create, stored
 from quire.server.apis.responses.schema import events, reply
@@ -69,6 +72,7 @@ class Endpoint:
     """Empty: the answer has no body."""
     stream: Any = None
     """Type of the events, where the request can ask for a stream."""
+    stream_media: str = "text/event-stream"
     has_named_events: bool = False
     """Events have names and no end mark; otherwise the last event is `[DONE]`."""
     query: Any = None
@@ -77,7 +81,7 @@ class Endpoint:
     """Statuses besides 200, 401 and 503."""
     can_be_unwell: bool = False
     """503 has the same body as 200."""
-    form: Literal["openai", "messages"] = "openai"
+    form: Literal["openai", "messages", "ollama"] = "openai"
     """Form of the error replies."""
     switch: Switch | None = None
     """The switch that must be on; None: the endpoint always exists."""
@@ -187,7 +191,34 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST", "/api/embed", ollama.embed, "pooling", ollama.OllamaEmbedRequest,
-        ollama.OllamaEmbedReply, errors=(*_BAD_BODY, 500),
+        ollama.OllamaEmbedReply, errors=(*_BAD_BODY, 500), form="ollama",
+    ),
+    Endpoint(
+        "POST", "/api/chat", ollama_texts.chat, "generation", ollama_schema.OllamaChatRequest,
+        ollama_schema.OllamaChatReply, stream=ollama_schema.OllamaChatReply,
+        stream_media="application/x-ndjson", errors=(*_BAD_BODY, 500), form="ollama",
+    ),
+    Endpoint(
+        "POST", "/api/generate", ollama_texts.generate, "generation",
+        ollama_schema.GenerateRequest, ollama_schema.GenerateReply,
+        stream=ollama_schema.GenerateReply, stream_media="application/x-ndjson",
+        errors=(*_BAD_BODY, 500), form="ollama",
+    ),
+    Endpoint(
+        "POST", "/api/show", ollama_models.show, "models", ollama_schema.ShowRequest,
+        ollama_schema.ShownModel, errors=_BAD_BODY, form="ollama",
+    ),
+    Endpoint(
+        "GET", "/api/tags", ollama_models.tags, "models", response=ollama_schema.ModelTags,
+        form="ollama",
+    ),
+    Endpoint(
+        "GET", "/api/ps", ollama_models.running, "models", response=ollama_schema.LoadedModels,
+        form="ollama",
+    ),
+    Endpoint(
+        "GET", "/api/version", ollama_models.version, "server",
+        response=ollama_schema.OllamaVersion, form="ollama",
     ),
     Endpoint(
         "POST", "/inference/v1/generate", token_routes.generate, "generation",

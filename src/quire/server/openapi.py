@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.http.error_forms import OVERLOADED, MessagesErrorResponse
+from quire.server.http.error_forms import (
+    OVERLOADED,
+    MessagesErrorResponse,
+    OllamaErrorResponse,
+)
 from quire.server.http.problems import ErrorResponse
 from quire.version import __version__
 
@@ -22,7 +26,9 @@ if TYPE_CHECKING:
     from quire.server.endpoints import Endpoint
 
 _REF = "#/components/schemas/{name}"
-_ERRORS = {"openai": ErrorResponse, "messages": MessagesErrorResponse}
+_ERRORS = {
+    "openai": ErrorResponse, "messages": MessagesErrorResponse, "ollama": OllamaErrorResponse,
+}  # fmt: skip
 _STATUS_TEXTS = {
     200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
     404: "No such model or stored response", 408: "The body took too long",
@@ -123,10 +129,12 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
         if endpoint.has_named_events:
             data = {"anyOf": [document]}
         events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
-        content["text/event-stream"] = {"schema": events}
+        if endpoint.stream_media != "text/event-stream":  # lines, each a document
+            events = document
+        content[endpoint.stream_media] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
     error = {"application/json": {"schema": _schema(_ERRORS[endpoint.form], by_type)}}
-    for status in (*endpoint.errors, 401, 503 if endpoint.form == "openai" else OVERLOADED):
+    for status in (*endpoint.errors, 401, OVERLOADED if endpoint.form == "messages" else 503):
         body = content if status == 503 and endpoint.can_be_unwell else error
         responses[str(status)] = {"description": _STATUS_TEXTS[status], "content": body}
     return responses

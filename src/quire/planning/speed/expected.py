@@ -72,7 +72,8 @@ def expected_speeds(args: EngineArgs, plan: EnginePlan, usage: Usage) -> Expecte
     if plan.config.model.pooling is not None:
         why = "only generation is timed, and this model gives vectors or classes"
         return Expected((), (), sizes.context, sizes.prompt, why)
-    speeds, left_out = [], []
+    speeds: list[Speed] = []
+    left_out: list[tuple[str, str]] = []
     try:
         for name, other in _formats(args, plan, usage):
             if isinstance(other, EnginePlan):

@@ -1,7 +1,7 @@
 """The form of error replies by route: that of the API to which the route belongs.
 
-All routes answer with `problems.Problem`, but those of Anthropic's Messages API, whose clients read
-another form, other types and other statuses. Code that sends a problem calls `for_route`.
+All routes answer with `problems.Problem`, but those of Anthropic's Messages API and of Ollama's,
+whose clients read other forms. Code that sends a problem calls `for_route`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,35 @@ def messages_problem(problem: Problem) -> MessagesProblem:
     return MessagesProblem(status, problem.message, problem.param, headers=problem.headers)
 
 
+class OllamaErrorResponse(msgspec.Struct, kw_only=True):
+    """The body of every reply of Ollama's routes that is not a success, and the last line of a
+    stream that failed."""
+
+    error: str
+
+
+OLLAMA_PREFIX = "/api/"
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaProblem(Problem):
+    """An error reply in Ollama's form."""
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        return msgspec.json.encode(OllamaErrorResponse(error=self.message[:MAX_MESSAGE_CHARS]))
+
+
+def ollama_problem(problem: Problem) -> OllamaProblem:
+    """The problem in Ollama's form."""
+    return OllamaProblem(problem.status, problem.message, headers=problem.headers)
+
+
 def for_route(scope: Scope, problem: Problem) -> Problem:
     """The problem in the form of the request's route."""
     path = route_path(scope)
+    if path.startswith(OLLAMA_PREFIX):
+        return ollama_problem(problem)
     return messages_problem(problem) if path in MESSAGES_PATHS else problem
 
 

@@ -16,7 +16,6 @@ from quire.server.http.problems import HttpError, Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -32,6 +31,7 @@ class StreamForm:
     """Sent while no part is ready."""
     error: Callable[[Problem], bytes]
     """Sent instead of the end, because the status line was sent already."""
+    media: str = "text/event-stream; charset=utf-8"
 
 
 def event(payload: bytes) -> bytes:
@@ -73,8 +73,9 @@ class EventStream:
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         watcher = asyncio.get_running_loop().create_task(self._close_when_gone(receive))
+        headers = [(b"content-type", self._form.media.encode()), *_HEADERS]
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for data in self._guarded_parts():
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": self._form.end, "more_body": False})

@@ -1,1 +1,1 @@
-"""`/api/embed`: Ollama's route to vectors."""
+"""Ollama's routes: texts (`texts`), models (`models`) and vectors (`routes`)."""

@@ -1,0 +1,152 @@
+"""`/api/tags`, `/api/ps`, `/api/show` and `/api/version`: what Ollama's clients ask of a server."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.config.records import ModelConfig
+from quire.errors import ModelError
+from quire.server.apis.ollama.schema import (
+    ListedModel,
+    LoadedModel,
+    LoadedModels,
+    ModelDetails,
+    ModelTags,
+    OllamaVersion,
+    ShownModel,
+    ShowRequest,
+)
+from quire.server.apis.ollama.writer import written_time
+from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.context import ServerContext
+from quire.server.served_model import ServedModel
+
+_VERSION = "0.12.11"
+"""The version of Ollama whose API this is. Clients compare it before they use newer fields."""
+_LATEST = ":latest"
+_FOREVER_S = 100 * 365 * 86400
+_MAX_FILES = 1000
+"""Most files of a model's directory whose size is added up."""
+
+
+def served_name(context: ServerContext, name: str | None) -> str | None:
+    """The name as it is served: Ollama's clients add `:latest` to a name without a tag."""
+    if name is None or name in context.names:
+        return name
+    return name.removesuffix(_LATEST)
+
+
+async def tags(http: Request) -> Response:
+    """The models that are served."""
+    context = context_of(http)
+    found = [ListedModel(**_entry(context, name)) for name in context.names]
+    return json_response(ModelTags(models=found))
+
+
+async def running(http: Request) -> Response:
+    """The models in memory, which are all of them."""
+    context = context_of(http)
+    found = []
+    for name in context.names:
+        config = context.target(name).model.config.model
+        end = written_time(context.created + _FOREVER_S)
+        found.append(LoadedModel(
+            **_entry(context, name), expires_at=end, context_length=config.max_model_len,
+        ))  # fmt: skip
+    return json_response(LoadedModels(models=found))
+
+
+async def show(http: Request) -> Response:
+    """What is known of one model."""
+    context, asked = context_of(http), await read_body(http, ShowRequest)
+    target = context.target(served_name(context, asked.model or asked.name))
+    model, entry = target.model, _entry(context, target.name)
+    config = model.config.model
+    family = entry["details"].family
+    shown = ShownModel(
+        modelfile=f"FROM {target.name}\n",
+        parameters=_parameters(model),
+        template="",
+        details=entry["details"],
+        model_info={
+            "general.architecture": family,
+            "general.parameter_count": _num_parameters(config),
+            f"{family}.context_length": config.max_model_len,
+        },
+        capabilities=await _capabilities(model),
+        modified_at=entry["modified_at"],
+    )
+    return json_response(shown)
+
+
+async def version(_: Request) -> Response:
+    """The version of Ollama's API that is here."""
+    return json_response(OllamaVersion(version=_VERSION))
+
+
+def _entry(context: ServerContext, name: str) -> dict[str, Any]:
+    """The fields of a listed model."""
+    model = context.target(name).model
+    config = model.config.model
+    size, changed_at = _files(config.path)
+    digest = hashlib.sha256(f"{config.model} {model.fingerprint} {name}".encode()).hexdigest()
+    return {
+        "name": name, "model": name, "size": size, "digest": digest,
+        "modified_at": written_time(changed_at or context.created), "details": _details(config),
+    }  # fmt: skip
+
+
+def _details(config: ModelConfig) -> ModelDetails:
+    family = str(config.hf_config.get("model_type") or "unknown")
+    count = _num_parameters(config)
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
+    return ModelDetails(
+        format="gguf" if config.path.suffix.lower() == ".gguf" else "safetensors",
+        family=family,
+        families=[family],
+        parameter_size=size,
+        quantization_level=str(config.quantization or config.dtype),
+    )
+
+
+def _num_parameters(config: ModelConfig) -> int:
+    """The number of parameters; 0 for a model that transformers runs."""
+    from quire.models import build_program
+
+    try:
+        program = build_program(config.hf_config)
+    except ModelError:
+        return 0
+    return sum(param.num_elements for param in program.params())
+
+
+@lru_cache(maxsize=64)
+def _files(path: Path) -> tuple[int, float]:
+    """The bytes of the weight files at a path, and when the newest was changed."""
+    files = [path] if path.is_file() else sorted(path.glob("*"))[:_MAX_FILES]
+    stats = [one.stat() for one in files if one.suffix in (".safetensors", ".bin", ".gguf")]
+    return sum(one.st_size for one in stats), max((one.st_mtime for one in stats), default=0.0)
+
+
+def _parameters(model: ServedModel) -> str:
+    """Default sampling parameters, a line each."""
+    defaults = model.config.model.default_sampling_params
+    return "\n".join(f"{name} {value}" for name, value in defaults.items())
+
+
+async def _capabilities(model: ServedModel) -> list[str]:
+    if model.config.model.pooling is not None:
+        return ["embedding"]
+    reply = await model.reply_format()
+    found = ["completion"]
+    if reply.tools is not None:
+        found.append("tools")
+    if reply.reasoning is not None:
+        found.append("thinking")
+    return found

@@ -1,0 +1,206 @@
+"""The bodies of Ollama's API for texts: requests, whole replies, and the lines of streams.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from quire.server.generation.request_fields import Count, Int64
+
+
+class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model calls."""
+
+    name: str
+    arguments: dict[str, Any]
+    description: str | None = None
+    index: Int64 | None = None
+
+
+class CalledTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A call of a tool."""
+
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
+class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_name: str | None = None
+    """The tool whose result a message of the role `tool` is."""
+    tool_call_id: str | None = None
+
+
+class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields that chats and plain prompts have in common."""
+
+    model: str | None = None
+    stream: bool | None = True
+    format: Literal["json", ""] | dict[str, Any] | None = None
+    """`json`, or the schema of the reply."""
+    options: dict[str, Any] | None = None
+    """How tokens are chosen, such as `temperature` and `num_predict`."""
+    think: bool | Literal["high", "medium", "low", "max"] | None = None
+    """Whether the model reasons before it answers."""
+    keep_alive: str | int | float | None = None
+    """Accepted; models stay loaded."""
+    logprobs: bool | None = None
+    top_logprobs: Int64 | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+    """Both are accepted: a prompt that is too long is refused."""
+
+
+class OllamaChatRequest(TextFields, kw_only=True):
+    """A conversation to be continued. Without messages, only the model is looked up."""
+
+    messages: list[OllamaMessage] = []
+    tools: list[dict[str, Any]] | None = None
+
+
+class GenerateRequest(TextFields, kw_only=True):
+    """A prompt to be answered. Without one, only the model is looked up."""
+
+    prompt: str = ""
+    system: str | None = None
+    raw: bool | None = False
+    """Whether the prompt is used as it is, without the chat template."""
+    suffix: str | None = None
+    template: str | None = None
+    context: list[int] | None = None
+    images: list[str] | None = None
+
+
+class ReplyFields(msgspec.Struct, kw_only=True):
+    """Fields of every line. The counts and durations (in nanoseconds) are in the last one."""
+
+    model: str
+    created_at: str
+    done: bool = False
+    done_reason: Literal["stop", "length", "load"] | msgspec.UnsetType = msgspec.UNSET
+    total_duration: Count | msgspec.UnsetType = msgspec.UNSET
+    load_duration: Count | msgspec.UnsetType = msgspec.UNSET
+    prompt_eval_count: Count | msgspec.UnsetType = msgspec.UNSET
+    prompt_eval_duration: Count | msgspec.UnsetType = msgspec.UNSET
+    eval_count: Count | msgspec.UnsetType = msgspec.UNSET
+    eval_duration: Count | msgspec.UnsetType = msgspec.UNSET
+
+
+class ReplyFunction(msgspec.Struct, kw_only=True):
+    """A function that the model calls."""
+
+    index: Count
+    name: str
+    arguments: dict[str, Any]
+
+
+class ReplyCall(msgspec.Struct, kw_only=True):
+    """A complete call."""
+
+    id: str
+    function: ReplyFunction
+
+
+class ReplyMessage(msgspec.Struct, kw_only=True):
+    """The model's message, or the next part of it."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str = ""
+    thinking: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ReplyCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class OllamaChatReply(ReplyFields, kw_only=True):
+    """A whole reply to a chat, or one line of a stream."""
+
+    message: ReplyMessage
+
+
+class GenerateReply(ReplyFields, kw_only=True):
+    """A whole reply to a prompt, or one line of a stream."""
+
+    response: str
+    thinking: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelDetails(msgspec.Struct, kw_only=True):
+    """What kind of model it is."""
+
+    parent_model: str = ""
+    format: Literal["gguf", "safetensors"]
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class ListedModel(msgspec.Struct, kw_only=True):
+    """A model that is served."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: Count
+    """Bytes of its weight files."""
+    digest: str
+    details: ModelDetails
+
+
+class ModelTags(msgspec.Struct, kw_only=True):
+    """All models."""
+
+    models: list[ListedModel]
+
+
+class LoadedModel(ListedModel, kw_only=True):
+    """A model in memory. It stays there while the server runs."""
+
+    expires_at: str
+    size_vram: Literal[0] = 0
+    context_length: Count
+
+
+class LoadedModels(msgspec.Struct, kw_only=True):
+    """The models in memory."""
+
+    models: list[LoadedModel]
+
+
+class ShowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Asks about one model."""
+
+    model: str | None = None
+    name: str | None = None
+    """An older name of `model`."""
+    verbose: bool | None = None
+    """Accepted; there is nothing more to show."""
+
+
+class ShownModel(msgspec.Struct, kw_only=True):
+    """What is known of a model."""
+
+    license: str = ""
+    modelfile: str
+    parameters: str
+    template: str
+    details: ModelDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class OllamaVersion(msgspec.Struct, kw_only=True):
+    """The version of the API."""
+
+    version: str

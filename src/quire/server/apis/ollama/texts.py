@@ -1,0 +1,100 @@
+"""`/api/chat` and `/api/generate`: Ollama's routes for texts over the chats' own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.server.apis.chat.prompts import planned_prompt
+from quire.server.apis.chat.reply_plan import ChatPrompt
+from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.ollama.conversion import (
+    chat_request,
+    fields_without_effect,
+    generate_request,
+)
+from quire.server.apis.ollama.models import served_name
+from quire.server.apis.ollama.schema import (
+    GenerateReply,
+    GenerateRequest,
+    OllamaChatReply,
+    OllamaChatRequest,
+    ReplyMessage,
+    TextFields,
+)
+from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
+from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.generation.limits import count_chars
+from quire.server.generation.prompts import prompt_ids
+from quire.server.generation.replies.head import ReplyHead
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import INLINE_SIZE
+
+
+async def chat(http: Request) -> Response | ASGIApp:
+    """Continues a conversation, in Ollama's form."""
+    asked = await read_body(http, OllamaChatRequest)
+    asked.model = served_name(context_of(http), asked.model)
+    if not asked.messages:
+        name = context_of(http).target(asked.model).name
+        message = ReplyMessage()
+        return json_response(OllamaChatReply(
+            model=name, created_at=now(), message=message, done=True, done_reason="load",
+        ))  # fmt: skip
+    return await _answer(http, asked, partial(chat_request, asked), _prompt_of_chat, is_chat=True)
+
+
+async def generate(http: Request) -> Response | ASGIApp:
+    """Answers a prompt, in Ollama's form."""
+    asked = await read_body(http, GenerateRequest)
+    asked.model = served_name(context_of(http), asked.model)
+    if not asked.prompt and not asked.system:
+        name = context_of(http).target(asked.model).name
+        return json_response(GenerateReply(
+            model=name, created_at=now(), response="", done=True, done_reason="load",
+        ))  # fmt: skip
+    make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
+    return await _answer(http, asked, partial(generate_request, asked), make_prompt, is_chat=False)
+
+
+async def _answer(
+    http: Request,
+    asked: TextFields,
+    convert: Callable[[], ChatRequest],
+    make_prompt: Callable[[ServedModel, ChatRequest], Awaitable[ChatPrompt]],
+    *,
+    is_chat: bool,
+) -> Response | ASGIApp:
+    context = context_of(http)
+    context.ignored_fields.tell(http, fields_without_effect(asked))
+    model = context.target(asked.model).model
+    request = await model.pool.run(count_chars(asked, INLINE_SIZE), convert)
+    head = ReplyHead.of(context, http, request, "ollama")
+
+    async def prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
+        return [await make_prompt(model, request)]
+
+    def writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> OllamaWriter:
+        return OllamaWriter(head, prompts[0], model.loaded_engine().tokenizer, is_chat=is_chat)
+
+    generation, made = await begin(http, request, head, prompts, writer)
+    if request.stream:
+        return stream_of(http, generation, made, OLLAMA_FORM)
+    return await whole_of(http, generation, made, reports_load=False)
+
+
+async def _prompt_of_chat(model: ServedModel, request: ChatRequest) -> ChatPrompt:
+    return await planned_prompt(model, request, tool_use(request, model.args.tool_strict_level))
+
+
+async def _raw_prompt(asked: GenerateRequest, model: ServedModel, _: ChatRequest) -> ChatPrompt:
+    """The prompt without the chat template; its reply is a plain text."""
+    text = asked.prompt
+    token_ids = await model.pool.run(len(text), prompt_ids, model, text, True, None)
+    return ChatPrompt(token_ids, text)

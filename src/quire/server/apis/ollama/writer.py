@@ -1,0 +1,162 @@
+"""Writes replies in Ollama's form: one JSON object, or a line for each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from quire.outputs import CompletionOutput, RequestOutput
+from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
+from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.ollama.schema import (
+    GenerateReply,
+    OllamaChatReply,
+    ReplyCall,
+    ReplyFields,
+    ReplyFunction,
+    ReplyMessage,
+)
+from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
+from quire.server.http.error_forms import ollama_problem
+from quire.server.http.event_stream import StreamForm
+from quire.server.http.problems import HttpError, Problem
+from quire.server.work_pool import WorkPool
+from quire.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.server.apis.chat.reply_plan import ChatPrompt
+    from quire.server.generation.run import Generation
+
+_NS = 10**9
+OLLAMA_FORM = StreamForm(
+    end=b"",
+    keep_alive=b"\n",
+    error=lambda problem: ollama_problem(problem).body() + b"\n",
+    media="application/x-ndjson",
+)
+"""Readers of lines skip empty ones."""
+
+
+def now() -> str:
+    """The time, as Ollama writes it."""
+    return written_time(time.time())
+
+
+def written_time(seconds: float) -> str:
+    """Seconds since the epoch, as Ollama writes them."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+class OllamaWriter:
+    """Writes the reply to one request."""
+
+    def __init__(
+        self, head: ReplyHead, prompt: ChatPrompt, tokenizer: Tokenizer | None, *, is_chat: bool
+    ) -> None:
+        """`is_chat`: the reply is a message; otherwise a text."""
+        self._head = head
+        self._reply = ParsedReply(prompt.reply, tokenizer, prompt.token_ids)
+        self._is_chat = is_chat
+        self._num_tokens = 0
+        """Tokens of the reply so far."""
+        self._calls: dict[int, tuple[CallBegins, list[str]]] = {}
+        """Calls that are not complete, with the parts of their arguments."""
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """The work of writing a whole reply, in the pool's units."""
+        return size_of_whole(finals, 0)
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
+        [final] = finals
+        return [msgspec.json.encode(self._part(final, final.outputs[0]))]
+
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
+        """The lines of a streamed reply, those of one step together."""
+        async for data in written(generation, self, pool):
+            if data:
+                yield data
+
+    def size(self, update: Update) -> int:
+        """The work of writing an update, in the pool's units."""
+        return size_of(update.completion)
+
+    def events(self, updates: Sequence[Update]) -> bytes:
+        """The lines for these updates."""
+        parts = (self._part(update.output, update.completion) for update in updates)
+        return b"".join(msgspec.json.encode(part) + b"\n" for part in parts if part is not None)
+
+    def _part(self, output: RequestOutput, one: CompletionOutput) -> ReplyFields | None:
+        """A line, which is the whole reply where all comes at once; None if the text is held back
+        until its meaning is known."""
+        self._num_tokens += len(one.token_ids)
+        content, thinking, calls = self._read(self._reply.events(one))
+        if not (content or thinking or calls or one.finish_reason is not None):
+            return None
+        fields: dict[str, Any] = {"model": self._head.model, "created_at": now()}
+        if one.finish_reason is not None:
+            fields |= self._end(output, one)
+        more = thinking or msgspec.UNSET
+        if self._is_chat:
+            message = ReplyMessage(
+                content=content, thinking=more, tool_calls=calls or msgspec.UNSET
+            )
+            return OllamaChatReply(message=message, **fields)
+        return GenerateReply(response=content, thinking=more, **fields)
+
+    def _read(self, events: list[Event]) -> tuple[str, str, list[ReplyCall]]:
+        """The content, the reasoning and the calls that these events complete."""
+        content, thinking, calls = [], [], []
+        for event in events:
+            if isinstance(event, Content):
+                content.append(event.text)
+            elif isinstance(event, Reasoning):
+                thinking.append(event.text)
+            elif isinstance(event, CallBegins):
+                self._calls[event.index] = (event, [])
+            elif isinstance(event, Arguments):
+                self._calls[event.index][1].append(event.text)
+            elif isinstance(event, CallEnds):
+                begin, texts = self._calls.pop(event.index)
+                calls.append(_call(begin, "".join(texts)))
+        return "".join(content), "".join(thinking), calls
+
+    def _end(self, output: RequestOutput, one: CompletionOutput) -> dict[str, Any]:
+        """The fields of the last line."""
+        if one.finish_reason in ("abort", "error"):
+            raise HttpError(Problem(500, output.error or "The server aborted this request."))
+        fields: dict[str, Any] = {
+            "done": True,
+            "done_reason": "length" if one.finish_reason == "length" else "stop",
+            "prompt_eval_count": len(output.prompt_token_ids or ()),
+            "eval_count": self._num_tokens,
+            "load_duration": 0,
+        }
+        if (stats := output.metrics) is not None:
+            fields |= {
+                "total_duration": _ns(stats.last_token_ts - stats.arrival_time),
+                "prompt_eval_duration": _ns(stats.first_token_ts - stats.scheduled_ts),
+                "eval_duration": _ns(stats.last_token_ts - stats.first_token_ts),
+            }
+        return fields
+
+
+def _call(begin: CallBegins, text: str) -> ReplyCall:
+    """A call. Arguments that are not a JSON object are given as a text."""
+    try:
+        arguments = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError:
+        arguments = text
+    if not isinstance(arguments, dict):
+        arguments = {"arguments": arguments}
+    function = ReplyFunction(index=begin.index, name=begin.name, arguments=arguments)
+    return ReplyCall(id=begin.id or f"call_{begin.index}", function=function)
+
+
+def _ns(seconds: float) -> int:
+    return max(0, int(seconds * _NS))

@@ -1,0 +1,155 @@
+"""Ollama's routes: the conversion of requests, replies whole and in lines, and errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from quire.errors import RequestError
+from quire.server.apis.ollama.conversion import (
+    chat_request,
+    fields_without_effect,
+    generate_request,
+)
+from quire.server.apis.ollama.schema import (
+    CalledFunction,
+    CalledTool,
+    GenerateRequest,
+    OllamaChatRequest,
+    OllamaMessage,
+)
+
+from .conftest import Harness
+
+USER = {"role": "user", "content": "hi"}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def lines_of(reply: httpx.Response) -> list[dict[str, Any]]:
+    assert reply.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in reply.text.splitlines() if line]
+
+
+def test_a_chat_and_its_stream_say_the_same(harness: Harness) -> None:
+    body = {
+        "model": f"{harness.context.names[0]}:latest", "messages": [USER],
+        "options": {"num_predict": 7, "temperature": 0, "num_ctx": 2048}, "keep_alive": "5m",
+    }  # fmt: skip
+    whole = harness.post("/api/chat", {**body, "stream": False})
+    assert whole.headers["x-quire-ignored-fields"] == "options.num_ctx, keep_alive"
+    whole = whole.json()
+    assert (whole["done"], whole["done_reason"], whole["eval_count"]) == (True, "length", 7)
+    assert whole["prompt_eval_count"] > 0
+    assert whole["total_duration"] >= whole["eval_duration"] >= 0
+    assert whole["created_at"].endswith("Z")
+    lines = lines_of(harness.post("/api/chat", body))
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert "".join(line["message"]["content"] for line in lines) == whole["message"]["content"]
+    assert lines[-1]["eval_count"] == 7
+    assert "eval_count" not in lines[0]
+
+
+def test_a_prompt_with_and_without_the_template(harness: Harness) -> None:
+    body = {"prompt": "ab", "stream": False, "options": {"num_predict": 3}}
+    plain = harness.post("/api/generate", {**body, "raw": True}).json()
+    assert plain["prompt_eval_count"] == len(harness.model.tokenizer().encode("ab"))
+    chat = harness.post("/api/generate", body).json()
+    assert chat["prompt_eval_count"] > plain["prompt_eval_count"]
+    lines = lines_of(harness.post("/api/generate", {**body, "stream": True, "raw": True}))
+    assert "".join(line["response"] for line in lines) == plain["response"]
+
+
+def test_an_empty_request_looks_the_model_up(harness: Harness) -> None:
+    for path in ("/api/chat", "/api/generate"):
+        reply = harness.post(path, {"model": harness.context.names[0]}).json()
+        assert (reply["done"], reply["done_reason"]) == (True, "load")
+        assert harness.post(path, {"model": "other"}).status_code == 404
+
+
+def test_models_are_listed_and_shown(harness: Harness) -> None:
+    name = harness.context.names[0]
+    [listed, *_] = harness.request("GET", "/api/tags").json()["models"]
+    assert listed["name"] == listed["model"] == name
+    assert listed["size"] >= 0
+    assert len(listed["digest"]) == 64
+    assert listed["details"]["format"] == "safetensors"
+    [loaded, *_] = harness.request("GET", "/api/ps").json()["models"]
+    assert loaded["context_length"] == harness.model.config.model.max_model_len
+    shown = harness.post("/api/show", {"model": f"{name}:latest"}).json()
+    assert shown["details"] == listed["details"]
+    assert "completion" in shown["capabilities"]
+    assert shown["model_info"]["general.parameter_count"] == 0  # of a fake model
+    assert harness.request("GET", "/api/version").json()["version"].count(".") == 2
+    missing = harness.post("/api/show", {"model": "other"})
+    assert missing.status_code == 404
+    assert isinstance(missing.json()["error"], str)
+
+
+def test_options_and_fields_become_those_of_a_chat() -> None:
+    asked = OllamaChatRequest(
+        messages=[OllamaMessage(role="user", content="a")], format=SCHEMA, think=False,
+        options={"num_predict": -1, "stop": ["x"], "repeat_penalty": 1.1, "mirostat": 0},
+    )  # fmt: skip
+    made = chat_request(asked)
+    assert (made.max_tokens, made.stop, made.repetition_penalty) == (None, ["x"], 1.1)
+    assert made.reasoning_effort == "none"
+    assert made.stream is True
+    assert made.response_format is not None
+    assert made.response_format.type == "json_schema"
+    made = generate_request(GenerateRequest(prompt="p", system="s", format="json", think="low"))
+    assert [one.role for one in made.messages] == ["system", "user"]
+    assert made.reasoning_effort == "low"
+    assert made.response_format is not None
+    assert made.response_format.type == "json_object"
+    assert fields_without_effect(GenerateRequest(options={"num_gpu": 1, "seed": 2})) == [
+        "options.num_gpu"
+    ]
+
+
+def test_results_of_tools_find_their_calls() -> None:
+    calls = [
+        CalledTool(function=CalledFunction(name=name, arguments={"a": 1})) for name in ("f", "g")
+    ]
+    made = chat_request(OllamaChatRequest(messages=[
+        OllamaMessage(role="user", content="a"),
+        OllamaMessage(role="assistant", thinking="hm", tool_calls=calls),
+        OllamaMessage(role="tool", content="2", tool_name="g"),
+        OllamaMessage(role="tool", content="1"),
+    ]))  # fmt: skip
+    ids = [call["id"] for call in made.messages[1].tool_calls or []]
+    assert [one.tool_call_id for one in made.messages[2:]] == ids[::-1]
+    assert made.messages[1].reasoning == "hm"
+    assert (made.messages[1].tool_calls or [])[0]["function"]["arguments"] == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"options": {"num_predict": 0}}, "num_predict must be a positive number"),
+        ({"options": {"colour": 1}}, "options has no 'colour'"),
+        ({"options": {"temperature": "warm"}}, "options: .*temperature"),
+        ({"options": {"mirostat": 2}}, "options.mirostat must be 0"),
+        ({"options": {"top_p": 7}}, "top_p"),
+        ({"logprobs": True}, "logprobs must be false"),
+        ({"messages": [{**USER, "images": ["abc"]}]}, "takes no images"),
+        ({"tools": [{"type": "function"}]}, r"tools\[0\]"),
+        ({"format": "yaml"}, "format"),
+        ({"messages": "x"}, "messages"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(harness: Harness, fields: dict[str, Any], text: str) -> None:
+    reply = harness.post("/api/chat", {"messages": [USER], "stream": False, **fields})
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert isinstance(error, str)
+    assert re.search(text, error), error
+
+
+def test_what_a_prompt_cannot_have() -> None:
+    for name, value in {"suffix": "x", "template": "x", "context": [1], "images": ["x"]}.items():
+        with pytest.raises(RequestError, match=f"{name} is not supported"):
+            generate_request(GenerateRequest(prompt="a", **{name: value}))
