@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 16
+#define QUIRE_ABI_VERSION 17
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -139,6 +139,8 @@ typedef struct quire_embed {
   int32_t table;   // of add_table, or
   int32_t matrix;  // of add_matrix (a tied head): the other one is -1
   float scale;
+  int32_t first_id;  // the token id of the table's first row; rows of other ids are left as they are
+  int32_t num_ids;   // of the tables of all ranks
 } quire_embed;
 
 // out = x + table[i + offset], i is the token's position, or its type.
@@ -290,6 +292,8 @@ typedef struct quire_experts {
   int32_t top_k;
   int32_t weighs_inputs;
   float scale;
+  int32_t inner_first;  // gate_up has the columns from here on of each expert's I
+  int32_t exchange;     // number of the exchange of these columns; -1: gate_up has all
 } quire_experts;
 
 // Head h of out = head h of x times matrix h; out [rows, heads * n], x [rows, heads * k].
@@ -414,8 +418,20 @@ typedef struct quire_logits {
   int32_t matrix;
   int32_t bias;
   float scale;
-  float softcap;  // 0: none
+  float softcap;     // 0: none
+  int32_t first;     // the matrix has the columns of the logits from here on
+  int32_t exchange;  // number of the exchange of these columns; -1: the matrix has all
 } quire_logits;
+
+// A value of which each rank has computed a part is completed; or a value of the stage before is
+// taken, or one is handed to the next.
+enum quire_exchange_kind { QUIRE_EXCHANGE_RANKS = 0, QUIRE_EXCHANGE_STAGES = 1 };
+
+typedef struct quire_exchange {
+  quire_view value;
+  int32_t kind;
+  int32_t number;
+} quire_exchange;
 
 enum quire_op_kind {
   QUIRE_OP_EMBED = 0,
@@ -438,7 +454,8 @@ enum quire_op_kind {
   QUIRE_OP_DELTA = 17,
   QUIRE_OP_SSD = 18,
   QUIRE_OP_MAMBA = 19,
-  QUIRE_NUM_OP_KINDS = 20
+  QUIRE_OP_EXCHANGE = 20,
+  QUIRE_NUM_OP_KINDS = 21
 };
 
 typedef struct quire_op {
@@ -465,6 +482,7 @@ typedef struct quire_op {
     quire_delta delta;
     quire_ssd ssd;
     quire_mamba mamba;
+    quire_exchange exchange;
   } u;
 } quire_op;
 
@@ -487,8 +505,24 @@ typedef struct quire_kv_spec {
   int32_t dtype;  // QUIRE_F32, QUIRE_BF16 or QUIRE_INT8
 } quire_kv_spec;
 
+// Exchanges value `number` of the step: `rows` rows, `row_bytes` from one to the next, of which this
+// rank has its part. Returns 0 on success.
+typedef int32_t (*quire_exchange_fn)(int32_t number, uint8_t* data, int64_t rows,
+                                     int64_t row_bytes);
+
+// The ranks of a stage, each of which runs its part of one program. Ranks that share memory write
+// their parts of a value to one place and wait for each other; others call `exchange`.
+typedef struct quire_ranks {
+  int32_t rank;
+  int32_t num_ranks;
+  int32_t shared_fd;      // file of the shared memory, at first empty; -1: there is none
+  int64_t shared_offset;  // exchanged values lie in the workspace from here on; whole pages
+  quire_exchange_fn exchange;
+} quire_ranks;
+
 typedef struct quire_model_spec {
   quire_kv_spec kv;
+  quire_ranks ranks;
   int64_t workspace_bytes;
   int32_t max_num_tokens;
   int32_t max_num_seqs;

@@ -13,6 +13,7 @@
     │   └── PromptError                         its prompt is wrong, whatever its parameters are
     ├── CapacityError                       too much is waiting already; try again later (HTTP 503)
     ├── BackendError                        a compute backend failed or is missing
+    │   └── RankError                           a rank ended, or is not in step with the others
     ├── EngineError                         the engine failed, not the caller
     │   ├── EngineDeadError                     its loop ended; requests get no more answers
     │   └── EngineGenerateError                 one request failed inside it (HTTP 500)
@@ -103,6 +104,10 @@ class CapacityError(QuireError):
 
 class BackendError(QuireError):
     """A compute backend cannot be loaded, or a native call reported a failure."""
+
+
+class RankError(BackendError):
+    """A rank ended, or runs something else than the others: the group computes no more."""
 
 
 class EngineError(QuireError):

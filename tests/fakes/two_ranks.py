@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from quire.config.records import EngineConfig
 from quire.errors import BackendError
 from quire.executor import Executor, part_of_rank
+from quire.executor.runners import make_runner
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.worker import Worker
 
@@ -21,6 +24,7 @@ class TwoRankExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         self._workers = [Worker(config), Worker(config)]
+        self._runners = [make_runner(config, worker.model) for worker in self._workers]
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
@@ -29,9 +33,10 @@ class TwoRankExecutor(Executor):
     def collect(self) -> StepResult:
         plan = self._submitted.popleft()
         outcomes: list[StepResult | BackendError] = []
-        for worker in self._workers:
+        for runner, worker in zip(self._runners, self._workers, strict=True):
             try:
-                outcomes.append(worker.execute(plan))
+                begun = runner.begin(plan)
+                outcomes.append(runner.finish(begun, worker.model.step(begun.batch)))
             except BackendError as error:
                 outcomes.append(error)
         first, second = outcomes
@@ -45,12 +50,15 @@ class TwoRankExecutor(Executor):
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
     ) -> None:
         for rank, worker in enumerate(self._workers):
-            part = part_of_rank(out, rank, self.num_ranks)
-            worker.read_blocks(block_ids, group, num_tokens, part)
+            part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
+            own = bytearray(part.size)
+            worker.read_blocks(block_ids, group, num_tokens, memoryview(own))
+            part[:] = np.frombuffer(own, np.uint8).reshape(part.shape)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         for rank, worker in enumerate(self._workers):
-            worker.write_blocks(block_ids, part_of_rank(data, rank, self.num_ranks))
+            part = part_of_rank(data, len(block_ids), rank, self.num_ranks)
+            worker.write_blocks(block_ids, memoryview(part.tobytes()))
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [worker.call(method, *args, **kwargs) for worker in self._workers]

@@ -12,9 +12,19 @@
 namespace quire {
 namespace {
 
+int64_t table_rows(const Model& model, const quire_embed& embed) {
+  return embed.matrix >= 0 ? model.matrices[embed.matrix].n : model.tables[embed.table].rows;
+}
+
+bool is_exchanged(const Model& model, const quire_embed& embed) {
+  return table_rows(model, embed) < embed.num_ids;
+}
+
 void embed_rows(const Step& step, const quire_embed& op, Span span) {
+  const int64_t num_rows = table_rows(step.model, op);
   for (int64_t t = span.first; t < span.last; ++t) {
-    const int64_t id = step.batch.token_ids[t];
+    const int64_t id = step.batch.token_ids[t] - int64_t{op.first_id};
+    if (id < 0 || id >= num_rows) continue;  // another rank has it
     float* out = step.f32_row(op.out, t);
     const void* row = out;
     int32_t dtype = QUIRE_F32;
@@ -63,10 +73,6 @@ void copy_rows(const Step& step, const quire_take_rows& op, Span span) {
   }
 }
 
-int64_t table_rows(const Model& model, const quire_embed& embed) {
-  return embed.matrix >= 0 ? model.matrices[embed.matrix].n : model.tables[embed.table].rows;
-}
-
 void check_embed(const OpChecks& checks, const quire_op& op) {
   const quire_embed& embed = op.u.embed;
   checks.view(embed.out);
@@ -78,8 +84,10 @@ void check_embed(const OpChecks& checks, const quire_op& op) {
   } else {
     width = checks.table(embed.table).width;
   }
-  checks.require(width == embed.out.dim && table_rows(checks.model(), embed) >= 1,
-                 "table of another shape");
+  const int64_t rows = table_rows(checks.model(), embed);
+  checks.require(width == embed.out.dim && rows >= 1, "table of another shape");
+  checks.require(embed.first_id >= 0 && embed.first_id + rows <= embed.num_ids,
+                 "rows of other token ids");
 }
 
 void check_positions(const OpChecks& checks, const quire_op& op) {
@@ -128,15 +136,16 @@ void reserve_positions(const Model& model, const quire_op& op, OpNeeds& needs) {
 }
 
 void look_at_embed(FiniteWatch& watch, const quire_op& op) {
-  watch.look_at_rows(op.u.embed.out, op.rows);
+  // The exchange that brings other ranks' rows looks at all of them.
+  if (!is_exchanged(watch.model(), op.u.embed)) watch.look_at_rows(op.u.embed.out, op.rows);
 }
 
 void look_at_positions(FiniteWatch& watch, const quire_op& op) {
   watch.look_at_rows(op.u.positions.out, op.rows);
 }
 
-void reserve_embed(const Model& model, const quire_op& op, OpNeeds& needs) {
-  needs.num_token_ids = std::min(needs.num_token_ids, table_rows(model, op.u.embed));
+void reserve_embed(const Model&, const quire_op& op, OpNeeds& needs) {
+  needs.num_token_ids = std::min<int64_t>(needs.num_token_ids, op.u.embed.num_ids);
 }
 
 const OpRegistration kEmbed({QUIRE_OP_EMBED, "embed", check_embed, run_embed, look_at_embed,

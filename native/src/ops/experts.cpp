@@ -50,7 +50,7 @@ struct Places {
   size_t pair_of;  // [pairs] int32: the pairs of each row, in the order of the experts
   size_t weights;  // [pairs] float: of the same
   size_t inputs;   // [pairs, D] in x's type: weighted rows of x, where they are
-  size_t hidden;   // [pairs, I] in x's type
+  size_t hidden;   // [pairs, I] in x's type; if columns are exchanged, it is in the model's `hidden`
   size_t results;  // [pairs, D] float
   size_t packed;   // of the products
   size_t end;
@@ -67,9 +67,13 @@ struct Places {
     weights = after(pair_of, pairs * sizeof(int32_t));
     inputs = after(weights, pairs * sizeof(float));
     hidden = after(inputs, op.weighs_inputs ? pairs * input_stride * item_bytes(op.x.dtype) : 0);
-    results = after(hidden, pairs * hidden_stride * item_bytes(op.x.dtype));
+    results = after(hidden, op.exchange < 0 ? hidden_bytes(op) : 0);
     packed = after(results, pairs * result_stride * sizeof(float));
     end = packed + std::max(packed_bytes_of(gate_up, op), packed_bytes_of(down, op));
+  }
+
+  size_t hidden_bytes(const quire_experts& op) const {
+    return pairs * hidden_stride * item_bytes(op.x.dtype);
   }
 
  private:
@@ -96,7 +100,10 @@ class Slab {
   void run() {
     list_pairs();
     if (op_.weighs_inputs) weigh_inputs();
+    // Until no rank reads the hidden columns of the slab before.
+    if (first_ > 0 && op_.exchange >= 0) step_.model.ranks.wait(op_.exchange);
     multiply_gates();
+    if (op_.exchange >= 0) exchange_hidden();
     multiply_downs();
     by_rows(step_, rows_, op_.out.dim * op_.top_k, [&](Span span) {
       for (int64_t r = span.first; r < span.last; ++r) add_up(r);
@@ -181,7 +188,14 @@ class Slab {
   }
 
   uint8_t* hidden_row(int64_t pair) const {
-    return at<uint8_t>(places_.hidden) + pair * places_.hidden_stride * item_bytes(op_.x.dtype);
+    uint8_t* hidden =
+        op_.exchange < 0 ? at<uint8_t>(places_.hidden) : step_.model.hidden->data();
+    return hidden + pair * places_.hidden_stride * item_bytes(op_.x.dtype);
+  }
+
+  void exchange_hidden() const {
+    step_.model.ranks.complete(op_.exchange, hidden_row(0), starts_.back(),
+                               places_.hidden_stride * item_bytes(op_.x.dtype));
   }
 
   void multiply_gates() {
@@ -196,7 +210,7 @@ class Slab {
         args.x_rows = at<int32_t>(places_.rows) + first;
       }
       args.activation = static_cast<Activation>(op_.activation);
-      args.out = hidden_row(first);
+      args.out = hidden_row(first) + op_.inner_first * item_bytes(op_.x.dtype);
       args.out_dtype = args.x_dtype;
       args.out_stride = places_.hidden_stride;
     });
@@ -255,8 +269,12 @@ void check_experts(const OpChecks& checks, const quire_op& record) {
   for (int32_t e = 0; e < experts; ++e) {
     const PackedMatrix& gate_up = checks.matrix(op.gate_up + e);
     const PackedMatrix& down = checks.matrix(op.down + e);
-    checks.require(gate_up.k == op.x.dim && gate_up.glu && gate_up.n == 2 * down.k &&
-                       down.n == op.out.dim && !down.glu && gate_up.n == first.n,
+    const int64_t inner = gate_up.n / 2;
+    const bool has_all = inner == down.k && op.inner_first == 0;
+    checks.require(has_all || (op.exchange >= 0 && op.inner_first >= 0 &&
+                               op.inner_first + inner <= down.k),
+                   "the experts have other columns");
+    checks.require(gate_up.k == op.x.dim && gate_up.glu && down.n == op.out.dim && !down.glu && gate_up.n == first.n,
                    "the matrices have other shapes");
     checks.require(gate_up.format == first.format && down.format == checks.matrix(op.down).format,
                    "the experts have different formats");
@@ -283,7 +301,9 @@ void look_at_experts(FiniteWatch& watch, const quire_op& op) {
 void reserve_experts(const Model& model, const quire_op& record, OpNeeds& needs) {
   const quire_experts& op = record.u.experts;
   const int64_t slab = slab_rows(op, model.spec.max_num_tokens);
-  needs.scratch_bytes = std::max(needs.scratch_bytes, Places(model, op, slab).end);
+  const Places places(model, op, slab);
+  needs.scratch_bytes = std::max(needs.scratch_bytes, places.end);
+  if (op.exchange >= 0) needs.hidden_bytes = std::max(needs.hidden_bytes, places.hidden_bytes(op));
 }
 
 const OpRegistration kExperts({QUIRE_OP_EXPERTS, "experts", check_experts, run_experts,

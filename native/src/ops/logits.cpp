@@ -33,7 +33,8 @@ void run_logits(const Step& step, const quire_op& record) {
   Model& model = step.model;
   const PackedMatrix& head = model.matrices[op.matrix];
   float* slab = reinterpret_cast<float*>(model.logits->data());
-  const int64_t vocab = head.n;
+  const int64_t vocab = model.spec.vocab_size;
+  const bool is_wanted = step.batch.sampling || step.output.logits;  // by this rank
   const int64_t total = step.batch.num_logits_rows;
   for (int64_t first = 0; first < total; first += kLogitsSlab) {
     const int64_t rows = std::min(kLogitsSlab, total - first);
@@ -45,11 +46,17 @@ void run_logits(const Step& step, const quire_op& record) {
     args.x_stride = op.x.stride;
     args.bias = step.vector(op.bias);
     args.scale = op.scale;
-    args.out = slab;
+    args.out = slab + op.first;
     args.out_dtype = DType::kF32;
     args.out_stride = vocab;
     args.scratch = model.linear_scratch->data();
+    if (first > 0) model.ranks.wait(op.exchange);  // until no rank reads the slab before
     linear_with_adapters(step, op.matrix, {QUIRE_ROWS_LOGITS, first}, args);
+    if (op.exchange >= 0) {
+      model.ranks.complete(op.exchange, reinterpret_cast<uint8_t*>(slab), rows,
+                           vocab * static_cast<int64_t>(sizeof(float)));
+    }
+    if (!is_wanted) continue;
     model.pool.run(rows, [&](Worker& worker) {
       for (int64_t r; (r = worker.grab_own(rows)) < rows;) {
         float* row = slab + r * vocab;
@@ -68,7 +75,10 @@ void check_logits(const OpChecks& checks, const quire_op& op) {
   const PackedMatrix& head = checks.matrix(logits.matrix);
   checks.view(logits.x, QUIRE_ROWS_LOGITS);
   checks.vector(logits.bias, head.n);
-  checks.require(logits.x.dim == head.k && head.n == checks.model().spec.vocab_size && !head.glu,
+  const int64_t vocab = checks.model().spec.vocab_size;
+  const bool is_whole = logits.exchange < 0;
+  checks.require(logits.x.dim == head.k && !head.glu && logits.first >= 0 &&
+                     logits.first + head.n <= vocab && (!is_whole || head.n == vocab),
                  "the head has another shape");
 }
 

@@ -20,6 +20,7 @@ struct Step;
 struct OpNeeds {
   size_t scratch_bytes = 64;    // of products, which run one after the other
   size_t logits_bytes = 0;      // of the logits that exist at once
+  size_t hidden_bytes = 0;      // inside experts, where ranks have columns of it
   int64_t num_token_ids = 0;    // rows of the smallest table that token ids are looked up in
   int64_t num_token_types = INT32_MAX;  // rows of the smallest table of token types
   int32_t num_query_heads = 0;  // of the attention ops, which all have the same; 0: there is none
@@ -36,7 +37,7 @@ struct OpKind {
   void (*look)(FiniteWatch& watch, const quire_op& op) = nullptr;
   // Adds what the op needs. Null: nothing. Called after `check`.
   void (*reserve)(const Model& model, const quire_op& op, OpNeeds& needs) = nullptr;
-  bool is_last = false;  // whether the op is the last op of a model, which must be such an op
+  bool is_last = false;  // whether the op must be the last op of a model
 };
 
 // Puts a kind into the table. There is one static object for each, made when the library loads.

@@ -23,6 +23,7 @@ class FiniteWatch {
   // with a row for each token, of which only the rows that get logits were computed.
   void look_at_rows(const quire_view& view, int32_t rows);
   void look_at_taken(const quire_view& view);
+  const Model& model() const { return step_.model; }
 
  private:
   const Step& step_;

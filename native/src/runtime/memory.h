@@ -36,6 +36,18 @@ class Reservation {
     madvise(data_, round_up(bytes, kHugePage), MADV_HUGEPAGE);
     all_reserved_bytes += most_bytes();
   }
+  // A mapping of a file that other processes map too.
+  Reservation(size_t bytes, int fd, int64_t offset) : bytes_(bytes) {
+    if (bytes == 0) return;
+    mapped_ = bytes;
+    base_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+    if (base_ == MAP_FAILED) {
+      base_ = nullptr;
+      throw std::bad_alloc();
+    }
+    data_ = static_cast<uint8_t*>(base_);
+    all_reserved_bytes += most_bytes();
+  }
   ~Reservation() {
     if (base_ == nullptr) return;
     munmap(base_, mapped_);

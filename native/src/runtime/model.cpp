@@ -44,6 +44,8 @@ quire_model_spec checked(const quire_model_spec& spec) {
           "block_size is not a multiple of 16");
   require(kv.dtype == QUIRE_F32 || kv.dtype == QUIRE_BF16 || kv.dtype == QUIRE_INT8,
           "unknown KV cache dtype");
+  require(spec.ranks.shared_offset >= 0 && spec.ranks.shared_offset <= spec.workspace_bytes,
+          "exchanged values lie outside the workspace");
   require(spec.workspace_bytes >= 0 && spec.max_num_tokens >= 1 && spec.max_num_seqs >= 1 &&
               spec.max_model_len >= 1 && spec.vocab_size >= 1,
           "a limit of the model is not positive");
@@ -54,8 +56,8 @@ quire_model_spec checked(const quire_model_spec& spec) {
 const OpKind* checked_kind(const Model& model, const quire_op& op, bool last) {
   require(op.rows == QUIRE_ROWS_TOKENS || op.rows == QUIRE_ROWS_LOGITS, "op: unknown rows");
   const OpKind* kind = find_op_kind(op.kind);
-  require((kind != nullptr && kind->is_last) == last,
-          "ops: logits or vectors must be the last op, and only it");
+  require(kind == nullptr || !kind->is_last || last,
+          "ops: logits or vectors must be the last op");
   require(kind != nullptr, "op: unknown kind");
   kind->check(OpChecks(model, kind->name, op.rows), op);
   return kind;
@@ -70,6 +72,7 @@ Model::Model(Pool& pool_, const quire_model_spec& spec_)
       spec(checked(spec_)),
       kv(spec.kv),
       workspace(spec.workspace_bytes),
+      ranks(spec.ranks, workspace.data(), spec.workspace_bytes - spec.ranks.shared_offset),
       adapters(spec.max_num_tokens, spec.max_adapter_width),
       attention(kv.layouts, pool.size()) {
   samplers.reserve(pool.size());
@@ -80,6 +83,7 @@ int64_t Model::workspace_bytes() const {
   int64_t bytes = workspace.most_bytes() + attention.most_bytes() + adapters.most_bytes();
   if (linear_scratch) bytes += linear_scratch->most_bytes();
   if (logits) bytes += logits->most_bytes();
+  if (hidden) bytes += hidden->most_bytes();
   for (const RopeTable& rope : ropes) bytes += rope.most_bytes();
   for (const Sampler& sampler : samplers) bytes += sampler.most_bytes();
   return bytes;
@@ -101,7 +105,8 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   model.num_token_ids = needs.num_token_ids;
   model.num_token_types = needs.num_token_types;
   model.linear_scratch = std::make_unique<Reservation>(needs.scratch_bytes);
-  model.logits = std::make_unique<Reservation>(needs.logits_bytes);
+  model.logits = model.ranks.reserve(needs.logits_bytes);
+  model.hidden = model.ranks.reserve(needs.hidden_bytes);
 }
 
 }  // namespace quire

@@ -16,6 +16,7 @@
 #include "quire.h"
 #include "runtime/kv_cache.h"
 #include "runtime/memory.h"
+#include "runtime/rank_exchange.h"
 #include "sampling/sampler.h"
 #include "threads/pool.h"
 
@@ -53,6 +54,7 @@ struct Model {
   const quire_model_spec spec;
   KvCache kv;
   Reservation workspace;
+  RankExchange ranks;
   int64_t weight_bytes = 0;  // of tables, matrices and vectors
   std::vector<Table> tables;
   std::vector<Vector> vectors;
@@ -65,6 +67,7 @@ struct Model {
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
   AdapterScratch adapters;
+  std::unique_ptr<Reservation> hidden;  // of experts, where ranks have columns of it
   AttentionScratch attention;
   std::vector<Sampler> samplers;  // one per worker
 

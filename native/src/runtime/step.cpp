@@ -140,6 +140,7 @@ Step begin_step(Model& model, const quire_batch& batch, const quire_output& outp
 void run_step(Model& model, const quire_batch& batch, const quire_output& output) {
   check_batch(model, batch, output);
   if (batch.num_tokens == 0) return;
+  model.ranks.begin_step();
   const Step step = begin_step(model, batch, output);
   double begin = model.profiling ? now_s() : 0;
   for (size_t i = 0; i < model.ops.size(); ++i) {
@@ -173,7 +174,8 @@ void find_not_finite(Model& model, const quire_batch& batch, int32_t* first_ops)
   const Step step = begin_step(model, unsampled, nothing);
   FiniteWatch watch(step, first_ops);
   if (batch.num_tokens == 0) return;
-  for (size_t i = 0; i + 1 < model.ops.size(); ++i) {
+  model.ranks.begin_step();
+  for (size_t i = 0; i < model.ops.size() && !model.ops[i].kind->is_last; ++i) {
     model.ops[i].kind->run(step, model.ops[i].op);
     watch.look(static_cast<int32_t>(i), model.ops[i]);
   }

@@ -26,12 +26,14 @@ from quire.sampling.records import Logprobs
 
 if TYPE_CHECKING:
     from quire.program import OpPlace, Program
+    from quire.ranks import RankGroup
     from quire.weights import PackedFile, PackedWriter, WeightStore
     from quire.weights.adapters import AdapterWeights
 
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
-    "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepOutput",
+    "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepModel",
+    "StepOutput",
 ]  # fmt: skip
 
 
@@ -158,9 +160,8 @@ class MemoryReport:
     kv_reserved_bytes: int
 
 
-class CompiledModel(ABC):
-    """A program with its weights and KV cache, ready to run. One caller at a time, except for
-    `progress`."""
+class StepModel(ABC):
+    """A model that computes steps, on one rank or on several. One caller at a time."""
 
     @abstractmethod
     def step(self, batch: StepBatch) -> StepOutput:
@@ -200,6 +201,15 @@ class CompiledModel(ABC):
         """
 
     @abstractmethod
+    def copy_blocks(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
+        """Copies whole KV blocks, between two steps. Raises ValueError on a bad shape."""
+
+
+class CompiledModel(StepModel):
+    """A program with its weights and KV cache, ready to run. One caller at a time, except for
+    `progress`."""
+
+    @abstractmethod
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
@@ -213,7 +223,7 @@ class CompiledModel(ABC):
         that does not use these blocks. Raises ValueError on a bad shape."""
 
     def copy_blocks(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
-        """Copies whole KV blocks, between two steps. Raises ValueError as `write_blocks` does."""
+        """By way of `read_blocks` and `write_blocks`."""
         self.write_blocks(targets, self.read_blocks(sources))
 
     @abstractmethod
@@ -299,9 +309,11 @@ class Backend(ABC):
         weights: WeightStore | PackedFile,
         kv: KVCacheSpec,
         options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> CompiledModel:
         """Packs the weights, reserves the KV cache and returns the runnable model.
 
+        `ranks`: what a rank's program exchanges values with; None: the program was not split.
         A `PackedFile` is used in place; it may be closed once this returns. Raises BackendError
         for a dtype, format or op that `capabilities` does not list, CheckpointError for weights
         that were packed for something else.

@@ -214,7 +214,22 @@ class EngineArgs:
     backend: Literal["auto", "cpu", "reference"] = "auto"
     """What computes: the native library, or NumPy; `auto` takes the native one if it loads."""
     num_threads: int | None = None
-    """Compute threads; from the machine's cores and this process's limits by default."""
+    """Compute threads of each rank; by default the machine's cores, within this process's limits,
+    divided among the ranks."""
+    tensor_parallel_size: int = 1
+    """Processes that share the columns and heads of every layer, each with its own compute threads;
+    the tokens are the same bit for bit."""
+    pipeline_parallel_size: int = 1
+    """Stages of layers, one after the other, each with `tensor_parallel_size` processes; worth it
+    for models that are larger than one machine, and for many requests at once."""
+    data_parallel_size: int = 1
+    """Engines of a server, each with the whole model, its own KV cache and its share of the threads
+    and of the memory; a request goes to the one where its first token is expected first."""
+    distributed_executor_backend: str | None = None
+    """Who starts the processes: `uni` computes in the engine itself, `mp` in a process for each
+    rank; `uni` by default, and `mp` where there are several ranks."""
+    worker_cls: str = "auto"
+    """Subclass of `quire.worker.worker.Worker` that each rank runs, as `package.module.Class`."""
     enforce_eager: bool = False
     """Accepted for compatibility; nothing is compiled at run time, with or without it."""
     disable_log_stats: bool = False

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from quire.adapters.config import LoRAConfig
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
-from quire.config.lora import LoRAConfig
 from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
+from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
@@ -24,6 +25,8 @@ from quire.structured.config import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]
+ExecutorBackend = Literal["uni", "mp"]
+"""Who starts the ranks: the engine itself has the only one, or each rank is a process."""
 Dtype = Literal["float32", "bfloat16"]
 """The dtype of activations, and of weights that are not quantised."""
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
@@ -149,6 +152,9 @@ class SchedulerConfig:
     """Tokens between two streamed outputs, unless a request asks for more."""
     speculation: SpeculationConfig | None = None
     """How draft tokens are proposed; None: there are none."""
+    num_stages: int = 1
+    """Plans that are computed at once, by stages of layers: a request whose next token is being
+    computed waits for it, and each plan has a part of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +204,34 @@ class ObservabilityConfig:
 
 @dataclass(frozen=True, slots=True)
 class ParallelConfig:
-    """How many devices and processes compute: one."""
+    """The ranks that compute the model together, and who starts them."""
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
-    world_size: int = 1
-    world_size_across_dp: int = 1
+    distributed_executor_backend: ExecutorBackend = "uni"
+    worker_class: str = ""
+    """A subclass of `Worker`, by import path; empty: `Worker` itself."""
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def world_size_across_dp(self) -> int:
+        """vLLM's name of the ranks of all engines."""
+        return self.world_size * self.data_parallel_size
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """All ranks, in their order."""
+        return tuple(Rank(0, 0, self.pipeline_parallel_size, self.tensor_parallel_size).all())
+
+    @property
+    def local_ranks(self) -> tuple[Rank, ...]:
+        """Those of this machine."""
+        return self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +254,7 @@ class EngineConfig:
     """Limits of adapters; None: requests have none."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; "": none."""
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     @property
     def model_config(self) -> ModelConfig:
@@ -275,5 +303,5 @@ class EngineConfig:
 
     @property
     def parallel_config(self) -> ParallelConfig:
-        """One of everything."""
-        return ParallelConfig()
+        """`parallel`."""
+        return self.parallel

@@ -14,7 +14,8 @@ from typing import Any, Literal
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
-from quire.config.records import Dtype, SchedulerConfig
+from quire.config.ranks import MAX_RANKS
+from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
 from quire.config.speculation import speculation_config
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
@@ -94,6 +95,49 @@ def resolve_max_model_len(args: EngineArgs, derived: int) -> int | None:
     return wanted
 
 
+def resolve_parallel(args: EngineArgs, usage: Usage) -> ParallelConfig:
+    """The ranks, the executor that starts them, and the number of engines."""
+    _check_sizes(args)
+    tensor, stages = args.tensor_parallel_size, args.pipeline_parallel_size
+    engines = args.data_parallel_size
+    if usage == "llm" and engines > 1:
+        raise ConfigError(
+            f"data_parallel_size={engines} must be 1 for LLM, which runs one engine; quire serve "
+            "and AsyncLLM run several, or start several processes"
+        )
+    chosen = args.distributed_executor_backend or ("uni" if tensor * stages == 1 else "mp")
+    if chosen not in ("uni", "mp"):
+        raise ConfigError(
+            f"distributed_executor_backend={quoted(chosen)} is not known; use uni or mp"
+        )
+    if chosen == "uni" and tensor * stages > 1:
+        raise ConfigError(
+            f"distributed_executor_backend='uni' runs one rank, and tensor_parallel_size={tensor} "
+            f"times pipeline_parallel_size={stages} are {tensor * stages}; use 'mp'"
+        )
+    worker_class = "" if args.worker_cls == "auto" else args.worker_cls
+    return ParallelConfig(
+        tensor,
+        stages,
+        engines,
+        distributed_executor_backend="mp" if chosen == "mp" else "uni",
+        worker_class=worker_class,
+    )
+
+
+def _check_sizes(args: EngineArgs) -> None:
+    """Raises ConfigError for impossible numbers of ranks and engines."""
+    sizes: dict[str, int] = {
+        name: getattr(args, name)
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    }
+    for name, size in sizes.items():
+        _check_positive(name, size, 2)
+    if math.prod(sizes.values()) > MAX_RANKS:
+        found = " times ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+        raise ConfigError(f"{found} must be at most {MAX_RANKS} ranks")
+
+
 def resolve_scheduler(
     args: EngineArgs, usage: Usage, max_model_len: int, *, needs_whole: bool = False
 ) -> SchedulerConfig:
@@ -123,6 +167,7 @@ def resolve_scheduler(
             },
             per_request_metrics=args.per_request_spec_decode_metrics,
         ),
+        num_stages=args.pipeline_parallel_size,
     )
 
 

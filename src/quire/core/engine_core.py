@@ -23,7 +23,13 @@ from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
 from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
-from quire.errors import BackendError, ConfigError, IntegrityError, RequestError
+from quire.errors import (
+    BackendError,
+    ConfigError,
+    EngineDeadError,
+    IntegrityError,
+    RequestError,
+)
 from quire.executor.base import Executor
 from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
@@ -54,8 +60,8 @@ _ENGINES_OWN = frozenset(
         "call",
         "close",
         "drop_adapter",
-        "execute",
         "load_adapter",
+        "step",
         "release_memory",
         "restore_memory",
         "take_new_weights",
@@ -279,7 +285,10 @@ class EngineCore:
 
     def use_idle_time(self) -> bool:
         """Prepares memory of blocks and loads for the next requests, for some milliseconds. Returns
-        False if there is nothing left to prepare."""
+        False if there is nothing left to prepare. Raises EngineDeadError if the workers have
+        ended."""
+        if (cause := self.executor.failure()) is not None:
+            raise EngineDeadError(cause)
         if self._pause.is_sleeping():
             return False
         transfers = self._transfers

@@ -7,6 +7,7 @@ from typing import Literal
 
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
+from quire.errors import ConfigError
 
 EngineMode = Literal["auto", "thread", "process"]
 
@@ -16,6 +17,15 @@ _FEW_CORES = 8
 
 def make_client(config: EngineConfig, mode: EngineMode, step_timeout_s: float) -> EngineCoreClient:
     """Starts the engine loop in the chosen host. Blocks while the model loads."""
+    if config.parallel.data_parallel_size > 1:
+        if mode == "thread":
+            raise ConfigError(
+                f"data_parallel_size={config.parallel.data_parallel_size} must be 1 with "
+                "engine_mode='thread', which runs one engine; use auto or process"
+            )
+        from quire.core.parallel.client import ParallelClient
+
+        return ParallelClient(config, step_timeout_s)
     if mode == "auto":
         mode = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
     if mode == "process":

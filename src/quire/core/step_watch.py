@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from quire.core.loop import LoopStatus
-from quire.core.thread_states import ThreadState, thread_states
+from quire.system.thread_states import ThreadState, thread_states
 
 WATCH_INTERVAL_S = 0.1
 """Seconds between two calls of `look`."""

@@ -123,7 +123,7 @@ def compute_cores() -> tuple[int, ...] | None:
         if not all(bound.isascii() and bound.isdigit() and len(bound) < 6 for bound in bounds):
             raise ConfigError(
                 f"VLLM_CPU_OMP_THREADS_BIND={quoted(value)} must be a list of cores like "
-                "0-3 or 0,2, or auto (a | is not supported, because only one process computes)"
+                "0-3 or 0,2, or auto (without |: ranks divide the cores in their order)"
             )
         cores |= set(range(int(bounds[0]), int(bounds[1]) + 1))
     return tuple(sorted(cores)) or None

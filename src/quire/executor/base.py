@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quire.errors import BackendError
 from quire.protocol import SchedulePlan, StepResult
 
@@ -38,7 +41,8 @@ class Executor(ABC):
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
     ) -> None:
         """Copies the first tokens of KV blocks of a layer group out of the pool of every rank:
-        `out` has one part for each rank, in their order, all of one size. Any thread, also while a
+        each block has a part for each rank, in their order, all of one size, so that blocks can be
+        taken out of `out`. Any thread, also while a
         step computes that does not write to these tokens. Raises ValueError for a wrong size,
         BackendError for an unknown group and for executors without KV blocks."""
         del block_ids, group, num_tokens, out
@@ -86,10 +90,14 @@ class Executor(ABC):
         """Frees everything. Idempotent."""
 
 
-def part_of_rank(buffer: memoryview, rank: int, num_ranks: int) -> memoryview:
-    """The part of a rank in a buffer of `read_blocks`. Raises ValueError if the buffer cannot be
-    divided into equal parts."""
-    size, rest = divmod(buffer.nbytes, num_ranks)
-    if rest:
-        raise ValueError(f"{buffer.nbytes} bytes cannot be divided into {num_ranks} equal parts")
-    return buffer.cast("B")[rank * size : (rank + 1) * size]
+def part_of_rank(
+    buffer: memoryview, num_blocks: int, rank: int, num_ranks: int
+) -> NDArray[np.uint8]:
+    """What a rank has in a buffer of `read_blocks`: a view [num_blocks, bytes of its part]. Raises
+    ValueError if the blocks do not divide into parts of one size."""
+    if buffer.nbytes % max(1, num_blocks * num_ranks):
+        raise ValueError(
+            f"{buffer.nbytes} bytes do not divide into {num_blocks} blocks with a part for each "
+            f"of {num_ranks} ranks"
+        )
+    return np.frombuffer(buffer, np.uint8).reshape(num_blocks, num_ranks, -1)[:, rank]

@@ -8,8 +8,9 @@ from typing import Any
 
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
+from quire.executor.runners import make_runner
 from quire.protocol import SchedulePlan, StepResult
-from quire.worker.extension import extended
+from quire.worker.extension import worker_class
 from quire.worker.worker import Worker
 
 
@@ -17,14 +18,17 @@ class UniProcExecutor(Executor):
     """Computes a plan by a function call when it is collected; nothing is copied or sent."""
 
     def __init__(self, config: EngineConfig) -> None:
-        self._worker = extended(Worker, config.worker_extension)(config)
+        self._worker = worker_class(config)(config)
+        self._runner = make_runner(config, self._worker.model, self._worker.adapters.get)
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
         self._submitted.append(plan)
 
     def collect(self) -> StepResult:
-        return self._worker.execute(self._submitted.popleft())
+        self._runner.model = self._worker.model  # other weights are another model
+        begun = self._runner.begin(self._submitted.popleft())
+        return self._runner.finish(begun, self._worker.step(begun.batch))
 
     def read_blocks(
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview

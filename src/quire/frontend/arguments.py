@@ -30,11 +30,11 @@ def refuse_arguments(**given: object) -> None:
             raise ConfigError(f"{name} is not supported yet; leave it out")
 
 
-def check_data_parallel_rank(rank: int | None) -> None:
-    """Raises RequestError unless the rank is None or 0, because there is only one engine."""
-    if rank is not None and (type(rank) is not int or rank != 0):
+def check_data_parallel_rank(rank: int | None, num_engines: int) -> None:
+    """Raises RequestError unless the rank is None or the number of an engine."""
+    if rank is not None and (type(rank) is not int or not 0 <= rank < num_engines):
         raise RequestError(
-            f"data_parallel_rank {quoted(rank)} is out of range [0, 1).",
+            f"data_parallel_rank {quoted(rank)} is out of range [0, {num_engines}).",
             parameter="data_parallel_rank",
             value=rank,
         )

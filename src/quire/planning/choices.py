@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from quire.adapters.config import LoRAConfig, lora_config
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
@@ -22,9 +23,8 @@ from quire.config.kv_cache import (
     resolve_block_size,
     resolve_kv_cache_dtype,
 )
-from quire.config.lora import LoRAConfig, lora_config
 from quire.config.quantization import MEANINGS, Quantization, resolve_quantization
-from quire.config.records import Dtype, SchedulerConfig
+from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
 from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
@@ -69,6 +69,7 @@ class Choices:
     reasoning: ReasoningMarks | None
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
+    parallel: ParallelConfig
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -105,11 +106,12 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
-        lora=_lora(args, facts, arithmetic.dtype),
+        lora=_lora(args, usage, facts, arithmetic.dtype),
+        parallel=_parallel(args, usage, facts),
     )
 
 
-def _lora(args: EngineArgs, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
+def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
     """Raises ConfigError for a model that takes no adapters."""
     found = lora_config(
         enable_lora=args.enable_lora,
@@ -126,6 +128,8 @@ def _lora(args: EngineArgs, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
         reason = "a model that pools takes no adapters yet"
     elif checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
+    elif resolve.resolve_parallel(args, usage).world_size_across_dp > 1:
+        reason = "adapters are computed by one rank and one engine yet"
     if reason is not None:
         raise ConfigError(f"enable_lora must be left out: {reason}")
     return found
@@ -142,6 +146,11 @@ def _scheduler(
         reason = "custom logits processors see one token of a request in a step"
     elif not all(memory.kept.is_by_position for memory in memories):
         reason = "the states of recurrent layers cannot take tokens back yet"
+    elif scheduler.num_stages > 1:
+        reason = (
+            f"pipeline_parallel_size={scheduler.num_stages} computes several steps at once, and "
+            "draft tokens need the tokens of the step before"
+        )
     if reason is None:
         return scheduler
     for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens"):
@@ -150,6 +159,41 @@ def _scheduler(
     if args.per_request_spec_decode_metrics != "none":
         raise ConfigError(f"per_request_spec_decode_metrics must be none: {reason}")
     return dataclasses.replace(scheduler, speculation=None)
+
+
+def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
+    """`resolve_parallel`, for a model that can be computed by so many ranks."""
+    parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
+    if parallel.data_parallel_size > 1 and facts.kv_events is not None:
+        raise ConfigError(
+            f"kv_events_config must not be set with data_parallel_size="
+            f"{parallel.data_parallel_size}: the engines would listen on the same port"
+        )
+    tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    if tensor > 1 and checkpoint.packed is not None:
+        raise ConfigError(
+            f"tensor_parallel_size={tensor}: the weights of {checkpoint.path} are packed as whole "
+            "matrices; load the checkpoint that they were made from, or use pipeline_parallel_size"
+        )
+    reason = _needs_one_rank(checkpoint)
+    if reason is not None and tensor * stages > 1:
+        raise ConfigError(
+            f"tensor_parallel_size={tensor} and pipeline_parallel_size={stages} must be 1 for "
+            f"{checkpoint.path}: {reason}"
+        )
+    return parallel
+
+
+def _needs_one_rank(checkpoint: Checkpoint) -> str | None:
+    """Why the model cannot be split among ranks; None if it can."""
+    program = checkpoint.model.program
+    if checkpoint.pooling is not None:
+        return "models that give vectors are computed by one rank"
+    if not all(memory.kept.is_by_position for memory in program.memories()):
+        return "models with recurrent layers are computed by one rank"
+    if any(op.is_latent for op in program.attention_ops()):
+        return "models with latent attention are computed by one rank"
+    return None
 
 
 def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from quire.adapters.config import LoRAConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
-from quire.config.lora import LoRAConfig
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
-from quire.config.records import EngineConfig
+from quire.config.ranks import ONE_RANK, Rank
+from quire.config.records import EngineConfig, ParallelConfig
 from quire.errors import DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
-from quire.program import Program, kv_layout
-from quire.program.passes import run_passes
+from quire.program import Program, kv_layout, layout_of_rank
+from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes
 from quire.weights.adapters import adapter_bytes, adapter_width
 
@@ -44,6 +45,15 @@ class CompilePlan:
     """Whether custom logits processors change the logits before tokens are sampled."""
     adapters_bytes: int = 0
     """Bytes of the adapters in memory, at most."""
+
+    def of_rank(self, rank: Rank) -> CompilePlan:
+        """Return the part of the plan that a rank compiles. Raises ConfigError if the model cannot
+        be split so."""
+        if rank.world_size == 1:
+            return self
+        part = of_rank(self.program, rank)
+        layout = layout_of_rank(self.kv.layout, part.program, part.first_memory)
+        return replace(self, program=part.program, kv=replace(self.kv, layout=layout))
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """Return the needs in bytes; `kv.num_blocks` does not matter. Raises BackendError if the
@@ -84,7 +94,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
     draft = _draft(program, choices, facts.backend, bool(facts.logits_processors))
-    needs = draft.memory_needs(facts.backend)
+    needs = _needs_of_ranks(draft, choices.parallel, facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
     except DoesNotFitError as error:
@@ -97,6 +107,19 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     )
     lora = None if choices.lora is None else _sized(plan.program, choices.lora)
     return FittedPlan(plan, fitted.needs, lora)
+
+
+def _needs_of_ranks(draft: CompilePlan, parallel: ParallelConfig, backend: Backend) -> MemoryNeeds:
+    """Return the needs of all ranks of this machine together. A block has a part of one size for
+    each rank."""
+    needs = [draft.of_rank(rank).memory_needs(backend) for rank in parallel.local_ranks]
+    return replace(
+        needs[0],
+        weight_bytes=sum(one.weight_bytes for one in needs),
+        workspace_bytes=sum(one.workspace_bytes for one in needs),
+        kv_block_bytes=len(needs) * max(one.kv_block_bytes for one in needs),
+        kv_layout=draft.kv.layout,
+    )
 
 
 def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
@@ -156,11 +179,11 @@ def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
     return replace(lora, adapter_bytes=num_bytes)
 
 
-def compile_plan(config: EngineConfig) -> CompilePlan:
-    """Return the plan from which a finished configuration was made."""
+def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
+    """Return the plan from which a finished configuration was made, or the part of a rank."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
     program = run_passes(build_program(model.hf_config), model.quantization)
-    return CompilePlan(
+    plan = CompilePlan(
         program,
         KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
         CompileOptions(
@@ -173,3 +196,4 @@ def compile_plan(config: EngineConfig) -> CompilePlan:
         bool(model.logits_processors),
         adapters_bytes=0 if config.lora is None else config.lora.memory_bytes,
     )
+    return plan.of_rank(rank)

@@ -5,7 +5,7 @@ Called by `plan_engine`. Later stages decide from `Facts` and the arguments alon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quire import env
@@ -69,6 +69,9 @@ def gather_facts(args: EngineArgs) -> Facts:
         args.num_threads,
         runs_transformers=checkpoint.model.is_transformers,
     )
+    num_ranks = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
+    if args.num_threads is None and num_ranks > 1:
+        device = replace(device, num_threads=max(1, device.num_threads // num_ranks))
     path = checkpoint.path
     kv_store = asked_store(args)
     own = read_generation_config(path, checkpoint.model.hf_config)
@@ -94,8 +97,16 @@ def gather_facts(args: EngineArgs) -> Facts:
         kv_disk=store_disk(kv_store),
         kv_events=kv_events_config(args.kv_events_config),
         backend=make_backend(device),
-        memory=available_memory(),
+        memory=_share_of_engine(available_memory(), args.data_parallel_size),
     )
+
+
+def _share_of_engine(memory: AvailableMemory, num_engines: int) -> AvailableMemory:
+    """Return what each of several engines may use."""
+    if num_engines <= 1:  # less than one is refused later
+        return memory
+    source = f"{memory.source}, divided among {num_engines} engines"
+    return replace(memory, available_bytes=memory.available_bytes // num_engines, source=source)
 
 
 def _tokenizer_path(args: EngineArgs, path: Path) -> Path | None:

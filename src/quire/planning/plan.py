@@ -73,7 +73,9 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         layout=needs.kv_layout,
         asked=choices.kv_memory,
     )
-    fingerprint = kv_fingerprint(model, cache, facts.backend.capabilities, facts.weights_digest)
+    fingerprint = kv_fingerprint(
+        model, cache, facts.backend.capabilities, facts.weights_digest, choices.parallel
+    )
     store = settle_store(
         facts.kv_store, facts.kv_disk, cache, model.weights, facts.memory.available_bytes
     )
@@ -89,6 +91,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         reasoning=choices.reasoning,
         lora=fitted.lora,
         worker_extension=args.worker_extension_cls,
+        parallel=choices.parallel,
     )
     return EnginePlan(config, compiled, needs, facts, store.reason)
 

@@ -1,7 +1,7 @@
 """The program IR: a model as a flat list of ops over named values."""
 
 from quire.program.building.builder import Builder, ExpertTensors, HeadLayout, Out, Rotary, Routing
-from quire.program.kv_groups import check_layout, keep_all, kv_layout
+from quire.program.kv_groups import check_layout, keep_all, kv_layout, layout_of_rank
 from quire.program.liveness import last_reads
 from quire.program.ops import (
     Act,
@@ -9,9 +9,11 @@ from quire.program.ops import (
     Add,
     Attention,
     Clamp,
+    Columns,
     Embed,
     EmbedSlices,
     Experts,
+    Gather,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -29,12 +31,14 @@ from quire.program.ops import (
     Op,
     Outliers,
     PositionScale,
+    Receive,
     RmsNorm,
     Rope,
     Route,
     RouteScore,
     RowScale,
     Scale,
+    Send,
     SigmoidGate,
     SoftCap,
     TakeRows,
@@ -51,6 +55,8 @@ from quire.program.values import (
     ActivationBits,
     GroupedFormat,
     Param,
+    Share,
+    Split,
     Tensor,
     Value,
     WeightFormat,
@@ -58,12 +64,12 @@ from quire.program.values import (
 
 __all__ = [
     "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "CausalConv",
-    "Clamp", "Embed", "EmbedSlices", "ExpertTensors", "Experts", "GatedDelta", "Glu",
-    "GroupedFormat", "HeadLayout", "HeadLinear", "HeadNorm", "JoinHeads", "LayerNorm",
+    "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Gather", "GatedDelta",
+    "Glu", "GroupedFormat", "HeadLayout", "HeadLinear", "HeadNorm", "JoinHeads", "LayerNorm",
     "LearnedPositions", "Linear", "Logits", "Mamba", "MatchRms", "MeanRows", "Memory", "Module",
     "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
-    "Program", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing", "RowScale", "Scale",
-    "SigmoidGate", "SoftCap", "Ssd", "TakeRows", "Tensor", "TokenTypes", "Value", "Vectors",
-    "Weigh", "WeightFormat", "Xielu", "check_layout", "keep_all", "kv_layout", "last_reads",
-    "place_of", "some_tokens",
+    "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
+    "RowScale", "Scale", "Send", "Share", "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows",
+    "Tensor", "TokenTypes", "Value", "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout",
+    "keep_all", "kv_layout", "last_reads", "layout_of_rank", "place_of", "some_tokens",
 ]  # fmt: skip

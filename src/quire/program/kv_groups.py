@@ -55,6 +55,25 @@ def keep_all(program: Program) -> KVLayout:
     return _split(kinds, max(map(len, kinds.values()), default=1), _states(program))
 
 
+def layout_of_rank(layout: KVLayout, part: Program, first_memory: int) -> KVLayout:
+    """The layout of a rank's blocks: the same groups, so that all ranks have the same block tables,
+    with the layers and the heads of this rank. `first_memory`: the layer of `layout` that is layer
+    0 of `part`."""
+    shapes = {first_memory + memory.layer: memory.kept.shape for memory in part.memories()}
+    groups = []
+    for group in layout.groups:
+        own = [layer for layer in group.layers if layer in shapes]
+        unused = msgspec.structs.replace(group.shape, num_heads=1)
+        groups.append(
+            msgspec.structs.replace(
+                group,
+                layers=tuple(layer - first_memory for layer in own),
+                shape=shapes[own[0]] if own else unused,
+            )
+        )
+    return KVLayout(tuple(groups), max(len(group.layers) for group in groups))
+
+
 def check_layout(program: Program, layout: KVLayout) -> None:
     """Raises IntegrityError unless every layer has its own slot, in a group that keeps everything
     that the layer reads."""

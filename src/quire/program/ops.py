@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, LatentGroup, WindowGroup
-from quire.program.values import ActivationBits, Param, Value
+from quire.program.values import ActivationBits, Param, Split, Value
 
 Activation = Literal[
     "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "swiglu_oai", "tanh", "identity"
@@ -73,12 +73,17 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Embed(Op):
-    """out[t] = table[token_ids[t]] * scale; table is [V, D]."""
+    """out[t] = table[token_ids[t]] * scale; table is [V, D].
+
+    `owners`: the table has the rows of this rank alone. It writes the rows of out whose token ids
+    it owns; a `Gather` brings the others.
+    """
 
     rows: ClassVar[RowsRead] = "step"
     out: Value
     table: Param
     scale: float = 1.0
+    owners: Split | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +358,9 @@ class Experts(Op):
 
     `weighs_inputs`: experts read routes[t, e] * x, rounded to x's type, and their results are added
     up without weights (Llama 4).
+
+    `inner`: gate_up has the rows of this rank's columns of every expert's gate and up. The op
+    exchanges these columns with the other ranks before `down`, which has rows of its own.
     """
 
     x: Value
@@ -365,6 +373,7 @@ class Experts(Op):
     gate_up_bias: Param | None = None
     down_bias: Param | None = None
     weighs_inputs: bool = False
+    inner: Split | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,7 +523,11 @@ class Vectors(Op):
 
 @dataclass(frozen=True, slots=True)
 class Logits(Op):
-    """A result: float32 logits [L, V] = x @ weight.T * scale, then soft cap if set."""
+    """A result: float32 logits [L, V] = x @ weight.T * scale, then soft cap if set.
+
+    `columns`: the weight and the bias have the rows of this rank. The op exchanges its columns with
+    the other ranks.
+    """
 
     is_result: ClassVar[bool] = True
     x: Value
@@ -523,6 +536,51 @@ class Logits(Op):
     bias: Param | None = None
     scale: float = 1.0
     softcap: float | None = None
+    columns: Split | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Op):
+    """out = x of all ranks. By columns, x has this rank's columns of out. By owner, x is as wide as
+    out, and each rank has the rows whose token ids are in its span of `split`.
+
+    Every rank of the group takes part, in the same order of ops.
+    """
+
+    rows: ClassVar[RowsRead] = "step"
+    x: Value
+    out: Value
+    split: Split
+    by: Literal["columns", "owner"] = "columns"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns(Op):
+    """out = the columns of x from `first` on, as many as out has."""
+
+    x: Value
+    out: Value
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Op):
+    """outs = the values that the stage before this one has sent. The first op of a stage.
+
+    `vocab_size`: token ids are below it.
+    """
+
+    rows: ClassVar[RowsRead] = "step"
+    outs: tuple[Value, ...]
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Op):
+    """A result: hands the values to the next stage. The last op of a stage."""
+
+    is_result: ClassVar[bool] = True
+    values: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from quire.program.ops import Logits, Op
 
-_NAME = re.compile(r"(?:layers\.(\d+)\.)?(.*?)(?:\.weight)?")
+_NAME = re.compile(r"(?:layers\.(\d+)\.)?(.*?)(?:\.weight|\.part|\.own)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +42,5 @@ def place_of(op: Op) -> OpPlace:
     if isinstance(op, Logits):
         return LOGITS
     params = op.params()
-    name = params[0].name if params else op.outputs()[0].name
+    name = params[0].name if params else (op.outputs() or op.inputs())[0].name
     return OpPlace.named(name, reads_cache=op.rows == "request")

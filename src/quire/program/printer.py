@@ -40,7 +40,7 @@ def group_by_layer(ops: Sequence[Op]) -> list[tuple[int | None, list[Op]]]:
     """Runs of ops of one layer, with its number; None for ops outside layers."""
     groups: list[tuple[int | None, list[Op]]] = []
     for op in ops:
-        match = _LAYER.match(op.outputs()[0].name)
+        match = _LAYER.match(op.outputs()[0].name) if op.outputs() else None
         layer = int(match[1]) if match else None
         if groups and groups[-1][0] == layer:
             groups[-1][1].append(op)
@@ -72,12 +72,15 @@ def _format_op(op: Op, skip: str = "") -> str:
             continue
         is_name = isinstance(value, Value | Param)
         arguments.append(str(value) if is_name else f"{field.name}={_format_number(value)}")
-    return f"{outs} = {_snake_case(type(op).__name__)}({', '.join(arguments)})"
+    call = f"{_snake_case(type(op).__name__)}({', '.join(arguments)})"
+    return f"{outs} = {call}" if outs else call
 
 
 def _format_number(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, tuple) and value and isinstance(value[0], Value):
+        return " ".join(map(str, value))
     if isinstance(value, tuple):
         kinds = {Param: "weights", Op: "layers"}
         what = [text for kind, text in kinds.items() if value and isinstance(value[0], kind)]

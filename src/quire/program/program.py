@@ -15,6 +15,7 @@ from quire.program.ops import (
     Memory,
     Module,
     Op,
+    Receive,
     TokenTypes,
 )
 from quire.program.values import Param
@@ -112,10 +113,14 @@ class Program:
         """Upper bound of token ids: the width of the logits, or else the rows of the embedding."""
         match self.result:
             case Logits() as logits:
-                return logits.weight.shape[0]
+                return logits.out.dim
             case Module() as module:
                 return module.out.dim
-        tables = [op.table.shape[0] for op in self.ops if isinstance(op, Embed)]
+        tables = [
+            op.vocab_size if isinstance(op, Receive) else _num_rows(op)
+            for op in self.ops
+            if isinstance(op, Embed | Receive)
+        ]
         if not tables:
             raise IntegrityError(f"program {self.name} reads no token ids")
         return min(tables)
@@ -161,6 +166,11 @@ class Program:
                 raise IntegrityError(
                     f"attention reads layer {op.layer}, which no op like it has written before"
                 )
+
+
+def _num_rows(op: Embed) -> int:
+    """Rows of the table, those of other ranks included."""
+    return op.table.shape[0] if op.owners is None else op.owners.total
 
 
 def shares_layer(writer: Op, reader: Attention) -> bool:

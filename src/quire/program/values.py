@@ -136,32 +136,94 @@ class Tensor:
 
     `rows`: the runs (first row, number of rows) of the tensor that the slot contains, in order;
     None: all rows. They select q, k and v from one tensor, even if their heads are interleaved.
-    A matrix may be transposed too: then these rows become columns.
+    `columns`: the same for the columns. The rows of a transposed matrix become columns of the slot,
+    and its columns become rows.
 
-    A tensor of three dimensions has a matrix for each expert.
+    A tensor of three dimensions has a matrix for each expert; the runs are those of each matrix.
     """
 
     name: str
     shape: tuple[int, ...]
     transposed: bool = False
     rows: tuple[tuple[int, int], ...] | None = None
+    columns: tuple[tuple[int, int], ...] | None = None
 
     @property
     def slot_shape(self) -> tuple[int, ...]:
         """The shape of its part of the slot."""
-        shape = self.shape
+        *experts, n, k = self.shape if len(self.shape) > 1 else (*self.shape, 1)
         if self.rows is not None:
-            shape = (sum(count for _, count in self.rows), *self.shape[1:])
-        if self.transposed:
-            *experts, k, n = shape
-            return (*experts, n, k)
-        return shape
+            n = sum(count for _, count in self.rows)
+        if self.columns is not None:
+            k = sum(count for _, count in self.columns)
+        if len(self.shape) == 1:
+            return (n,)
+        return (*experts, k, n) if self.transposed else (*experts, n, k)
+
+    @property
+    def slot_runs(self) -> tuple[tuple[int, int], ...]:
+        """The runs of the tensor that become rows of the slot: of its rows, or of its columns if it
+        is transposed."""
+        size = self.shape[-1] if self.transposed or len(self.shape) == 1 else self.shape[-2]
+        return (self.columns if self.transposed else self.rows) or ((0, size),)
+
+    def with_slot_runs(self, runs: tuple[tuple[int, int], ...]) -> Tensor:
+        """The same tensor with other `slot_runs`."""
+        return replace(self, columns=runs) if self.transposed else replace(self, rows=runs)
 
     @property
     def num_rows(self) -> int:
         """Number of rows of length K, of all experts together."""
         *rows, _ = self.slot_shape
         return prod(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which columns of a value, or rows of a table, each rank of a group has."""
+
+    spans: tuple[tuple[int, int], ...]
+    """(first, number) for each rank. Ranks may have the same ones, such as a KV head that several
+    ranks read."""
+    rank: int
+    """The rank whose program this is."""
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The span of this rank."""
+        return self.spans[self.rank]
+
+    @property
+    def total(self) -> int:
+        """Columns that the ranks have together."""
+        return max(first + count for first, count in self.spans)
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether every column has one owner, so that the whole value can be gathered."""
+        ends = [first + count for first, count in self.spans]
+        return [first for first, _ in self.spans] == [0, *ends[:-1]]
+
+    def scaled(self, factor: int) -> Split:
+        """The same split of something in which each column has become `factor` columns."""
+        return replace(
+            self, spans=tuple((first * factor, count * factor) for first, count in self.spans)
+        )
+
+    def __str__(self) -> str:
+        return "|".join(f"{first}+{count}" for first, count in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rows of a whole weight that a rank has: `runs` (first, number) out of `total`. Of the
+    weights of experts, rows of each expert's matrix."""
+
+    total: int
+    runs: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return " ".join(f"{first}+{count}" for first, count in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +241,8 @@ class Param:
     shape: tuple[int, ...]
     parts: tuple[Tensor, ...]
     format: WeightFormat | GroupedFormat = "dense"
+    share: Share | None = None
+    """What this rank has of the weight; None: all."""
 
     @property
     def num_elements(self) -> int:

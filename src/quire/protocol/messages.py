@@ -53,6 +53,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     cache_salt: str | None = None
     priority: int = 0
     """Lower runs earlier under the `priority` policy."""
+    data_parallel_rank: int | None = None
+    """The engine that computes it, where there are several; None: the front end chooses one."""
     hands_off: bool = False
     """Whether another engine continues after the prompt; it gets `kv_name` of the output."""
     awaited_kv: str | None = None

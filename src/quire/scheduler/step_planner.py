@@ -42,6 +42,9 @@ class StepPlanner:
     def _plan_running(self, step: PlanInFlight) -> bool:
         """Returns False if some running requests lack blocks."""
         budget, add = step.budget, step.add
+        num_stages = self._config.num_stages
+        # Stages compute at once, so each plan has a part of the requests.
+        left = -(-len(self._states.running) // num_stages)
         has_room = True
         for request in self._states.running:  # `_grow` removes from its end
             blocks = request.blocks
@@ -53,9 +56,13 @@ class StepPlanner:
             if count < 1:
                 if request.num_computed_tokens + 1 >= request.max_total_tokens:
                     continue  # a plan in flight samples its last token
-                if request.has_grammar:
-                    continue  # a plan in flight samples the token that its grammar needs
+                if request.has_grammar or num_stages > 1:
+                    continue  # a plan in flight samples the token that it continues from
                 count = 1
+            if num_stages > 1 and request.is_generating:
+                if not left:
+                    continue
+                left -= 1
             takes_budget = count > 1 or not request.is_generating
             if takes_budget:
                 count = budget.chunk(request, count)

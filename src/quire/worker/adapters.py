@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from quire.adapters.config import LoRAConfig
 from quire.backends.base import CompiledModel, LoadedAdapter
-from quire.config.lora import LoRAConfig
 from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError, IntegrityError
 from quire.log import get_logger

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, StepBatch
+from quire.backends.base import StepBatch, StepModel
 from quire.errors import BackendError
 from quire.log import get_logger
 from quire.program import LOGITS, OpPlace
@@ -22,7 +22,7 @@ Ints = NDArray[np.int32]
 
 
 def explain_failures(
-    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints], *, keeps_all: bool
+    model: StepModel, batch: StepBatch, known: Mapping[int, Ints], *, keeps_all: bool
 ) -> dict[int, str]:
     """Error messages of failed requests of the last step, by index in the batch.
 
@@ -43,7 +43,7 @@ def explain_failures(
 
 
 def _first_places(
-    model: CompiledModel, batch: StepBatch, known: Mapping[int, Ints], keeps_all: bool
+    model: StepModel, batch: StepBatch, known: Mapping[int, Ints], keeps_all: bool
 ) -> dict[int, OpPlace]:
     """For each request, the first op that gave a NaN or an infinity.
 

@@ -1,34 +1,40 @@
-"""Adds an operator's methods to the workers, for `collective_rpc`: vLLM's
-`worker_extension_cls`."""
+"""The class of the workers, and methods that an operator adds to it for `collective_rpc`: vLLM's
+`worker_cls` and `worker_extension_cls`."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
+from quire.worker.worker import Worker
 
 W = TypeVar("W")
 
 
-def extended(worker: type[W], extension: str) -> type[W]:
-    """The worker class with the methods of the class at an import path; "": without any.
+def worker_class(config: EngineConfig) -> type[Worker]:
+    """The class of the workers: `worker_cls`, with the methods of `worker_extension_cls`.
 
-    The path comes from the engine's own arguments: importing it runs its module. Raises ConfigError
-    if it does not name a class, or if the class would replace attributes of the worker.
+    Both paths come from the engine's own arguments: importing one runs its module. Raises
+    ConfigError if one does not name such a class, or if an extension would replace attributes of
+    the worker.
     """
+    worker: type[Worker] = Worker
+    if path := config.parallel.worker_class:
+        worker = _imported("worker_cls", path)
+        if not issubclass(worker, Worker):
+            raise ConfigError(
+                f"worker_cls={quoted(path)} must be a subclass of quire.worker.worker.Worker"
+            )
+    return extended(worker, config.worker_extension)
+
+
+def extended(worker: type[W], extension: str) -> type[W]:
+    """The class with the methods of the class at an import path; "": without any."""
     if not extension:
         return worker
-    module, _, name = extension.replace(":", ".").rpartition(".")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"worker_extension_cls={quoted(extension)} cannot be imported: {error}; write "
-            "package.module.Class"
-        ) from error
-    if not isinstance(found, type):
-        raise ConfigError(f"worker_extension_cls={quoted(extension)} must name a class")
+    found = _imported("worker_extension_cls", extension)
     taken = [one for one in vars(found) if one[:2] != "__" and hasattr(worker, one)]
     if taken:
         raise ConfigError(
@@ -36,3 +42,16 @@ def extended(worker: type[W], extension: str) -> type[W]:
             f"{', '.join(taken)}; choose other names for its methods"
         )
     return type(worker.__name__, (worker, found), {})
+
+
+def _imported(argument: str, path: str) -> type[Any]:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{argument}={quoted(path)} cannot be imported: {error}; write package.module.Class"
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigError(f"{argument}={quoted(path)} must name a class")
+    return found

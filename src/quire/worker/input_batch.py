@@ -258,6 +258,10 @@ class InputBatch:
                 found[begin:end] = given[first : first + end - begin]
         return found
 
+    def begin(self, step: PreparedStep) -> None:
+        """Records that the step is being computed: the next chunk of a prompt may follow."""
+        self._num_computed[step.rows] = step.ends
+
     def known_tokens(self, row: int) -> Ints:
         """The tokens that the request in this row was started with."""
         return self._known[row]
@@ -267,7 +271,6 @@ class InputBatch:
     ) -> None:
         """Records the result of a step: the `sampled` tokens [L], and which of them are `kept` [L]
         according to `PreparedStep.keeps` (None: all)."""
-        self._num_computed[step.rows] = step.ends
         rows, num_tokens = step.sampled_rows, step.num_tokens
         if kept is None:
             self._last_token[rows] = sampled

@@ -6,12 +6,13 @@ results. Called by `Worker`. Knows no device and no text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, Logprobs, StepBatch, StepOutput
+from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
@@ -19,7 +20,7 @@ from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
-    from quire.worker.processors.processing import LogitsProcessing
+    from quire.worker.processors.processing import LogitsProcessing, WithheldRows
 
 _NO_CHOICE = (
     "no token can be sampled: bad_words or logit_bias forbid all tokens that structured_outputs or "
@@ -27,12 +28,29 @@ _NO_CHOICE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """A plan whose step is being computed."""
+
+    plan: SchedulePlan
+    step: PreparedStep
+    samplers: list[str]
+    """Requests whose next token is sampled; of vectors, none."""
+    withheld: WithheldRows | None
+    """The rows whose tokens are sampled after logits processors have changed the logits."""
+
+    @property
+    def batch(self) -> StepBatch:
+        """The model's input."""
+        return self.step.batch
+
+
 class ModelRunner:
-    """Runs plans on one compiled model. Owned by the worker's thread."""
+    """Makes steps of plans for one model, and results of their outputs. One thread."""
 
     def __init__(
         self,
-        model: CompiledModel,
+        model: StepModel,
         batch: InputBatch,
         *,
         keeps_all: bool = True,
@@ -40,24 +58,36 @@ class ModelRunner:
     ) -> None:
         """`keeps_all`: no layer releases KV blocks before the request ends. `processing`: custom
         logits processors, if there are any."""
-        self._model = model
+        self.model = model
         self._batch = batch
         self._keeps_all = keeps_all
         self._processing = processing
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError; the rows of the plan's requests are unusable then."""
+        begun = self.begin(plan)
+        return self.finish(begun, self.model.step(begun.batch))
+
+    def begin(self, plan: SchedulePlan) -> BegunStep:
+        """Prepare the input of the model for a plan. Later plans may begin before its output is
+        there, unless they have a request whose next token this plan samples."""
         self._batch.apply(plan)
         for sources, targets in plan.copied_block_ids:
-            self._model.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
+            self.model.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
         step = self._batch.prepare(plan)
-        samplers = _samplers(plan, step)
-        processing, withheld = self._processing, None
-        if processing is not None:
+        samplers, withheld = _samplers(plan, step), None
+        if self._processing is not None:
             if step.drafts is not None:
                 raise IntegrityError("logits processors cannot be combined with draft tokens")
-            withheld = processing.withhold(plan, step, samplers)
-        output = self._model.step(step.batch)
+            withheld = self._processing.withhold(plan, step, samplers)
+        self._batch.begin(step)
+        return BegunStep(plan, step, samplers, withheld)
+
+    def finish(self, begun: BegunStep, output: StepOutput) -> StepResult:
+        """Return the result of a plan. Raises BackendError; the rows of the plan's requests are
+        unusable then."""
+        plan, step, samplers, withheld = begun.plan, begun.step, begun.samplers, begun.withheld
+        processing = self._processing
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, expected {len(step.batch.logits_rows)}"
@@ -69,7 +99,7 @@ class ModelRunner:
             of_prompts = self._prompt_logprobs(step.prompt_rows, output)
             output = _only(output, step.prompt_rows.is_new)
         if processing is not None and withheld is not None:
-            output, more = processing.choose(self._model, raw, withheld)
+            output, more = processing.choose(self.model, raw, withheld)
             if output.no_choice is not None:
                 void = np.flatnonzero(output.no_choice[withheld.of_sampled]).tolist()
                 more = {**dict.fromkeys((samplers[i] for i in void), _NO_CHOICE), **more}
@@ -116,7 +146,7 @@ class ModelRunner:
         if output.not_finite is not None and output.not_finite.any():
             failed = _requests_of(batch, output.not_finite)
             known = {index: self._batch.known_tokens(step.rows[index]) for index in failed}
-            messages |= explain_failures(self._model, batch, known, keeps_all=self._keeps_all)
+            messages |= explain_failures(self.model, batch, known, keeps_all=self._keeps_all)
         return {plan.request_ids[index]: message for index, message in messages.items()}
 
     def _prompt_logprobs(

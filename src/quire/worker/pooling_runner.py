@@ -1,7 +1,7 @@
 """`PoolingRunner`: runs plans on a model that gives vectors. Takes the place of `ModelRunner`.
 
 It builds the inputs with the same `InputBatch`, and finishes each result as its request asks: the
-vector is shortened and divided by its length, or scores become probabilities. Called by `Worker`.
+vector is shortened and divided by its length, or scores become probabilities. Called by executors.
 """
 
 from __future__ import annotations
@@ -12,35 +12,42 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, StepBatch
+from quire.backends.base import StepBatch, StepModel, StepOutput
 from quire.config.pooling import PoolingActivation, PoolingConfig
 from quire.errors import BackendError
 from quire.protocol import PooledRows, SchedulePlan, StepResult
 from quire.protocol.pooling_params import PoolingParams
 from quire.worker.diagnosis import explain_failures
 from quire.worker.input_batch import InputBatch, PreparedStep
+from quire.worker.model_runner import BegunStep
 
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PoolingRunner:
-    """Runs plans on one compiled model. Owned by the worker's thread."""
+    """Runs plans on one compiled model. One thread."""
 
-    model: CompiledModel
+    model: StepModel
     batch: InputBatch
     pooling: PoolingConfig
     keeps_all: bool = True
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
-        """One step. Raises BackendError."""
+    def begin(self, plan: SchedulePlan) -> BegunStep:
+        """Prepare the input of the model for a plan."""
         self.batch.apply(plan)
         step = self.batch.prepare(plan)
-        batch, done = step.batch, _done(step)
+        batch = step.batch
         batch.sampling = None
-        batch.logits_rows = self._rows(batch, done)
+        batch.logits_rows = self._rows(batch, _done(step))
         batch.token_types = self.batch.token_types(step)
-        vectors = self.model.step(batch).vectors
+        self.batch.begin(step)
+        return BegunStep(plan, step, [], None)
+
+    def finish(self, begun: BegunStep, output: StepOutput) -> StepResult:
+        """Return the result of a plan. Raises BackendError."""
+        plan, step, batch = begun.plan, begun.step, begun.batch
+        done, vectors = _done(step), output.vectors
         if vectors is None or len(vectors) != len(batch.logits_rows):
             raise BackendError("the model gave no vectors, or too few")
         self.batch.advance(step, np.zeros(len(step.sampled_rows), np.int32))

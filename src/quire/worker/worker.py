@@ -14,12 +14,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel
+from quire.backends.base import CompiledModel, StepBatch, StepOutput
 from quire.backends.registry import make_backend
+from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
@@ -27,18 +29,12 @@ from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program
 from quire.program.printer import format_program
-from quire.protocol import SchedulePlan, StepResult
+from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
 from quire.worker.adapters import WorkerAdapters
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
-from quire.worker.input_batch import InputBatch
-from quire.worker.model_runner import ModelRunner
 from quire.worker.model_weights import ModelWeights
-from quire.worker.pooling_runner import PoolingRunner
-
-if TYPE_CHECKING:
-    from quire.worker.processors.processing import LogitsProcessing
 
 logger = get_logger(__name__)
 
@@ -47,22 +43,18 @@ class Worker:
     """Owns the compiled model and its KV cache. One thread at a time, except for `read_blocks` and
     `write_blocks`."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        """Binds the calling thread to `device.cores`, if set; compute threads inherit that."""
+    def __init__(
+        self, config: EngineConfig, rank: Rank = ONE_RANK, group: RankGroup | None = None
+    ) -> None:
+        """Binds the calling thread to `device.cores`, if set; compute threads inherit that.
+        `group`: the other ranks, if there are any."""
         if config.device.cores is not None:
             os.sched_setaffinity(0, config.device.cores)
         self._config = config
         self._weights = ModelWeights(config)
-        self._adapters = WorkerAdapters(config, self._weights)
-        self._batch = InputBatch(
-            config.scheduler.max_num_seqs,
-            len(config.cache.layout.groups),
-            config.cache.layout.table_width(config.model.max_model_len, config.cache.block_size),
-            config.model.vocab_size,
-            config.model.logprobs_mode,
-            self._adapters.get,
-        )
-        self._processing = _processing(config)
+        self.adapters = WorkerAdapters(config, self._weights)
+        self.rank = rank
+        self._group = group
         self._kv_fingerprint = config.cache.fingerprint
         """Fingerprint of the loaded weights."""
         self._load()
@@ -71,27 +63,18 @@ class Worker:
         """Loads the model; the rows of the batch stay."""
         config = self._config
         with phase(logger, f"loading {config.model.model}"):
-            loaded = _load(config, self._weights)
+            loaded = _load(config, self._weights, self.rank, self._group)
         self._weights.note_loaded()
         self.model, self._packed, self._program = loaded.model, loaded.packed, loaded.program
-        keeps_all = config.cache.layout.keeps_all
-        pooling = config.model.pooling
-        self._runner: ModelRunner | PoolingRunner
-        if pooling is not None:
-            self._runner = PoolingRunner(self.model, self._batch, pooling, keeps_all)
-            return
-        self._runner = ModelRunner(
-            self.model, self._batch, keeps_all=keeps_all, processing=self._processing
-        )
+        self._block_bytes = loaded.block_bytes
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
+    def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
         if the file of the weights has changed since it was loaded."""
         try:
-            return self._runner.execute(plan)
+            return self.model.step(batch)
         finally:
-            if self._packed is not None:
-                self._packed.check()
+            self.check_health()
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a public method by name, or a function with the worker as its first argument.
@@ -123,25 +106,38 @@ class Worker:
         computes later tokens of the blocks. Raises ValueError for a wrong size, BackendError for an
         unknown group."""
         data = np.frombuffer(out, np.uint8).reshape(len(block_ids), -1)
-        self.model.read_blocks(np.array(block_ids, np.int32), data)
-        for block in data:
+        own = self._own_part(data)
+        self.model.read_blocks(np.array(block_ids, np.int32), own)
+        for block in own:
             self.model.clear_behind(block, group, num_tokens)
+        if own is not data:
+            data[:, : own.shape[1]] = own
+            data[:, own.shape[1] :] = 0
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         """Copies data from `read_blocks` into these blocks. Any thread, also while a step uses
         other blocks. Raises ValueError for a wrong size."""
         blocks = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
-        self.model.write_blocks(np.array(block_ids, np.int32), blocks)
+        own = self._own_part(blocks)
+        if own is not blocks:
+            own[:] = blocks[:, : own.shape[1]]
+        self.model.write_blocks(np.array(block_ids, np.int32), own)
+
+    def _own_part(self, blocks: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The blocks, or room for them where another rank has more heads and so larger blocks."""
+        if self.rank.world_size == 1 or blocks.shape[1] <= self._block_bytes:
+            return blocks
+        return np.empty((len(blocks), self._block_bytes), np.uint8)
 
     def load_adapter(self, path: str, name: str) -> dict[str, Any]:
         """Loads the adapter in a folder: `digest`, `num_bytes` and `rank`. Any thread, also while a
         step computes. Raises CheckpointError, ConfigError or BackendError."""
         with phase(logger, f"loading the adapter {name}"):
-            return self._adapters.load(self.model, self._program, path)
+            return self.adapters.load(self.model, self._program, path)
 
     def drop_adapter(self, digest: str) -> None:
         """Drops an adapter, except for the requests that the worker has."""
-        self._adapters.drop(digest)
+        self.adapters.drop(digest)
 
     @property
     def vllm_config(self) -> EngineConfig:
@@ -177,7 +173,7 @@ class Worker:
 
     def get_model_inspection(self) -> str:
         """The program as `quire explain` prints it."""
-        return format_program(compile_plan(self._config).program)
+        return format_program(compile_plan(self._config, self.rank).program)
 
     def check_health(self) -> None:
         """Raises CheckpointError if the file of the weights has changed since it was loaded."""
@@ -188,7 +184,7 @@ class Worker:
         """Releases memory to the system: `kv_cache`, or with `weights` all memory of the model. No
         request may hold KV blocks, and no step may run before `restore_memory`."""
         if "weights" in tags:
-            with self._adapters.lock:
+            with self.adapters.lock:
                 self.model.close()
             self._packed = None
             release_free_memory()
@@ -216,7 +212,7 @@ class Worker:
         """
         if is_checkpoint_format is not True:
             raise ConfigError("is_checkpoint_format must be True: give weights as in a checkpoint")
-        if self._adapters.depends_on_weights:
+        if self.adapters.depends_on_weights:
             raise ConfigError(
                 "the weights cannot be replaced while an adapter with use_dora is loaded; remove it"
             )
@@ -236,7 +232,7 @@ class Worker:
     def take_new_weights(self) -> str:
         """Loads the new weights, with an empty KV cache. Returns their fingerprint. No request may
         hold KV blocks. If loading fails, loads the old weights again and raises the error."""
-        with self._adapters.lock:
+        with self.adapters.lock:
             self.model.close()
         try:
             self._load_again()
@@ -258,18 +254,8 @@ class Worker:
 
     def close(self) -> None:
         """Frees the model. Idempotent."""
-        with self._adapters.lock:
+        with self.adapters.lock:
             self.model.close()
-
-
-def _processing(config: EngineConfig) -> LogitsProcessing | None:
-    """The custom logits processors; None without any. Raises ConfigError if one cannot be loaded or
-    created."""
-    if not config.model.logits_processors:
-        return None
-    from quire.worker.processors.processing import LogitsProcessing
-
-    return LogitsProcessing(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,16 +265,24 @@ class _Loaded:
     model: CompiledModel
     packed: PackedFile | None
     program: Program
+    """Of the whole model."""
+    block_bytes: int
+    """Of a KV block of this rank."""
 
 
-def _load(config: EngineConfig, source: ModelWeights) -> _Loaded:
-    """Compiles the model. Raises CheckpointError for weights that do not fit it, or
+def _load(
+    config: EngineConfig, source: ModelWeights, rank: Rank, group: RankGroup | None
+) -> _Loaded:
+    """Compiles the part of a rank. Raises CheckpointError for weights that do not fit the model, or
     BackendError."""
-    plan = compile_plan(config)
+    whole = compile_plan(config)
+    plan = whole.of_rank(rank)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
-    with closing(source.open(plan.program)) as weights:
-        model = backend.compile(plan.program, weights, plan.kv, plan.options)
+    # The weights are checked against the whole model; the backend reads what this rank needs.
+    with closing(source.open(whole.program)) as weights:
+        model = backend.compile(plan.program, weights, plan.kv, plan.options, group)
         weights.check()
         packed = weights if isinstance(weights, PackedFile) else None
-        return _Loaded(model, packed, plan.program)
+        block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
+        return _Loaded(model, packed, whole.program, block_bytes)

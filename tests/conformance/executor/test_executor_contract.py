@@ -6,61 +6,66 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from executor_plans import PROMPT, config_of, plan_of
 from tiny_checkpoint import write_tiny_checkpoint
 from two_ranks import TwoRankExecutor
 
-from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, ConfigError
 from quire.executor import Executor, UniProcExecutor, part_of_rank
 from quire.executor.factory import make_executor
+from quire.executor.multiproc import MultiprocExecutor
 from quire.params import SamplingParams
-from quire.planning.plan import build_engine_config
-from quire.protocol import EngineCoreRequest, ScheduledRequest, SchedulePlan
+from quire.protocol import EngineCoreRequest
 from quire.worker.worker import Worker
 
-KINDS: dict[str, Callable[[EngineConfig], Executor]] = {
-    "uni": UniProcExecutor,
-    "two ranks": TwoRankExecutor,
+KINDS: dict[str, tuple[Callable[[EngineConfig], Executor], dict[str, Any]]] = {
+    "uni": (UniProcExecutor, {}),
+    "two ranks": (TwoRankExecutor, {}),
+    "mp": (MultiprocExecutor, {"distributed_executor_backend": "mp"}),
+    "mp, 2 parts": (MultiprocExecutor, {"tensor_parallel_size": 2}),
+    "mp, 2 stages of 2 parts": (
+        MultiprocExecutor,
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "backend": "cpu"},
+    ),
 }
-PROMPT = [*range(3, 43)]
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
-    directory: Path = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-    args = EngineArgs(str(directory), backend="reference", max_model_len=64, max_num_seqs=4)
-    return build_engine_config(args)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
-def executor(request: pytest.FixtureRequest, config: EngineConfig) -> Iterator[Executor]:
-    made: Executor = request.param(config)
-    yield made
-    made.shutdown()
-    made.shutdown()
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def made(
+    request: pytest.FixtureRequest, directory: Path
+) -> Iterator[tuple[Executor, EngineConfig]]:
+    """An executor for all tests, because the start of processes takes seconds."""
+    make, given = request.param
+    config = config_of(directory, **given)
+    executor: Executor = make(config)
+    yield executor, config
+    executor.shutdown()
+    executor.shutdown()
+    executor.submit(plan_of("z", PROMPT))
+    with pytest.raises(BackendError, match="closed"):  # nothing runs after the end
+        executor.collect()
 
 
-def plan_of(request_id: str, token_ids: list[int], computed: int = 0) -> SchedulePlan:
-    request = ScheduledRequest(
-        request_id=request_id,
-        token_ids=token_ids,
-        num_prompt_tokens=len(token_ids),
-        sampling_params=SamplingParams(temperature=0, seed=0, logprobs=2),
-        block_ids=[[5, 2, 3]],
-        first_entries=[0],
-        num_computed_tokens=computed,
-    )
-    return SchedulePlan(
-        request_ids=[request_id],
-        num_scheduled_tokens=[len(token_ids) - computed],
-        started={request_id: request},
-        new_block_ids={},
-        released_request_ids=[],
-    )
+@pytest.fixture
+def executor(made: tuple[Executor, EngineConfig]) -> Iterator[Executor]:
+    yield made[0]
+    last = plan_of("last", PROMPT[:3])
+    last.released_request_ids = [*"abcd", "last"]
+    made[0].submit(last)
+    made[0].collect()
+
+
+@pytest.fixture
+def config(made: tuple[Executor, EngineConfig]) -> EngineConfig:
+    return made[1]
 
 
 def test_results_come_in_the_order_of_plans(executor: Executor) -> None:
@@ -93,11 +98,14 @@ def test_blocks_go_out_and_come_back_by_rank(executor: Executor, config: EngineC
     """A step over blocks that were copied gives what a step over the blocks gave."""
     executor.submit(plan_of("a", PROMPT))
     whole = executor.collect()
-    size = 2 * config.cache.block_bytes
+    size = 2 * config.cache.block_bytes // config.parallel.world_size
     held = memoryview(bytearray(executor.num_ranks * size))
     executor.read_blocks([5, 2], 0, config.cache.block_size, held)
-    parts = [bytes(part_of_rank(held, rank, executor.num_ranks)) for rank in range(2)][: len(held)]
-    assert np.frombuffer(parts[0], np.uint8).any()
+    parts = [part_of_rank(held, 2, rank, executor.num_ranks) for rank in range(executor.num_ranks)]
+    assert all(part.any(axis=1).all() for part in parts)
+    one = memoryview(bytearray(len(held) // 2))  # blocks lie one after the other
+    executor.read_blocks([2], 0, config.cache.block_size, one)
+    assert bytes(one) == bytes(held[len(held) // 2 :])
     executor.write_blocks([5, 2], memoryview(bytearray(len(held))))
     executor.write_blocks([5, 2], held)
     again = plan_of("b", PROMPT, computed=32)
@@ -111,21 +119,57 @@ def test_blocks_go_out_and_come_back_by_rank(executor: Executor, config: EngineC
 def test_calls_reach_every_rank(executor: Executor) -> None:
     found = executor.call("get_model_inspection")
     assert len(found) == executor.num_ranks
-    workers = executor.call(lambda worker: isinstance(worker, Worker))
-    assert workers == [True] * executor.num_ranks
+    if isinstance(executor, MultiprocExecutor):
+        with pytest.raises(ConfigError, match="name of a method"):
+            executor.call(lambda worker: isinstance(worker, Worker))
+    else:
+        workers = executor.call(lambda worker: isinstance(worker, Worker))
+        assert workers == [True] * executor.num_ranks
     with pytest.raises(ConfigError, match="no method"):
         executor.call("nothing")
     assert executor.failure() is None
 
 
-def test_nothing_runs_after_the_end(executor: Executor) -> None:
-    executor.shutdown()
-    executor.submit(plan_of("a", PROMPT))
-    with pytest.raises(BackendError, match="closed"):
-        executor.collect()
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"tensor_parallel_size": 3, "backend": "cpu"},
+    ],
+    ids=str,
+)
+def test_ranks_have_the_tokens_of_one(directory: Path, given: dict[str, Any]) -> None:
+    """Also of several requests at once, whose prompts are cut into chunks."""
+
+    def outputs(**given: Any) -> dict[str, list[Any]]:
+        core = EngineCore(config_of(directory, max_num_batched_tokens=24, **given))
+        for number in range(4):
+            params = SamplingParams(
+                temperature=0.8, seed=number, max_tokens=9, ignore_eos=True, logprobs=2
+            )
+            core.add_request(
+                EngineCoreRequest(
+                    request_id=str(number),
+                    prompt_token_ids=PROMPT[number:],
+                    sampling_params=params,
+                    arrival_time=0.0,
+                )
+            )
+        found: dict[str, list[Any]] = {}
+        while core.has_unfinished_requests():
+            for one in core.step().outputs:
+                found.setdefault(one.request_id, []).append((one.new_token_ids, one.logprobs))
+        core.shutdown()
+        return found
+
+    backend = given.get("backend", "reference")
+    assert outputs(**given) == outputs(backend=backend)
 
 
-def test_an_engine_runs_on_any_executor(config: EngineConfig) -> None:
+def test_an_engine_runs_on_any_executor(directory: Path) -> None:
+    config = config_of(directory)
+
     def tokens(executor: Executor) -> list[int]:
         core = EngineCore(config, executor)
         params = SamplingParams(temperature=1.0, seed=3, max_tokens=12, ignore_eos=True)
@@ -144,7 +188,7 @@ def test_an_engine_runs_on_any_executor(config: EngineConfig) -> None:
 
 
 def test_parts_are_of_one_size() -> None:
-    buffer = memoryview(bytearray(range(6)))
-    assert bytes(part_of_rank(buffer, 2, 3)) == bytes([4, 5])
-    with pytest.raises(ValueError, match="6 bytes cannot be divided into 4 equal parts"):
-        part_of_rank(buffer, 0, 4)
+    buffer = memoryview(bytearray(range(12)))
+    assert part_of_rank(buffer, 2, 2, 3).tolist() == [[4, 5], [10, 11]]
+    with pytest.raises(ValueError, match="12 bytes do not divide into 2 blocks with a part"):
+        part_of_rank(buffer, 2, 0, 4)

@@ -68,7 +68,7 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
         (["--sse-keep-alive-interval", "-1"], "non-negative"),
         (["--disable-access-log-for-endpoints", "metrics"], "paths"),
         (["--ssl-keyfile", "x"], "ssl_certfile"),
-        (["-tp", "2"], "tensor_parallel_size=2"),
+        (["-pcp", "2"], "prefill_context_parallel_size=2"),
     ):
         assert main(["serve", *words]) == 1
         assert part in capsys.readouterr().err

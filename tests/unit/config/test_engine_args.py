@@ -28,9 +28,9 @@ def test_a_name_like_nothing_gets_no_suggestion() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("tensor_parallel_size", 2, "one process"),
+        ("prefill_context_parallel_size", 2, "one machine"),
         ("lora_target_modules", ["q_proj"], "its files name"),
-        ("tensor_parallel_size", True, "one process"),
+        ("prefill_context_parallel_size", True, "one machine"),
     ],
 )
 def test_what_does_not_work_is_refused_with_the_reason(
@@ -43,7 +43,7 @@ def test_what_does_not_work_is_refused_with_the_reason(
 def test_spelled_out_defaults_of_other_engines_pass() -> None:
     args = EngineArgs(
         "m",
-        tensor_parallel_size=1,  # type: ignore[call-arg]
+        prefill_context_parallel_size=1,  # type: ignore[call-arg]
         compilation_config=None,
         load_format="safetensors",
         swap_space=4,

@@ -72,7 +72,7 @@ def test_each_argument_that_does_nothing_says_why() -> None:
         ("cpu_offload_gb", 0.0), ("cpu_offload_gb", 0), ("offload_params", set()),
         ("attention_config", {"backend": "FLEX_ATTENTION"}), ("attention_config", {}),
         ("attention_backend", "FLASH_ATTN"),
-        ("runner", "generate"), ("distributed_executor_backend", "mp"), ("optimization_level", 0),
+        ("runner", "generate"), ("data_parallel_backend", "mp"), ("optimization_level", 0),
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
         ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]),
         ("fully_sharded_loras", True),
@@ -86,7 +86,8 @@ def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cpu_offload_gb", True), ("tensor_parallel_size", "2"), ("lora_target_modules", "q"),
+        ("cpu_offload_gb", True), ("prefill_context_parallel_size", "2"),
+        ("lora_target_modules", "q"),
         ("limit_mm_per_prompt", {"image": 2}),
         ("shutdown_timeout", 5), ("numa_bind", True),
     ],
@@ -112,16 +113,16 @@ def test_what_has_no_effect_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_arguments_that_do_nothing_can_be_read_and_set() -> None:
     args = EngineArgs()
-    assert args.tensor_parallel_size == 1
+    assert args.prefill_context_parallel_size == 1
     assert args.ignore_patterns is not args.ignore_patterns
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = args.no_such_name
-    args.tensor_parallel_size = 1  # type: ignore[attr-defined]
+    args.prefill_context_parallel_size = 1  # type: ignore[attr-defined]
     check_assigned(args)
-    args.tensor_parallel_size = 2  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
+    args.prefill_context_parallel_size = 2  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="prefill_context_parallel_size=2"):
         check_assigned(args)
-    args.tensor_parallel_size, args.max_model_length = 1, 5  # type: ignore[attr-defined]
+    args.prefill_context_parallel_size, args.max_model_length = 1, 5  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="did you mean max_model_len"):
         check_assigned(args)
 
@@ -157,8 +158,8 @@ def test_an_own_parser_gets_all_options_and_gives_the_arguments_back() -> None:
     args = EngineArgs.from_cli_args(namespace)
     assert (args.model, args.max_model_len, args.enable_prefix_caching) == ("m", -1, False)
     assert EngineArgs(**vars(namespace)) == args
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
-        EngineArgs.from_cli_args(parser.parse_args(["-tp", "2"]))
+    with pytest.raises(ConfigError, match="prefill_context_parallel_size=2"):
+        EngineArgs.from_cli_args(parser.parse_args(["-pcp", "2"]))
 
 
 def test_the_asynchronous_ones_have_their_own_option() -> None:

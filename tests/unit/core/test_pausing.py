@@ -185,7 +185,7 @@ def test_a_call_of_the_workers(core: EngineCore, executor: SleepyExecutor) -> No
     assert executor.calls == [("name", 1, 2)]
 
 
-@pytest.mark.parametrize("name", ["call", "close", "execute", "release_memory", "restore_memory"])
+@pytest.mark.parametrize("name", ["call", "close", "step", "release_memory", "restore_memory"])
 def test_what_the_engine_calls_alone(core: EngineCore, executor: SleepyExecutor, name: str) -> None:
     with pytest.raises(ConfigError, match=f"only the engine may call {name}"):
         core.commands["collective_rpc"](name)

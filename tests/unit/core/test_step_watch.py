@@ -11,7 +11,7 @@ import pytest
 
 from quire.core.loop import LoopStatus
 from quire.core.step_watch import WATCH_INTERVAL_S, StepWatch
-from quire.core.thread_states import ThreadState, thread_states
+from quire.system.thread_states import ThreadState, thread_states
 
 
 class Scene:

@@ -132,7 +132,7 @@ def test_one_wrong_prompt_and_none_is_run(llm: LLM) -> None:
 
 def test_an_interrupted_search_leaves_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     core: Any = llm.llm_engine.engine_core
-    execute = core.executor._worker.execute
+    execute = core.executor._worker.step
     calls = []
 
     def pressed_in_the_middle(plan: Any) -> Any:
@@ -141,7 +141,7 @@ def test_an_interrupted_search_leaves_nothing(llm: LLM, monkeypatch: pytest.Monk
             signal.raise_signal(signal.SIGINT)
         return execute(plan)
 
-    monkeypatch.setattr(core.executor._worker, "execute", pressed_in_the_middle)
+    monkeypatch.setattr(core.executor._worker, "step", pressed_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         llm.beam_search(["a", "b"], PARAMS)
     monkeypatch.undo()

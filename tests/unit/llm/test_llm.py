@@ -186,7 +186,7 @@ def test_what_was_enqueued_is_not_lost_to_another_call(llm: LLM) -> None:
 
 def test_ctrl_c_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     core = llm.llm_engine.engine_core
-    execute = core.executor._worker.execute
+    execute = core.executor._worker.step
     calls = []
 
     def pressed_in_the_middle(plan: Any) -> Any:
@@ -195,7 +195,7 @@ def test_ctrl_c_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch)
             signal.raise_signal(signal.SIGINT)
         return execute(plan)
 
-    monkeypatch.setattr(core.executor._worker, "execute", pressed_in_the_middle)
+    monkeypatch.setattr(core.executor._worker, "step", pressed_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["a", "b"], GREEDY, use_tqdm=False)
     monkeypatch.undo()

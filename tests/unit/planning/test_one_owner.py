@@ -18,6 +18,7 @@ from quire.backends.reference import ReferenceBackend
 from quire.config.engine_args import EngineArgs
 from quire.config.resolve import Usage
 from quire.errors import BackendError
+from quire.executor import runners
 from quire.models import build_program
 from quire.planning import quantize
 from quire.planning.compile_plan import compile_plan
@@ -26,7 +27,6 @@ from quire.planning.plan import plan_engine, settle
 from quire.program import Program, TakeRows
 from quire.program.passes import run_passes
 from quire.worker import Worker
-from quire.worker import worker as worker_module
 from quire.worker.input_batch import InputBatch
 
 SRC = Path(quire.__file__).parent
@@ -122,9 +122,10 @@ def test_a_worker_takes_what_was_planned(
             super().__init__(*sizes)
             batches.append(self)
 
-    monkeypatch.setattr(worker_module, "InputBatch", WatchedBatch)
+    monkeypatch.setattr(runners, "InputBatch", WatchedBatch)
     plan = plan_engine(args(model_dir, backend=backend))
     worker = Worker(plan.config)
+    runners.make_runner(plan.config, worker.model)
     report = worker.model.memory()
     [batch] = batches
     held = array_bytes(batch) + array_bytes(batch.sampling)

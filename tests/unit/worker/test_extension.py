@@ -15,7 +15,7 @@ class Added:
 
 
 class Replacing:
-    def execute(self) -> None:
+    def step(self) -> None:
         """A name of the worker's own."""
 
 
@@ -37,7 +37,7 @@ def test_the_worker_has_the_methods_too() -> None:
         (f"{__name__}.Absent", "cannot be imported"),
         ("Added", "cannot be imported"),
         ("os.path.join", "must name a class"),
-        (f"{__name__}.Replacing", "would replace the worker's own execute"),
+        (f"{__name__}.Replacing", "would replace the worker's own step"),
     ],
 )
 def test_what_cannot_be_added(path: str, message: str) -> None:

@@ -68,6 +68,7 @@ def rows_of(lists: TokenLists | None) -> list[dict[int, float | None]]:
 def run(batch: InputBatch, step_plan: SchedulePlan, sampled: list[int]) -> PreparedStep:
     batch.apply(step_plan)
     step = batch.prepare(step_plan)
+    batch.begin(step)
     batch.advance(step, np.array(sampled, np.int32))
     return step
 
@@ -168,6 +169,7 @@ def test_random_lives_match_a_plain_recomputation() -> None:
         found = step.batch
         done = [name for name in work if computed[name] + work[name] == len(tokens[name])]
         sampled = [rng.randrange(1000) for _ in done]
+        batch.begin(step)
         batch.advance(step, np.array(sampled, np.int32))
         wanted_tokens, wanted_positions, logits_rows = [], [], []
         for row, (name, count) in enumerate(work.items()):

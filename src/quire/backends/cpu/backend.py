@@ -21,20 +21,29 @@ from quire.backends.base import (
 from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.encode import encode
 from quire.backends.cpu.library import Library, build, load
-from quire.backends.cpu.lowering import NativeOp, StoredWeight, assign_storage, fuse
+from quire.backends.cpu.lowering import (
+    Home,
+    NativeOp,
+    StoredWeight,
+    assign_storage,
+    fuse,
+    homes,
+)
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.stand_ins import stand_ins
-from quire.backends.cpu.step_kv import has_step_kv, step_kv
+from quire.backends.cpu.steps.rank_callback import RankCallback
+from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
 from quire.config.kv_groups import StateGroup
 from quire.errors import BackendError
 from quire.log import get_logger, phase
-from quire.program import GroupedFormat, Program, Vectors, check_layout
+from quire.program import GroupedFormat, Program, Value, Vectors, check_layout
+from quire.ranks import RankGroup
 from quire.weights import PackedFile, PackedWriter, WeightStore, warn_not_finite
 
 logger = get_logger(__name__)
@@ -48,6 +57,7 @@ class _Lowered:
 
     program: Program
     ops: tuple[NativeOp, ...]
+    homes: Mapping[Value, Home]
     weights: tuple[StoredWeight, ...]
 
 
@@ -123,6 +133,7 @@ class CpuBackend(Backend):
         weights: WeightStore | PackedFile,
         kv: KVCacheSpec,
         options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> CompiledModel:
         """Lowers the program, packs weights that are not packed yet, and returns the model."""
         lowered = self._lower(program, options.dtype)
@@ -139,7 +150,7 @@ class CpuBackend(Backend):
                 places = packer.into_memory(lowered.weights)
             bad_names = packer.not_finite
         warn_not_finite(program, bad_names)
-        return self._build(lowered, places, kv, options)
+        return self._build(lowered, places, kv, options, ranks)
 
     def compile_stand_in(
         self, program: Program, kv: KVCacheSpec, options: CompileOptions
@@ -179,10 +190,12 @@ class CpuBackend(Backend):
         places: Mapping[StoredWeight, NDArray[np.uint8]],
         kv: KVCacheSpec,
         options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> CpuModel:
         ffi, lib = self._library.ffi, self._library.lib
         program, ops = lowered.program, lowered.ops
-        storage = assign_storage(ops, options.dtype, options.max_num_tokens)
+        storage = assign_storage(ops, options.dtype, options.max_num_tokens, lowered.homes)
+        exchange = None if ranks is None else RankCallback(ffi, ranks)
         spec = ffi.new("quire_model_spec *")
         is_of_step = has_step_kv(program)
         own_kv = step_kv(program, kv, options) if is_of_step else kv
@@ -195,18 +208,27 @@ class CpuBackend(Backend):
         spec.max_model_len = options.max_model_len
         spec.vocab_size = program.vocab_size
         spec.max_adapter_width = options.max_adapter_width
+        spec.ranks.num_ranks = 1
+        spec.ranks.shared_fd = -1
+        if ranks is not None and exchange is not None:
+            spec.ranks.rank, spec.ranks.num_ranks = ranks.rank, ranks.num_ranks
+            spec.ranks.shared_fd = ranks.shared_fd
+            spec.ranks.shared_offset = storage.exchanged_offset
+            spec.ranks.exchange = exchange.pointer
         created = lib.quire_model_create(self._pool, spec)
         if created == ffi.NULL:
             raise self._library.error(f"{program.name} cannot be created")
         model = ffi.gc(created, lib.quire_model_destroy)
         loader = WeightLoader(self._library, model, places, options.dtype)
-        records = encode(ops, storage, kv.layout, block_bytes, self._library, loader)
-        if lib.quire_set_ops(model, records, len(records)) != 0:
+        encoded = encode(ops, storage, kv.layout, block_bytes, self._library, loader)
+        if exchange is not None:
+            exchange.exchanges = encoded.exchanges
+        if lib.quire_set_ops(model, encoded.records, len(encoded.records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
         groups = kv.layout.groups
         gives_vectors = isinstance(program.result, Vectors)
         return CpuModel(
-            self._library, model, self._pool, places, program.vocab_size, ops, groups,
+            self._library, model, self._pool, places, program.vocab_size, ops, groups, exchange,
             vector_width=program.result_width if gives_vectors else None,
             step_block_size=kv.block_size if is_of_step else None,
             adapters=AdapterLoader(self._library, loader.ids),
@@ -219,7 +241,7 @@ def _lower(program: Program) -> _Lowered:
         if not isinstance(param.format, GroupedFormat) and param.format not in WEIGHT_FORMATS:
             raise BackendError(f"the CPU backend does not support format {param.format} ({param})")
     ops = fuse(program)
-    return _Lowered(program, ops, stored_weights(ops, program))
+    return _Lowered(program, ops, homes(program, ops), stored_weights(ops, program))
 
 
 def _check_limits(program: Program, kv: KVCacheSpec, options: CompileOptions) -> None:

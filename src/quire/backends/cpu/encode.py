@@ -7,6 +7,7 @@ Called while a model is compiled; the result is passed to `quire_set_ops`. The c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,43 @@ from numpy.typing import NDArray
 
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import Storage
-from quire.backends.cpu.lowering.native_op import Fields, NativeOp, Rotation, StoredWeight
+from quire.backends.cpu.lowering.native_op import (
+    ExchangeKind,
+    Fields,
+    NativeOp,
+    Rotation,
+    StoredWeight,
+)
+from quire.backends.cpu.lowering.storage import ITEM_BYTES
 from quire.backends.cpu.weights import WeightLoader
 from quire.config.kv_groups import KVLayout, KVPlace
-from quire.program import Activation, Param, Value
+from quire.config.records import Dtype
+from quire.program import Activation, Param, Split, Value
 
 STEP_PLACE = KVPlace(0, 0)
 """The place of K and V that live for one step, see `step_kv`."""
 
 _DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A value that ranks exchange, counted in bytes of a row."""
+
+    kind: ExchangeKind
+    spans: tuple[tuple[int, int], ...]
+    """What each rank has; of "owner", the token ids of each rank."""
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Ops for a native model."""
+
+    records: Any
+    """A cffi array of quire_op."""
+    exchanges: tuple[Exchange, ...]
+    """By the number that the ops have of them."""
 
 
 def encode(
@@ -32,8 +61,8 @@ def encode(
     block_bytes: int,
     library: Library,
     loader: WeightLoader,
-) -> Any:
-    """Return a cffi array of quire_op. `block_bytes`: those of a block of the KV cache."""
+) -> Encoded:
+    """`block_bytes`: those of a block of the KV cache."""
     fields = _ModelFields(storage, kv, block_bytes, library, loader)
     records = library.ffi.new("quire_op[]", len(ops))
     for record, op in zip(records, ops, strict=True):
@@ -41,7 +70,7 @@ def encode(
         on_logits = any(storage.places[v].rows == "logits" for v in (*op.writes, *op.reads))
         record.rows = library.code("QUIRE_ROWS_LOGITS" if on_logits else "QUIRE_ROWS_TOKENS")
         op.fill(getattr(record.u, op.struct), fields)
-    return records
+    return Encoded(records, tuple(fields.exchanges))
 
 
 class _ModelFields(Fields):
@@ -66,6 +95,7 @@ class _ModelFields(Fields):
         }
         self._library = library
         self._loader = loader
+        self.exchanges: list[Exchange] = []
 
     def code(self, name: str) -> int:
         return self._library.code(name)
@@ -110,3 +140,19 @@ class _ModelFields(Fields):
 
     def rope(self, rotation: Rotation | None) -> int:
         return self._loader.rope(rotation)
+
+    def dtype(self, value: Value) -> Dtype:
+        return self._places[value].dtype
+
+    def exchange(self, kind: ExchangeKind, split: Split | None, value: Value | Dtype) -> int:
+        if kind == "columns" and split is None:
+            return -1
+        dtype = self.dtype(value) if isinstance(value, Value) else value
+        item = ITEM_BYTES[dtype]
+        width = value.dim if isinstance(value, Value) else 0
+        spans: tuple[tuple[int, int], ...] = ()
+        if split is not None:
+            spans = (split.scaled(item) if kind == "columns" else split).spans
+            width = width or split.total
+        self.exchanges.append(Exchange(kind, spans, width * item))
+        return len(self.exchanges) - 1

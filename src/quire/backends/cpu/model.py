@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,17 @@ from quire.backends.base import (
 from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
-from quire.backends.cpu.step_kv import step_tables
+from quire.backends.cpu.steps.step_kv import step_tables
 from quire.config.kv_groups import KVGroup
-from quire.errors import BackendError
+from quire.errors import BackendError, RankError
 from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights
 
+if TYPE_CHECKING:
+    from quire.backends.cpu.steps.rank_callback import RankCallback
+
+_RANKS = "ranks: "
+"""What errors of rank_exchange.cpp begin with."""
 _BATCH_ARRAYS = (
     "token_ids", "positions", "seq_starts", "context_lens", "block_tables", "logits_rows",
 )  # fmt: skip
@@ -46,6 +51,7 @@ class CpuModel(CompiledModel):
         vocab_size: int,
         ops: tuple[NativeOp, ...],
         kv_groups: tuple[KVGroup, ...],
+        exchange: RankCallback | None = None,
         *,
         vector_width: int | None = None,
         step_block_size: int | None = None,
@@ -67,6 +73,7 @@ class CpuModel(CompiledModel):
         self._ops = ops
         self._vector_width = vector_width
         self._step_block_size = step_block_size
+        self._exchange = exchange
         members = self._ffi.typeof("quire_sampling").fields
         self._sampling_types = {
             name: f"{one.type.item.cname}[]" for name, one in members if one.type.kind == "pointer"
@@ -103,9 +110,22 @@ class CpuModel(CompiledModel):
         if batch.sampling is not None:
             native.sampling = self._sampling(batch.sampling, len(batch.logits_rows), alive)
             self._place_results(batch.sampling, output, result, len(batch.logits_rows))
+        self._begin(batch)
         if self._library.lib.quire_step(model, native, result) != 0:
-            raise self._library.error("the step failed")
+            raise self._failure()
         return output
+
+    def _begin(self, batch: StepBatch) -> None:
+        if self._exchange is not None:
+            self._exchange.group.begin(batch.token_ids)
+
+    def _failure(self) -> Exception:
+        """Why the native step failed."""
+        error = self._library.error("the step failed")
+        cause = None if self._exchange is None else self._exchange.error
+        if isinstance(cause, RankError):
+            return cause
+        return RankError(str(error)) if _RANKS in str(error) else error
 
     def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
         """Samples in one native call on all threads. Raises BackendError."""
@@ -131,8 +151,9 @@ class CpuModel(CompiledModel):
         native = self._batch(batch, alive)
         first = np.full(len(batch.context_lens), -1, np.int32)
         found = self._ffi.from_buffer("int32_t[]", first)
+        self._begin(batch)
         if self._library.lib.quire_find_not_finite(self._open(), native, found) != 0:
-            raise self._library.error("the step failed")
+            raise self._failure()
         return [None if op < 0 else self._ops[op].place for op in first.tolist()]
 
     def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:

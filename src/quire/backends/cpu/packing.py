@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from quire.program.values import GroupedFormat, WeightFormat
 from quire.units import MiB, ceil_div
 from quire.weights import HostTensor, WeightStore
 from quire.weights.packed_file import PackedWriter
+from quire.weights.quantised.groups import Groups
 
 Bytes = NDArray[np.uint8]
 
@@ -127,7 +129,7 @@ class Packer:
         parts = [
             tensor.to_float32().reshape(-1)[piece.first : piece.first + piece.size]
             for part, tensor in zip(weight.param.parts, tensors, strict=True)
-            for piece in _pieces(part)
+            for piece in _pieces(part, tensor)
         ]
         place.view(np.float32)[:] = np.concatenate(parts)
         bad = zip(_source_of_pieces(weight, tensors), parts, strict=True)
@@ -150,7 +152,7 @@ class Packer:
                     f"{tensor.format or 'numbers'}, but quantization_config in config.json "
                     f"requires {wanted}"
                 )
-            tensors.append(tensor)
+            tensors.append(_own_part(tensor, part))
         return tensors
 
     def _tensor(self, weight: StoredWeight, part: Tensor) -> HostTensor:
@@ -162,7 +164,9 @@ class Packer:
         tensor with a matrix for each expert has a record for each expert."""
         ffi = self._library.ffi
         pairs = zip(weight.param.parts, tensors, strict=True)
-        places = [(tensor, part, piece) for part, tensor in pairs for piece in _pieces(part)]
+        places = [
+            (tensor, part, piece) for part, tensor in pairs for piece in _pieces(part, tensor)
+        ]
         parts = ffi.new("quire_part[]", len(places))
         for record, (tensor, part, piece) in zip(parts, places, strict=True):
             offset = piece.first * tensor.data.nbytes // prod(tensor.shape)
@@ -199,26 +203,52 @@ class _Piece(NamedTuple):
     size: int
 
 
-def _pieces(part: Tensor) -> tuple[_Piece, ...]:
-    """Return a tensor's ranges of rows, or its matrix of each expert. Rows of a matrix that is
-    transposed are one range."""
-    if part.transposed and part.rows is not None:
-        [(first, count)] = part.rows
-        width = part.shape[-1]
-        return (_Piece(first * width, width, count * width),)
-    if part.transposed or len(part.shape) > 2:
-        size = prod(part.shape[-2:])
-        count = prod(part.shape[:-2])
-        return tuple(_Piece(i * size, part.slot_shape[-2], size) for i in range(count))
-    width = prod(part.shape[1:])
-    runs = part.rows or ((0, part.shape[0]),)
-    return tuple(_Piece(first * width, count, count * width) for first, count in runs)
+def _pieces(part: Tensor, tensor: HostTensor) -> tuple[_Piece, ...]:
+    """Return a tensor's ranges of rows, or those of each expert's matrix."""
+    is_copied = _is_copied(part, tensor)
+    whole = replace(part, rows=None, columns=None)
+    shape = part.slot_shape if is_copied else whole.slot_shape
+    *experts, rows, width = shape if len(shape) > 1 else (*shape, 1)
+    runs = ((0, rows),) if is_copied or part.rows is None else part.rows
+    return tuple(
+        _Piece((expert * rows + first) * width, count, count * width)
+        for expert in range(prod(experts))
+        for first, count in runs
+    )
+
+
+def _is_copied(part: Tensor, tensor: HostTensor) -> bool:
+    """Whether the part must be copied, because its numbers are not ranges of the tensor's bytes."""
+    is_divided = part.transposed or tensor.dtype == "GROUPED"
+    return part.columns is not None or (part.rows is not None and is_divided)
+
+
+def _own_part(tensor: HostTensor, part: Tensor) -> HostTensor:
+    """The tensor, or a copy of the rows and columns that the slot has."""
+    if not _is_copied(part, tensor):
+        return tensor
+    if tensor.format is not None and part.rows is not None:
+        groups = Groups.from_bytes(tensor.data, tensor.shape, tensor.format)
+        groups = groups.taken(_indices(part.rows))
+        return replace(tensor, shape=groups.codes.shape, data=groups.to_bytes(), is_mapped=False)
+    item = tensor.data.nbytes // prod(tensor.shape)
+    numbers = tensor.data.reshape(*tensor.shape, item)
+    if part.rows is not None:
+        numbers = numbers[..., _indices(part.rows), :, :]
+    if part.columns is not None:
+        numbers = numbers[..., _indices(part.columns), :]
+    numbers = np.ascontiguousarray(numbers)
+    return replace(tensor, shape=numbers.shape[:-1], data=numbers.reshape(-1), is_mapped=False)
+
+
+def _indices(runs: Sequence[tuple[int, int]]) -> NDArray[np.intp]:
+    return np.concatenate([np.arange(first, first + count) for first, count in runs])
 
 
 def _source_of_pieces(weight: StoredWeight, tensors: Sequence[HostTensor]) -> list[HostTensor]:
     """Return the tensor of each piece of each part."""
     pairs = zip(weight.param.parts, tensors, strict=True)
-    return [tensor for part, tensor in pairs for _ in _pieces(part)]
+    return [tensor for part, tensor in pairs for _ in _pieces(part, tensor)]
 
 
 def allocate(sizes: Mapping[StoredWeight, int]) -> dict[StoredWeight, Bytes]:

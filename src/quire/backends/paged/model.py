@@ -21,9 +21,9 @@ class PagedModel(CompiledModel):
         self._gives_vectors = gives_vectors
 
     @abstractmethod
-    def _compute(self, batch: StepBatch) -> NDArray[np.float32]:
-        """Runs the model and writes its K/V: logits [L, V], or vectors [L, D]. Raises BackendError
-        as `step` does."""
+    def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
+        """Runs the model and writes its K/V: logits [L, V], or vectors [L, D]; None from a stage
+        that is not the last. Raises BackendError as `step` does."""
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Computes the logits, chooses from them and copies them out. Raises BackendError, also for
@@ -32,6 +32,7 @@ class PagedModel(CompiledModel):
         output = StepOutput(np.empty(0, np.int32))
         if self._gives_vectors:
             output.vectors = logits
+        if logits is None or self._gives_vectors:
             return output
         if batch.sampling is not None:
             output = self.sample(logits, batch.sampling)

@@ -111,9 +111,10 @@ def _attend_one(
     distances: NDArray[np.int64],
 ) -> Floats:
     """One query [N * H] over C keys and values [C, K, H] at `distances` [C] from it: [N * H]."""
-    # Heads that share a kv head are neighbours: [K, N / K, H].
-    grouped = q.reshape(op.num_kv_heads, -1, op.head_dim).copy()
-    scores = grouped @ keys.transpose(1, 2, 0) * np.float32(op.scale)
+    # Heads that share a kv head are neighbours: [K, N / K, 1, H]. Each is multiplied alone, because
+    # BLAS picks its kernels by the number of rows, and ranks may share the heads of a kv head.
+    grouped = q.reshape(op.num_kv_heads, -1, 1, op.head_dim).copy()
+    scores = (grouped @ keys.transpose(1, 2, 0)[:, None])[:, :, 0] * np.float32(op.scale)
     if op.softcap is not None:
         cap = np.float32(op.softcap)
         scores = cap * np.tanh(scores / cap)
@@ -135,5 +136,5 @@ def _attend_one(
     if sinks is not None:
         total = total + np.exp(sinks.reshape(by_head) - largest)
     weights /= total
-    result: Floats = (weights @ values.transpose(1, 0, 2)).reshape(-1)
+    result: Floats = (weights[:, :, None] @ values.transpose(1, 0, 2)[:, None]).reshape(-1)
     return result

@@ -49,6 +49,7 @@ from quire.program import (
     last_reads,
     place_of,
 )
+from quire.ranks import RankGroup
 from quire.weights import PackedFile, WeightStore, warn_not_finite
 from quire.weights.adapters import AdapterWeights
 
@@ -88,6 +89,7 @@ class ReferenceBackend(Backend):
         weights: WeightStore | PackedFile,
         kv: KVCacheSpec,
         options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> CompiledModel:
         """Reads every weight once and widens it to float32."""
         program.check()
@@ -103,7 +105,7 @@ class ReferenceBackend(Backend):
                 f"max_model_len {options.max_model_len} exceeds the {limit} learned positions"
             )
         check_layout(program, kv.layout)
-        return ReferenceModel(program, _load(program, weights), PagedKVCache(kv), options)
+        return ReferenceModel(program, _load(program, weights), PagedKVCache(kv), options, ranks)
 
 
 def _load(program: Program, store: WeightStore) -> Weights:
@@ -112,10 +114,13 @@ def _load(program: Program, store: WeightStore) -> Weights:
     warn_not_finite(program, bad_names)
     multiplied = {op.weight for op in program.ops if isinstance(op, Linear | Logits)}
     matrices = {
-        param.name: RowIndependentMatrix(arrays[param.name], param.format) for param in multiplied
+        param.name: RowIndependentMatrix(arrays[param.name], param.format, param.share)
+        for param in multiplied
     }
     stacks = {
-        param.name: [RowIndependentMatrix(matrix, param.format) for matrix in arrays[param.name]]
+        param.name: [
+            RowIndependentMatrix(matrix, param.format, param.share) for matrix in arrays[param.name]
+        ]
         for op in program.ops
         for param in _stacked(op)
     }
@@ -138,24 +143,36 @@ class ReferenceModel(PagedModel):
     """A program interpreted op by op; a value is dropped after its last reader."""
 
     def __init__(
-        self, program: Program, weights: Weights, cache: PagedKVCache, options: CompileOptions
+        self,
+        program: Program,
+        weights: Weights,
+        cache: PagedKVCache,
+        options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> None:
         super().__init__(cache, gives_vectors=isinstance(program.result, Vectors))
+        self._ranks = ranks
         self._program = program
         self._weights = weights
         self._options = options
         self._dying = last_reads(program)
         self._workspace_bytes = workspace_bytes(program, cache.spec, options)
 
-    def _compute(self, batch: StepBatch) -> NDArray[np.float32]:
+    def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
         """Interprets the program."""
         cache = self._open_cache()
         self._check(batch, cache)
-        frame = Frame(batch, self._weights, cache, _adapters(batch))
+        frame = self._frame(batch)
         for _ in self._run(frame):
             pass
-        [result] = self._program.result.outputs()
-        return frame.values[result]
+        results = self._program.result.outputs()
+        return frame.values[results[0]] if results else None
+
+    def _frame(self, batch: StepBatch) -> Frame:
+        """A step that begins."""
+        if self._ranks is not None:
+            self._ranks.begin(batch.token_ids)
+        return Frame(batch, self._weights, self._open_cache(), self._ranks, _adapters(batch))
 
     def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
         """Keeps the parts, rounded to `dtype`."""
@@ -170,7 +187,7 @@ class ReferenceModel(PagedModel):
         num_tokens = len(batch.token_ids)
         request_of_token = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.seq_starts))
         places: list[OpPlace | None] = [None] * len(batch.context_lens)
-        frame = Frame(batch, self._weights, cache, _adapters(batch))
+        frame = self._frame(batch)
         for op in islice(self._run(frame), len(self._program.ops) - 1):
             for value in op.outputs():
                 rows = np.flatnonzero(~np.isfinite(frame.values[value]).all(axis=1))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.reference.quantised import round_activations
-from quire.program.values import GroupedFormat, WeightFormat
+from quire.program.values import GroupedFormat, Share, WeightFormat
 
 Floats = NDArray[np.float32]
 
@@ -23,10 +23,23 @@ class RowIndependentMatrix:
     """A weight [N, K] and a way to multiply by it that gives a row the same bits in any batch."""
 
     def __init__(
-        self, weight: Floats, weight_format: WeightFormat | GroupedFormat = "dense"
+        self,
+        weight: Floats,
+        weight_format: WeightFormat | GroupedFormat = "dense",
+        share: Share | None = None,
     ) -> None:
-        """`weight` is rounded to its format already; x is rounded to match it here."""
+        """`weight` is rounded to its format already; x is rounded to match it here.
+
+        A rank's share of a weight is multiplied as the whole weight with zeros in other rows,
+        because BLAS also picks its kernels by the number of columns.
+        """
         self._format = weight_format
+        self._own: NDArray[np.intp] | None = None
+        if share is not None:
+            self._own = np.concatenate([np.arange(a, a + count) for a, count in share.runs])
+            whole = np.zeros((share.total, weight.shape[1]), np.float32)
+            whole[self._own] = weight
+            weight = whole
         self.weight = np.ascontiguousarray(weight, np.float32)
         self._transposed = self.weight.T
         self._places_are_equal = self._probe()
@@ -50,4 +63,4 @@ class RowIndependentMatrix:
             rows = x[begin : begin + height]
             tile[: len(rows)] = rows
             out[begin : begin + height] = (tile @ self._transposed)[: len(rows)]
-        return out
+        return out if self._own is None else np.ascontiguousarray(out[:, self._own])

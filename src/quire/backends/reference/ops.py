@@ -36,10 +36,12 @@ from quire.program import (
     Attention,
     CausalConv,
     Clamp,
+    Columns,
     Embed,
     EmbedSlices,
     Experts,
     GatedDelta,
+    Gather,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -55,13 +57,16 @@ from quire.program import (
     Outliers,
     Param,
     PositionScale,
+    Receive,
     RmsNorm,
     Rope,
     Route,
     RowScale,
     Scale,
+    Send,
     SigmoidGate,
     SoftCap,
+    Split,
     Ssd,
     TakeRows,
     TokenTypes,
@@ -70,6 +75,7 @@ from quire.program import (
     Weigh,
     Xielu,
 )
+from quire.ranks import RankGroup
 
 Floats = NDArray[np.float32]
 
@@ -94,6 +100,8 @@ class Frame:
     batch: StepBatch
     weights: Weights
     cache: PagedKVCache
+    ranks: RankGroup | None = None
+    """The other ranks, of a program that was split."""
     adapters: StepAdapters | None = None
     values: dict[Value, Floats] = field(default_factory=dict)
 
@@ -109,6 +117,21 @@ class Frame:
             self.adapters.change_product(param.name, self.values[x], product, taken=taken)
         return product
 
+    @property
+    def group(self) -> RankGroup:
+        """The ranks that exchange values. Raises BackendError if there are none."""
+        if self.ranks is None:
+            raise BackendError("a program that was split among ranks needs the other ranks")
+        return self.ranks
+
+    def gathered(self, own: Floats, split: Split) -> Floats:
+        """The columns of all ranks, of which `own` are this rank's."""
+        first, count = split.own
+        whole = np.empty((len(own), split.total), np.float32)
+        whole[:, first : first + count] = own
+        self.group.columns(whole.view(np.uint8), split.scaled(whole.itemsize).spans)
+        return whole
+
 
 @singledispatch
 def run(op: Op, frame: Frame) -> None:  # noqa: ARG001 (what the real ones take)
@@ -118,7 +141,11 @@ def run(op: Op, frame: Frame) -> None:  # noqa: ARG001 (what the real ones take)
 
 @run.register
 def _(op: Embed, frame: Frame) -> None:
-    rows = frame.array(op.table)[frame.batch.token_ids]
+    token_ids = frame.batch.token_ids
+    if op.owners is not None:  # rows of other ranks' tokens are filled in by a Gather
+        first, count = op.owners.own
+        token_ids = np.clip(token_ids - first, 0, count - 1)
+    rows = frame.array(op.table)[token_ids]
     if frame.adapters is not None:
         frame.adapters.change_embedding(op.table.name, frame.batch.token_ids, rows)
     frame.values[op.out] = rows * np.float32(op.scale) if op.scale != 1.0 else rows
@@ -314,23 +341,32 @@ def _(op: Route, frame: Frame) -> None:
 def _(op: Experts, frame: Frame) -> None:
     """Expert after expert, each over the rows that chose it."""
     x, routes = frame.values[op.x], frame.values[op.routes]
+    rows = [np.flatnonzero(routes[:, expert]) for expert in range(op.routes.dim)]
+    hidden = [_inside_expert(op, expert, rows[expert], frame) for expert in range(op.routes.dim)]
+    if op.inner is not None:
+        ends = np.cumsum([len(one) for one in rows])
+        hidden = np.split(frame.gathered(np.concatenate(hidden), op.inner), ends[:-1])
     result = np.zeros((len(x), op.out.dim), np.float32)
-    for expert in range(op.routes.dim):
-        rows = np.flatnonzero(routes[:, expert])
-        if not len(rows):
+    for expert, (own, inside) in enumerate(zip(rows, hidden, strict=True)):
+        if not len(own):
             continue
-        weights = routes[rows, expert, None]
-        inputs = x[rows] * weights if op.weighs_inputs else x[rows]
-        both = frame.weights.stacks[op.gate_up.name][expert].multiply(inputs)
-        if op.gate_up_bias is not None:
-            both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
-        gate, up = np.split(both, 2, axis=1)
-        hidden = _glu(gate, up, op.act)
-        down = frame.weights.stacks[op.down.name][expert].multiply(hidden)
+        down = frame.weights.stacks[op.down.name][expert].multiply(inside)
         if op.down_bias is not None:
             down += frame.array(op.down_bias).reshape(op.routes.dim, -1)[expert]
-        result[rows] += down if op.weighs_inputs else weights * down
+        result[own] += down if op.weighs_inputs else routes[own, expert, None] * down
     frame.values[op.out] = result
+
+
+def _inside_expert(op: Experts, expert: int, rows: NDArray[np.intp], frame: Frame) -> Floats:
+    """act(gate @ x) * (up @ x) of the rows that chose an expert."""
+    inputs = frame.values[op.x][rows]
+    if op.weighs_inputs:
+        inputs = inputs * frame.values[op.routes][rows, expert, None]
+    both = frame.weights.stacks[op.gate_up.name][expert].multiply(inputs)
+    if op.gate_up_bias is not None:
+        both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
+    gate, up = np.split(both, 2, axis=1)
+    return _glu(gate, up, op.act)
 
 
 @run.register
@@ -480,4 +516,35 @@ def _(op: Logits, frame: Frame) -> None:
         logits /= cap
         np.tanh(logits, out=logits)
         logits *= cap
+    if op.columns is not None:
+        logits = frame.gathered(logits, op.columns)
     frame.values[op.out] = logits
+
+
+@run.register
+def _(op: Gather, frame: Frame) -> None:
+    if op.by == "columns":
+        frame.values[op.out] = frame.gathered(frame.values[op.x], op.split)
+        return
+    rows = np.array(frame.values[op.x])
+    frame.group.owned_rows(rows.view(np.uint8), op.split.spans)
+    frame.values[op.out] = rows
+
+
+@run.register
+def _(op: Columns, frame: Frame) -> None:
+    frame.values[op.out] = frame.values[op.x][:, op.first : op.first + op.out.dim]
+
+
+@run.register
+def _(op: Receive, frame: Frame) -> None:
+    for out in op.outs:
+        rows = np.empty((len(frame.batch.token_ids), out.dim), np.float32)
+        frame.group.receive(rows.view(np.uint8))
+        frame.values[out] = rows
+
+
+@run.register
+def _(op: Send, frame: Frame) -> None:
+    for value in op.values:
+        frame.group.send(np.ascontiguousarray(frame.values[value]).view(np.uint8))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,5 +44,11 @@ def _load_part(part: Tensor, store: WeightStore) -> Floats:
     array = np.array(tensor.to_float32())
     store.release(part.name)
     if part.rows is not None:
-        array = np.concatenate([array[first : first + count] for first, count in part.rows])
+        array = np.take(array, _indices(part.rows), axis=max(0, array.ndim - 2))
+    if part.columns is not None:
+        array = np.take(array, _indices(part.columns), axis=-1)
     return array.swapaxes(-1, -2) if part.transposed else array
+
+
+def _indices(runs: Sequence[tuple[int, int]]) -> NDArray[np.intp]:
+    return np.concatenate([np.arange(first, first + count) for first, count in runs])

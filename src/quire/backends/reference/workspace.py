@@ -21,6 +21,7 @@ from quire.program import (
     EmbedSlices,
     Experts,
     GatedDelta,
+    Gather,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -37,9 +38,11 @@ from quire.program import (
     Param,
     PositionScale,
     Program,
+    Receive,
     RmsNorm,
     Rope,
     Route,
+    Send,
     SigmoidGate,
     SoftCap,
     Ssd,
@@ -91,7 +94,7 @@ def workspace_bytes(program: Program, kv: KVCacheSpec, options: CompileOptions) 
 
 def _products(program: Program) -> dict[str, tuple[Value, ...]]:
     """The values of each op: views of one array, which goes when the last of them does."""
-    return {op.outputs()[0].name: op.outputs() for op in program.ops}
+    return {op.outputs()[0].name: op.outputs() for op in program.ops if op.outputs()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,10 @@ class _Bounds:
                 return 40 * rows * op.x.dim  # float64
             case Xielu():
                 return 80 * rows * op.x.dim
+            case Gather():
+                return 2 * self.values(op.out.dim)
+            case Receive() | Send():
+                return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
             case PositionScale() | Clamp() | MeanRows():
                 return 2 * self.values(op.x.dim)
             case _:

@@ -34,6 +34,7 @@ from quire.backends.transformers.loading import load
 from quire.backends.transformers.paged_cache import Piece, paged_cache
 from quire.errors import BackendError, reason
 from quire.program import Attention, Module, OpPlace, Program, check_layout
+from quire.ranks import RankGroup
 from quire.weights import PackedFile, WeightStore
 
 _STEP_BYTES = 1 << 20
@@ -92,8 +93,11 @@ class TransformersBackend(Backend):
         weights: WeightStore | PackedFile,
         kv: KVCacheSpec,
         options: CompileOptions,
+        ranks: RankGroup | None = None,
     ) -> CompiledModel:
         """Makes the module and reads its weights, under the names that the checkpoint has."""
+        if ranks is not None:
+            raise BackendError("the transformers backend computes a model on one rank")
         program.check()
         op = _module_of(program)
         if isinstance(weights, PackedFile):

@@ -63,12 +63,16 @@ def execute(args: argparse.Namespace) -> int:
     quiet_log()  # the output below covers the log lines of planning
     given = engine_args(args)
     plan = plan_engine(given, args.usage)
-    speeds = None if args.no_timing else expected_speeds(given, plan, args.usage)
+    is_split = plan.config.parallel.world_size > 1  # the time of exchanges is not known
+    speeds = None if args.no_timing or is_split else expected_speeds(given, plan, args.usage)
     if args.json:
         found = redacted(_plain(plan.config)) | {"expected_speed": _plain(speeds)}
         print(json.dumps(found, indent=2))
         return 0
-    print(format_program(plan.compiled.program, fold=not args.full))
+    for rank in plan.config.parallel.ranks:
+        if rank.world_size > 1:
+            print(f"{rank}:")
+        print(format_program(plan.compiled.of_rank(rank).program, fold=not args.full))
     for title, rows in _sections(plan, given.dtype):
         print(f"\n{title}")
         for name, value in rows:

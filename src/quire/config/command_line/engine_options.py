@@ -22,7 +22,6 @@ from quire.errors import ConfigError
 T = TypeVar("T", bound=EngineArgs)
 
 _SHORT_FLAGS = {
-    "tensor_parallel_size": "-tp", "pipeline_parallel_size": "-pp", "data_parallel_size": "-dp",
     "decode_context_parallel_size": "-dcp", "prefill_context_parallel_size": "-pcp",
     "data_parallel_rank": "-dpn", "data_parallel_start_rank": "-dpr",
     "data_parallel_size_local": "-dpl", "data_parallel_address": "-dpa",

@@ -26,6 +26,10 @@ _GROUPS = {
         "long_prefill_token_threshold", "scheduling_policy", "max_num_queued_reqs",
         "max_num_queued_tokens", "stream_interval",
     ),
+    "ParallelConfig": (
+        "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+        "distributed_executor_backend", "worker_cls",
+    ),
     "ObservabilityConfig": ("otlp_traces_endpoint", "disable_log_stats", "enable_log_requests"),
     "ProfilerConfig": ("profiler_config",),
     "LoggingConfig": ("log_level", "log_config_file", "logging_config"),

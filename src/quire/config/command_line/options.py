@@ -39,6 +39,9 @@ T = TypeVar("T")
 SHORT_FLAGS = {
     "quantization": ("-q",),
     "speculative_config": ("-sc",),
+    "tensor_parallel_size": ("-tp",),
+    "pipeline_parallel_size": ("-pp",),
+    "data_parallel_size": ("-dp",),
     "gpu_memory_utilization": ("--device-memory-utilization",),
     "disable_access_log": ("--disable-uvicorn-access-log",),
     "output_dir": ("-o",),

@@ -6,10 +6,7 @@ _Names = dict[str, tuple[object, ...]]
 """Arguments with vLLM's default, and further values that are accepted."""
 
 REFUSED: dict[str, _Names] = {
-    "this version computes in one process, on the CPU": {
-        "tensor_parallel_size": (1,),
-        "pipeline_parallel_size": (1,),
-        "data_parallel_size": (1,),
+    "this version computes on one machine, on the CPU": {
         "prefill_context_parallel_size": (1,),
         "decode_context_parallel_size": (1,),
         "dcp_comm_backend": (None,),
@@ -23,7 +20,6 @@ REFUSED: dict[str, _Names] = {
         "data_parallel_external_lb": (False,),
         "data_parallel_multi_port_external_lb": (False,),
         "data_parallel_backend": ("mp",),
-        "distributed_executor_backend": (None, "uni", "mp"),
         "nnodes": (1,),
         "node_rank": (0,),
         "device_ids": (None,),
@@ -33,7 +29,6 @@ REFUSED: dict[str, _Names] = {
         "enable_dbo": (False,),
         "ubatch_size": (0,),
         "ray_workers_use_nsight": (False,),
-        "worker_cls": ("auto",),
         "enable_fault_tolerance": (False,),
         "fault_tolerance_config": ({},),
         "_api_process_count": (1,),

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from quire.adapters import LoRARequest
-from quire.config.lora import LoRAConfig
+from quire.adapters.config import LoRAConfig
 from quire.core.adapters.residents import Residents
 from quire.errors import QuireError
 from quire.executor.base import Executor

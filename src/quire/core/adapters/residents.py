@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from quire.config.lora import LoRAConfig
+from quire.adapters.config import LoRAConfig
 
 
 @dataclass(slots=True)

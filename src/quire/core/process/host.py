@@ -27,12 +27,12 @@ from quire.core.process.channel import (
     socket_address,
 )
 from quire.core.step_watch import StepObservation
-from quire.core.thread_states import thread_states
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
 from quire.system import clock
 from quire.system.at_exit import close_at_exit
 from quire.system.child_python import module_command
+from quire.system.thread_states import thread_states
 
 logger = get_logger(__name__)
 

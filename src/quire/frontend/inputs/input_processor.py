@@ -113,6 +113,7 @@ class InputProcessor:
         trace_headers: Mapping[str, str] | None = None,
         prompt_text: str | None = None,
         lora_request: LoRARequest | None = None,
+        data_parallel_rank: int | None = None,
     ) -> EngineInput:
         """Validate one request. Raises RequestError, and TypeError for objects of a wrong type.
         `prompt_text`: the text of a prompt of token ids, for outputs.
@@ -124,7 +125,7 @@ class InputProcessor:
         _check_headers(trace_headers)
         adapter = checked_request(lora_request, is_enabled=self._has_adapters)
         if isinstance(params, PoolingParams):
-            return self._pooling(
+            pooled = self._pooling(
                 request_id,
                 prompt,
                 params,
@@ -133,6 +134,8 @@ class InputProcessor:
                 tokenization,
                 trace_headers,
             )
+            pooled.core_requests[0].data_parallel_rank = data_parallel_rank
+            return pooled
         if not isinstance(params, SamplingParams):
             raise TypeError(
                 f"params must be SamplingParams or PoolingParams, but got {type(params).__name__}"
@@ -160,6 +163,7 @@ class InputProcessor:
             cache_salt=parsed.cache_salt,
             predicted_token_ids=parsed.predicted_token_ids,
             priority=priority,
+            data_parallel_rank=data_parallel_rank,
             hands_off=handed.hands_off,
             awaited_kv=handed.awaited_kv,
             lora_request=adapter,

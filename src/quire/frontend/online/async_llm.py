@@ -244,7 +244,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             reasoning_ended=reasoning_ended,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
         )
-        check_data_parallel_rank(data_parallel_rank)
+        check_data_parallel_rank(data_parallel_rank, self.config.parallel.data_parallel_size)
         tokenization = Tokenization.of(
             tokenization_kwargs,
             self.config.model.max_model_len,
@@ -257,6 +257,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             priority=priority,
             trace_headers=trace_headers,
             lora_request=lora_request,
+            data_parallel_rank=data_parallel_rank,
         )
         if isinstance(prompt, AsyncGenerator):
             if isinstance(params, PoolingParams):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.config.records import CacheConfig, EngineConfig, ModelConfig
+from quire.config.records import CacheConfig, EngineConfig, ModelConfig, ParallelConfig
 from quire.planning.kv.weights_digest import weights_digest
 from quire.version import __version__
 
@@ -27,7 +27,11 @@ _IRRELEVANT = frozenset({"_name_or_path", "transformers_version", "torch_dtype",
 
 
 def kv_fingerprint(
-    model: ModelConfig, cache: CacheConfig, backend: Capabilities, weights: str
+    model: ModelConfig,
+    cache: CacheConfig,
+    backend: Capabilities,
+    weights: str,
+    parallel: ParallelConfig,
 ) -> str:
     """Return 64 hex digits. `weights`: the `weights_digest`. `kvcache.model_root` adds the block
     size and the format of K/V."""
@@ -41,6 +45,8 @@ def kv_fingerprint(
         "layout": msgspec.to_builtins(cache.layout),
         "block_bytes": cache.block_bytes,
     }
+    if parallel.world_size > 1:  # a block has a part of each rank
+        parts["ranks"] = [parallel.pipeline_parallel_size, parallel.tensor_parallel_size]
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -49,7 +55,7 @@ def reread_fingerprint(config: EngineConfig, backend: Capabilities) -> str:
     """Return the fingerprint of the weights that are in the files now, which may have changed since
     the start."""
     weights = weights_digest(config.model.path, config.model.weights)
-    return kv_fingerprint(config.model, config.cache, backend, weights)
+    return kv_fingerprint(config.model, config.cache, backend, weights, config.parallel)
 
 
 def _relevant(value: Any) -> Any:

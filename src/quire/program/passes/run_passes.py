@@ -7,7 +7,12 @@ further: the CPU backend does so in `backends/cpu/lowering/fuse.py`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from quire.config.ranks import Rank
+from quire.program.passes.cut import cut
 from quire.program.passes.quantise_weights import quantise_weights
+from quire.program.passes.shard import shard
 from quire.program.passes.take_rows_early import take_rows_early
 from quire.program.program import Program
 from quire.program.values import WeightFormat
@@ -17,3 +22,20 @@ def run_passes(program: Program, weight_format: WeightFormat | None = None) -> P
     """A model's program for backends. `weight_format` None: weights stay in the model's dtype."""
     program = quantise_weights(program, weight_format or "dense")
     return take_rows_early(program)
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfProgram:
+    """What one rank computes."""
+
+    program: Program
+    first_memory: int
+    """The memory of the whole program that is memory 0 of this one."""
+
+
+def of_rank(program: Program, rank: Rank) -> PartOfProgram:
+    """The part of a rank of a program that has been through the other passes. Raises ConfigError if
+    the model cannot be split so."""
+    stages = cut(program, rank.num_stages)
+    first_memory = sum(len(stage.memories()) for stage in stages[: rank.stage])
+    return PartOfProgram(shard(stages[rank.stage], rank.tensor, rank.tensor_size), first_memory)

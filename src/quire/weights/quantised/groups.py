@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,17 @@ class Groups:
         placed = np.empty_like(values)
         placed[:, self.order] = values
         return placed
+
+    def taken(self, rows: NDArray[np.intp]) -> Groups:
+        """Return the matrix that consists of these rows."""
+        return replace(
+            self,
+            codes=self.codes[rows],
+            scales=self.scales[rows],
+            zeros=None if self.zeros is None else self.zeros[rows],
+            minima=None if self.minima is None else self.minima[rows],
+            divisors=None if self.divisors is None else self.divisors[rows],
+        )
 
     def group_scales(self) -> Floats:
         """Return the scales as float32 [N, groups], rounded to the dtype that stores them."""

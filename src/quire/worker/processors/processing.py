@@ -1,7 +1,7 @@
 """`LogitsProcessing`: runs the logits processors of an engine within a step.
 
 A step in which a processor may change something has two halves: the compiled model returns raw
-logits, the processors change them, and `CompiledModel.sample` samples from the result. The parts
+logits, the processors change them, and `StepModel.sample` samples from the result. The parts
 of sampling before the processors run here, with the functions of `quire.sampling.reference`, which
 give the same bits as native code; so an unchanged row gives the same token as an undivided step.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, SamplingColumns, StepOutput
+from quire.backends.base import SamplingColumns, StepModel, StepOutput
 from quire.config.records import EngineConfig
 from quire.errors import BackendError
 from quire.logits_processors.loading import load_processors
@@ -82,7 +82,7 @@ class LogitsProcessing:
         return WithheldRows(columns.take(in_order), of_sampled)
 
     def choose(
-        self, model: CompiledModel, raw: Logits | None, withheld: WithheldRows
+        self, model: StepModel, raw: Logits | None, withheld: WithheldRows
     ) -> tuple[StepOutput, dict[str, str]]:
         """Samples the tokens of the withheld rows from raw logits [N, V], which may be written to.
         Also returns the errors of requests that processors end. Raises BackendError."""

@@ -121,7 +121,7 @@ def test_help_for_a_group_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     group = told(capsys, "--help=cacheconfig")
     assert "--block-size" in group
     assert "--max-num-seqs" not in group
-    word = told(capsys, "--help=tensor_parallel")
-    assert "Not supported: this version computes in one process" in " ".join(word.split())
+    word = told(capsys, "--help=data_parallel_backend")
+    assert "Not supported: this version computes on one machine" in " ".join(word.split())
     assert "--max-num-seqs" in told(capsys, "--help=num-seqs")
     assert "SchedulerConfig" in told(capsys, "--help=zzzz")

@@ -50,8 +50,9 @@ def test_the_model_is_positional_or_named() -> None:
 def test_vllms_other_options_are_judged_by_the_engine_args() -> None:
     neutral = ["m", "-tp", "1", "--tensor-parallel-size=1", "--no-enable-expert-parallel"]
     assert engine_args(parser().parse(neutral)).model == "m"
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
-        engine_args(parser().parse(["-tp", "2"]))
+    assert engine_args(parser().parse(["m", "-tp", "2"])).tensor_parallel_size == 2
+    with pytest.raises(ConfigError, match="prefill_context_parallel_size=2"):
+        engine_args(parser().parse(["-pcp", "2"]))
 
 
 def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_step_that_fails_is_told_to_all_who_wait(
 
     slowly.let_go(pause_s=0.02)
     until(lambda: len(llm._loop._callers) == 2)
-    monkeypatch.setattr(llm.llm_engine.engine_core.executor._worker, "execute", fail)
+    monkeypatch.setattr(llm.llm_engine.engine_core.executor._worker, "step", fail)
     errors = [one.exception(WAIT_S) for one in (first, second)]
     kinds = {type(error) for error in errors}
     assert kinds == {ZeroDivisionError, EngineGenerateError}
@@ -91,7 +91,7 @@ def test_a_step_that_fails_before_a_call_waits_is_told_to_it_too(
         raise ZeroDivisionError("on purpose")
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.llm_engine.engine_core.executor._worker, "execute", fail)
+        patch.setattr(llm.llm_engine.engine_core.executor._worker, "step", fail)
         with pytest.raises(ZeroDivisionError):
             in_thread(lambda: llm.generate("b", greedy(), use_tqdm=False)).result(WAIT_S)
     with pytest.raises(EngineGenerateError, match="on purpose"):
@@ -240,14 +240,14 @@ def test_ctrl_c_loses_no_output_of_an_engine_stepped_by_hand(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = llm.llm_engine
-    execute = engine.engine_core.executor._worker.execute
+    execute = engine.engine_core.executor._worker.step
 
     def pressed_in_the_middle(plan: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         return execute(plan)
 
     engine.add_request("one", "a", greedy(1))
-    monkeypatch.setattr(engine.engine_core.executor._worker, "execute", pressed_in_the_middle)
+    monkeypatch.setattr(engine.engine_core.executor._worker, "step", pressed_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     monkeypatch.undo()

@@ -1,7 +1,9 @@
 """Converts a Program to native ops: `fuse` chooses the ops, `storage` their memory."""
 
-from quire.backends.cpu.lowering.fuse import fuse
-from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
+from quire.backends.cpu.lowering.fuse import fuse, homes
+from quire.backends.cpu.lowering.native_op import Home, NativeOp, StoredWeight
 from quire.backends.cpu.lowering.storage import Place, Storage, assign_storage
 
-__all__ = ["NativeOp", "Place", "Storage", "StoredWeight", "assign_storage", "fuse"]
+__all__ = [
+    "Home", "NativeOp", "Place", "Storage", "StoredWeight", "assign_storage", "fuse", "homes",
+]  # fmt: skip

@@ -12,11 +12,13 @@ decides which ops it fuses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 # Importing the ops registers them with `lower`.
 import quire.backends.cpu.lowering.ops  # noqa: F401
 from quire.backends.cpu.lowering.graph import Graph, lower
-from quire.backends.cpu.lowering.native_op import NativeOp
-from quire.program import Program
+from quire.backends.cpu.lowering.native_op import Home, NativeOp
+from quire.program import Columns, Program, Value
 
 
 def fuse(program: Program) -> tuple[NativeOp, ...]:
@@ -27,3 +29,11 @@ def fuse(program: Program) -> tuple[NativeOp, ...]:
         if not graph.is_joined(op):
             native.extend(lower(op, graph))
     return tuple(native)
+
+
+def homes(program: Program, ops: Sequence[NativeOp]) -> dict[Value, Home]:
+    """The values that lie in others: parts of values that are exchanged, and columns of a value."""
+    found = {op.out: Home(op.x, op.first) for op in program.ops if isinstance(op, Columns)}
+    for native in ops:
+        found.update(native.homes)
+    return found

@@ -8,14 +8,15 @@ which values and weights it needs, how its values may share memory, and how it f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.program import Activation, OpPlace, Param, Tensor, Value
+from quire.config.records import Dtype
+from quire.program import Activation, OpPlace, Param, Split, Tensor, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,13 @@ class StoredWeight:
 
 
 def _tensor_name(part: Tensor) -> str:
-    rows = "" if part.rows is None else " rows " + " ".join(f"{a}+{n}" for a, n in part.rows)
-    return part.name + " transposed" * part.transposed + rows
+    named = {" rows ": part.rows, " columns ": part.columns}
+    runs = (
+        name + " ".join(f"{first}+{count}" for first, count in runs)
+        for name, runs in named.items()
+        if runs is not None
+    )
+    return part.name + " transposed" * part.transposed + "".join(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,17 @@ class Rotation:
     inv_freq: tuple[float, ...]
     scale: float
     interleaved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a value lies that has no memory of its own: in another value, from a column on."""
+
+    value: Value
+    first: int
+
+
+ExchangeKind = Literal["columns", "owner", "send", "receive"]
 
 
 class Fields(Protocol):
@@ -66,6 +83,9 @@ class Fields(Protocol):
     def view(self, view: Any, value: Value | None, dim: int | None = None) -> None:
         """Fills a quire_view. `dim`: width of `value` and its neighbours together; None: the width
         of `value`."""
+
+    def dtype(self, value: Value) -> Dtype:
+        """Return the dtype in which a value is stored."""
 
     def kv_place(self, place: Any, layer: int | None) -> None:
         """Fills a quire_kv_place. None: that of attention without a cache."""
@@ -87,6 +107,10 @@ class Fields(Protocol):
 
     def rope(self, rotation: Rotation | None) -> int:
         """Return the id of a rotary table; -1 for None."""
+
+    def exchange(self, kind: ExchangeKind, split: Split | None, value: Value | Dtype) -> int:
+        """Return the number of a new exchange: of a value, or of rows of this dtype that an op
+        exchanges; -1 if `kind` is "columns" and there is no split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +157,16 @@ class NativeOp(ABC):
         """The values written, in groups that share a buffer: a row of the buffer holds a row of
         each value of the group."""
         return tuple((value,) for value in self.writes)
+
+    @property
+    def homes(self) -> Mapping[Value, Home]:
+        """Values read that lie in a value written."""
+        return {}
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether the op waits for the other ranks of its stage."""
+        return False
 
     @property
     def adds_to(self) -> Value | None:

@@ -7,12 +7,13 @@ reused after its last reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from quire.backends.base import Dtype
-from quire.backends.cpu.lowering.native_op import NativeOp
+from quire.backends.cpu.lowering.native_op import Home, NativeOp
 from quire.program import Value
 from quire.units import round_up
 
@@ -21,6 +22,7 @@ Rows = Literal["tokens", "logits"]
 
 _ALIGN_BYTES = 64
 _ALIASING_BYTES = 4096
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,9 @@ class Storage:
 
     places: dict[Value, Place]
     workspace_bytes: int
+    exchanged_offset: int = 0
+    """Where the values begin that are exchanged with other ranks; they lie at the same distances
+    from it on all ranks. Without exchanges it has no meaning."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,7 @@ class _Buffer:
     first: int
     last: int
     offset: int = 0
+    is_exchanged: bool = False
 
     @property
     def stride(self) -> int:
@@ -67,56 +73,126 @@ class _Buffer:
         return self.stride * ITEM_BYTES[self.dtype] * max_rows
 
 
-def assign_storage(ops: Sequence[NativeOp], dtype: Dtype, max_rows: int) -> Storage:
-    """Assign a place to every value of `ops`, for steps of at most `max_rows` rows."""
-    wide = _float32_values(ops) if dtype == "bfloat16" else None
-    rows = _row_spaces(ops)
+def assign_storage(
+    ops: Sequence[NativeOp], dtype: Dtype, max_rows: int, homes: Mapping[Value, Home] | None = None
+) -> Storage:
+    """Assign a place to every value of `ops`, for steps of at most `max_rows` rows. `homes`: values
+    that lie in others."""
+    values = _Homes(homes or {})
+    wide = _float32_values(ops, values) if dtype == "bfloat16" else None
+    rows = _row_spaces(ops, values)
+    exchanged = {value for op in ops if op.exchanges for value in op.writes if op.homes}
     buffers: dict[Value, tuple[_Buffer, int]] = {}
     for index, op in enumerate(ops):
         for value in op.reads:
-            buffers[value][0].last = index
+            buffers[values.root(value)][0].last = index
         for group in op.buffers:
+            if (len(group) == 1 and values.has_home(group[0])) or group[0] in buffers:
+                root = values.root(group[0])
+                group = (root,)
+                if root in buffers:
+                    buffers[root][0].last = index
+                    continue
             stored: Dtype = dtype
             if wide is not None and any(value in wide for value in group):
                 stored = "float32"
-            buffer = _in_place(op, ops, index, buffers, stored)
+            buffer = None
+            if group[0] not in exchanged:
+                buffer = _in_place(op, ops, index, buffers, stored)
             if buffer is None:
                 width = sum(value.dim for value in group)
                 buffer = _Buffer(width, stored, rows[group[0]], index, index)
+                buffer.is_exchanged = group[0] in exchanged
             buffer.last = index
             column = 0
             for value in group:
                 buffers[value] = (buffer, column)
                 column += value.dim
     distinct = list({id(buffer): buffer for buffer, _ in buffers.values()}.values())
-    workspace_bytes = _pack(distinct, max_rows)
-    places = {
-        value: Place(
-            buffer.offset + column * ITEM_BYTES[buffer.dtype],
-            buffer.stride,
-            value.dim,
-            buffer.dtype,
-            buffer.rows,
-        )
-        for value, (buffer, column) in buffers.items()
-    }
-    return Storage(places, workspace_bytes)
+    private = [buffer for buffer in distinct if not buffer.is_exchanged]
+    shared = [buffer for buffer in distinct if buffer.is_exchanged]
+    workspace_bytes, offset = _pack(private, max_rows), 0
+    if shared:
+        offset = round_up(workspace_bytes, _PAGE_BYTES)
+        _keep_until_exchanged(shared, ops)
+        workspace_bytes = offset + _pack(shared, max_rows)
+        for buffer in shared:
+            buffer.offset += offset
+    places = {value: _place(value, values, buffers) for value in (*buffers, *values.inner)}
+    return Storage(places, workspace_bytes, offset)
 
 
-def _float32_values(ops: Sequence[NativeOp]) -> set[Value]:
+def _place(value: Value, values: _Homes, buffers: Mapping[Value, tuple[_Buffer, int]]) -> Place:
+    buffer, column = buffers[values.root(value)]
+    column += values.first(value)
+    return Place(
+        buffer.offset + column * ITEM_BYTES[buffer.dtype],
+        buffer.stride,
+        value.dim,
+        buffer.dtype,
+        buffer.rows,
+    )
+
+
+def _keep_until_exchanged(buffers: Sequence[_Buffer], ops: Sequence[NativeOp]) -> None:
+    """Another rank may read a value until it comes to the next exchange."""
+    waits = [index for index, op in enumerate(ops) if op.exchanges]
+    for buffer in buffers:
+        buffer.last = next((index for index in waits if index > buffer.last), len(ops))
+
+
+class _Homes:
+    """Which values lie in which others."""
+
+    def __init__(self, homes: Mapping[Value, Home]) -> None:
+        self._homes = homes
+        self._families: dict[Value, set[Value]] = defaultdict(set)
+        for value in homes:
+            self._families[self.root(value)] |= {value, self.root(value)}
+
+    @property
+    def inner(self) -> Iterable[Value]:
+        """The values that lie in others."""
+        return self._homes
+
+    def has_home(self, value: Value) -> bool:
+        """Whether it lies in another."""
+        return value in self._homes
+
+    def root(self, value: Value) -> Value:
+        """The value with memory of its own."""
+        while value in self._homes:
+            value = self._homes[value].value
+        return value
+
+    def first(self, value: Value) -> int:
+        """The value's first column in the root."""
+        first = 0
+        while value in self._homes:
+            first += self._homes[value].first
+            value = self._homes[value].value
+        return first
+
+    def family(self, value: Value) -> set[Value]:
+        """All values in the same memory."""
+        return self._families.get(self.root(value), {value})
+
+
+def _float32_values(ops: Sequence[NativeOp], values: _Homes) -> set[Value]:
     """Values that a reader or writer needs in float32 in a bfloat16 model."""
     found: set[Value] = set()
     for op in reversed(ops):
-        found.update(op.float32_values(found))
+        for value in op.float32_values(found):
+            found |= values.family(value)
     return found
 
 
-def _row_spaces(ops: Sequence[NativeOp]) -> dict[Value, Rows]:
+def _row_spaces(ops: Sequence[NativeOp], values: _Homes) -> dict[Value, Rows]:
     spaces: dict[Value, Rows] = {}
     for op in ops:
-        taken = op.takes_rows or any(spaces[value] == "logits" for value in op.reads)
+        taken = op.takes_rows or any(spaces[values.root(v)] == "logits" for v in op.reads)
         for value in op.writes:
-            spaces[value] = "logits" if taken else "tokens"
+            spaces[values.root(value)] = spaces[value] = "logits" if taken else "tokens"
     return spaces
 
 
@@ -130,7 +206,7 @@ def _in_place(
     """Return the buffer of the residual to which a product is added, if the product can replace it:
     no later op reads the residual, and both have the same width."""
     residual = op.adds_to
-    if residual is None or dtype != "float32":
+    if residual not in buffers or dtype != "float32" or buffers[residual][0].is_exchanged:
         return None
     if any(residual in later.reads for later in ops[index + 1 :]):
         return None

@@ -5,6 +5,7 @@ The kernels, with their entries in the executor's table, are in `native/src/ops`
 """
 
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
+from quire.backends.cpu.lowering.ops.exchange import NativeCopy, NativeGather, NativePass
 from quire.backends.cpu.lowering.ops.experts import NativeExperts, NativeRoute
 from quire.backends.cpu.lowering.ops.heads import HeadsPart, NativeHeads
 from quire.backends.cpu.lowering.ops.latent import NativeHeadLinear, NativeJoin, NativeLatent
@@ -24,9 +25,11 @@ __all__ = [
     "HeadsPart",
     "NativeAttention",
     "NativeConv",
+    "NativeCopy",
     "NativeDelta",
     "NativeEmbed",
     "NativeExperts",
+    "NativeGather",
     "NativeHeadLinear",
     "NativeHeads",
     "NativeJoin",
@@ -36,6 +39,7 @@ __all__ = [
     "NativeMamba",
     "NativeMean",
     "NativeNorm",
+    "NativePass",
     "NativePointwise",
     "NativePositions",
     "NativeRoute",

@@ -70,6 +70,10 @@ class NativeExperts(NativeOp):
         return (gate_up, StoredWeight("matrix", self.op.down))
 
     @property
+    def exchanges(self) -> bool:
+        return self.op.inner is not None
+
+    @property
     def adds_to(self) -> Value | None:
         return self.residual
 
@@ -92,6 +96,8 @@ class NativeExperts(NativeOp):
         struct.top_k = op.top_k
         struct.weighs_inputs = op.weighs_inputs
         struct.scale = self.scale
+        struct.inner_first = 0 if op.inner is None else op.inner.own[0]
+        struct.exchange = fields.exchange("columns", op.inner, fields.dtype(op.x))
 
 
 @lower.register

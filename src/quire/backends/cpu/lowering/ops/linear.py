@@ -18,6 +18,7 @@ from quire.program import (
     OpPlace,
     Param,
     Scale,
+    Split,
     Value,
 )
 
@@ -90,6 +91,11 @@ class NativeLogits(NativeOp):
     bias: Param | None
     scale: float
     softcap: float | None
+    columns: Split | None = None
+
+    @property
+    def exchanges(self) -> bool:
+        return self.columns is not None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -120,6 +126,8 @@ class NativeLogits(NativeOp):
         struct.bias = fields.vector(self.bias)
         struct.scale = self.scale
         struct.softcap = self.softcap or 0.0
+        struct.first = 0 if self.columns is None else self.columns.own[0]
+        struct.exchange = fields.exchange("columns", self.columns, "float32")
 
 
 @lower.register
@@ -160,4 +168,4 @@ def _with_epilogue(linear: NativeLinear, graph: Graph) -> NativeLinear:
 
 @lower.register
 def _(op: Logits, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeLogits(op.x, op.weight, op.bias, op.scale, op.softcap),)
+    return (NativeLogits(op.x, op.weight, op.bias, op.scale, op.softcap, op.columns),)

@@ -14,6 +14,7 @@ from quire.program import (
     LearnedPositions,
     OpPlace,
     Param,
+    Split,
     TakeRows,
     TokenTypes,
     Value,
@@ -33,6 +34,7 @@ class NativeEmbed(NativeOp):
     table: Param
     scale: float
     tied: bool
+    owners: Split | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -62,6 +64,8 @@ class NativeEmbed(NativeOp):
         weight = fields.weight(self.weights[0])
         struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
         struct.scale = self.scale
+        struct.first_id = 0 if self.owners is None else self.owners.own[0]
+        struct.num_ids = self.table.shape[0] if self.owners is None else self.owners.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,9 @@ class NativeTakeRows(NativeOp):
 
 @lower.register
 def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
-    tied = op.table.name == graph.program.head_name
-    return (NativeEmbed((op.out,), op.table, op.scale, tied),)
+    # The first stage of a pipeline has no head, but must have the same numbers.
+    tied = op.table.format != "dense" or op.table.name == graph.program.head_name
+    return (NativeEmbed((op.out,), op.table, op.scale, tied, op.owners),)
 
 
 @lower.register

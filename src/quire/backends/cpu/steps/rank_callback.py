@@ -1,0 +1,41 @@
+"""`RankCallback`: what a native step calls to exchange a value over the links of a `RankGroup`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quire.backends.cpu.encode import Exchange
+from quire.ranks import RankGroup
+
+
+class RankCallback:
+    """A function for the native library. An exception of it fails the step, which raises it."""
+
+    def __init__(self, ffi: Any, group: RankGroup) -> None:
+        self._ffi = ffi
+        self.group = group
+        self.exchanges: tuple[Exchange, ...] = ()
+        """By their numbers; set before the first step."""
+        self.error: BaseException | None = None
+        self.pointer = ffi.callback("quire_exchange_fn", self._exchange)
+
+    def _exchange(self, number: int, data: Any, num_rows: int, stride: int) -> int:
+        one = self.exchanges[number]
+        try:
+            size = max(0, (num_rows - 1) * stride + one.row_bytes)
+            memory = self._ffi.buffer(data, size) if num_rows else bytearray()
+            rows = np.ndarray((num_rows, one.row_bytes), np.uint8, memory, 0, (stride, 1))
+            if one.kind == "columns":
+                self.group.columns(rows, one.spans)
+            elif one.kind == "owner":
+                self.group.owned_rows(rows, one.spans)
+            elif one.kind == "send":
+                self.group.send(rows)
+            else:
+                self.group.receive(rows)
+        except BaseException as error:
+            self.error = error
+            return -1
+        return 0

@@ -1,0 +1,1 @@
+"""Several engines with the same model in one server (data parallel)."""

@@ -1,0 +1,169 @@
+"""`MultiprocExecutor`: a process for each rank of the model (`distributed_executor_backend="mp"`).
+
+Requests, and how their tokens are chosen, are known here alone. A rank gets the arrays of a step
+and computes its part; the first rank of the last stage returns the chosen tokens. So a step is one
+message to each rank and one back, and the stages of a pipeline have a step each.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import SamplingColumns, StepBatch, StepModel, StepOutput
+from quire.config.ranks import Rank
+from quire.config.records import EngineConfig
+from quire.errors import BackendError, ConfigError
+from quire.executor.base import Executor, part_of_rank
+from quire.executor.messages import from_plain, to_plain
+from quire.executor.rank_processes import RankProcesses
+from quire.executor.runners import make_runner
+from quire.program import OpPlace
+from quire.protocol import SchedulePlan, StepResult
+from quire.worker.model_runner import BegunStep
+
+
+class RankedModel(StepModel):
+    """The model that all ranks have together."""
+
+    def __init__(self, ranks: RankProcesses) -> None:
+        self._ranks = ranks
+        world = ranks.ranks[0].rank
+        self._output = (world.num_stages - 1) * world.tensor_size
+        """The rank that has the logits."""
+
+    def submit(self, batch: StepBatch) -> int:
+        """Begins a step; its number."""
+        whole, silent = [to_plain(batch)], [to_plain(_silent(batch))]
+
+        def own(rank: Rank) -> list[Any]:
+            return whole if rank.number == self._output else silent
+
+        return self._ranks.send("step", own, answers=self._output)
+
+    def collect(self, number: int) -> StepOutput:
+        """The output of a step. Raises BackendError if it failed on all ranks alike, and
+        EngineDeadError if the ranks compute no more."""
+        [value] = self._ranks.receive(number)
+        output: StepOutput = from_plain(value)
+        return output
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        return self.collect(self.submit(batch))
+
+    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+        given = [to_plain(logits), to_plain(columns)]
+        return self.collect(self._ranks.send("sample", given, of_model=True, only=self._output))
+
+    def copy_blocks(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
+        given = [to_plain(sources), to_plain(targets)]
+        self._ranks.receive(self._ranks.send("copy_blocks", given, of_model=True))
+
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        given = [to_plain(_silent(batch))]
+        number = self._ranks.send("find_not_finite", given, of_model=True)
+        by_rank: list[list[OpPlace | None]] = from_plain(self._ranks.receive(number))
+        # Of the earliest stage that has something to report.
+        by_request = zip(*by_rank, strict=True)
+        return [next((place for place in places if place), None) for places in by_request]
+
+
+class MultiprocExecutor(Executor):
+    """Starts the ranks, and runs plans on them: as many at once as there are stages."""
+
+    def __init__(self, config: EngineConfig, ranks: RankProcesses | None = None) -> None:
+        """`ranks`: those that are there already."""
+        parallel = config.parallel
+        self.num_ranks = parallel.world_size
+        if not config.model.logits_processors:  # they see one step after the other
+            self.max_plans_in_flight = parallel.pipeline_parallel_size
+        self._block_bytes = config.cache.block_bytes // parallel.world_size
+        self._ranks = ranks or RankProcesses(config)
+        weakref.finalize(self, self._ranks.abandon).atexit = False
+        self._model = RankedModel(self._ranks)
+        self._runner = make_runner(config, self._model)
+        self._begun: deque[tuple[BegunStep, int] | BackendError] = deque()
+
+    def submit(self, plan: SchedulePlan) -> None:
+        try:
+            begun = self._runner.begin(plan)
+            self._begun.append((begun, self._model.submit(begun.batch)))
+        except BackendError as error:
+            self._begun.append(error)
+
+    def collect(self) -> StepResult:
+        begun = self._begun.popleft()
+        if isinstance(begun, BackendError):
+            raise begun
+        step, number = begun
+        return self._runner.finish(step, self._model.collect(number))
+
+    def read_blocks(
+        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+    ) -> None:
+        self._check_size(block_ids, out)
+        for rank in range(self.num_ranks):
+            data = self._ranks.copy_blocks(
+                rank, "read_blocks", list(map(int, block_ids)), group, num_tokens,
+                block_bytes=self._block_bytes,
+            )  # fmt: skip
+            if data is not None:
+                part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
+                part[:] = np.frombuffer(data, np.uint8).reshape(part.shape)
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        self._check_size(block_ids, data)
+        for rank in range(self.num_ranks):
+            part = part_of_rank(data, len(block_ids), rank, self.num_ranks)
+            ids = list(map(int, block_ids))
+            self._ranks.copy_blocks(rank, "write_blocks", ids, part.tobytes())
+
+    def _check_size(self, block_ids: Sequence[int], buffer: memoryview) -> None:
+        wanted = self.num_ranks * len(block_ids) * self._block_bytes
+        if buffer.nbytes != wanted:
+            raise ValueError(f"{len(block_ids)} blocks have {wanted} bytes, not {buffer.nbytes}")
+
+    def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+        if not isinstance(method, str):
+            raise ConfigError(
+                "collective_rpc needs the name of a method where ranks are processes of their own; "
+                "give a class with the method as worker_extension_cls"
+            )
+        plain = {key: to_plain(value) for key, value in kwargs.items()}
+        number = self._ranks.send(method, [to_plain(value) for value in args], plain)
+        return [from_plain(value) for value in self._ranks.receive(number)]
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """vLLM's name of `call`. `timeout` is ignored: a rank that stands still is noticed."""
+        del timeout
+        return self.call(method, *args, **(kwargs or {}))
+
+    def failure(self) -> str | None:
+        return self._ranks.failure()
+
+    def progress(self) -> int | None:
+        return self._ranks.progress()
+
+    @property
+    def has_new_weights(self) -> bool:
+        return self._ranks.has_new_weights
+
+    def shutdown(self) -> None:
+        self._ranks.shutdown()
+
+
+def _silent(batch: StepBatch) -> StepBatch:
+    """The step for a rank that chooses nothing."""
+    return replace(batch, sampling=None, want_logits=False, logits_places=None)

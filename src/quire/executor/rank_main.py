@@ -1,0 +1,139 @@
+"""The process of one rank: it loads its part of the model and does what the executor says.
+
+Started by `RankProcesses` only, and never outlives the engine: the kernel kills it when the thread
+that started it ends, and it ends itself when its connections close.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from quire.errors import ConfigError, RankError
+from quire.executor.messages import (
+    Answer,
+    Boot,
+    Call,
+    decode_boot,
+    decode_call,
+    encode,
+    from_plain,
+    to_plain,
+)
+from quire.log import configure, get_logger
+from quire.ranks import Link, RankGroup
+
+logger = get_logger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(steps_fd: str, blocks_fd: str, parent: str) -> int:
+    """Serves until the connections close; returns the exit code."""
+    _die_with_parent(int(parent))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the engine decides when this process ends
+    steps, blocks = Connection(int(steps_fd)), Connection(int(blocks_fd))
+    with suppress(EOFError, OSError):
+        return _serve(steps, blocks)
+    return 0
+
+
+def _serve(steps: Connection, blocks: Connection) -> int:
+    boot = decode_boot(steps.recv_bytes())
+    observability = boot.config.observability
+    configure(observability.log_level, observability.log_config_file)
+    try:
+        worker = _worker(boot)
+    except Exception as error:
+        logger.debug("a rank could not be loaded", exc_info=True)
+        steps.send_bytes(encode(_failed(0, error)))
+        return 1
+    steps.send_bytes(encode(Answer(0)))
+    threading.Thread(target=_serve_blocks, args=(worker, blocks), daemon=True).start()
+    while True:
+        answer = _answer(worker, decode_call(steps.recv_bytes()))
+        if answer is not None:
+            steps.send_bytes(encode(answer))
+
+
+def _worker(boot: Boot) -> Any:
+    # What computes is imported here, after the process is known to be wanted.
+    from quire.worker.extension import worker_class
+
+    ranks = boot.config.parallel.ranks
+    rank = ranks[boot.number]
+
+    def link(other: int, fd: int) -> Link:
+        return Link(str(ranks[other]), socket.socket(fileno=fd))
+
+    first = rank.number - rank.tensor
+    group = RankGroup(
+        rank.tensor,
+        {number - first: link(number, fd) for number, fd in boot.peers.items()},
+        None if boot.before is None else link(rank.number - rank.tensor_size, boot.before),
+        None if boot.after is None else link(rank.number + rank.tensor_size, boot.after),
+        boot.generation,
+        boot.shared_fd,
+    )
+    return worker_class(boot.config)(boot.config, rank, group if rank.world_size > 1 else None)
+
+
+def _answer(worker: Any, call: Call) -> Answer | None:
+    """What came of a call; None if nothing has to be answered."""
+    try:
+        args, kwargs = from_plain(call.args), from_plain(call.kwargs)
+        if call.is_of_model:
+            found = getattr(worker.model, call.method)(*args, **kwargs)
+        elif call.method == "step":
+            found = worker.step(*args)
+        else:
+            found = worker.call(call.method, *args, **kwargs)
+        if call.is_silent:
+            return None
+        return Answer(call.number, to_plain(found), has_new_weights=worker.has_new_weights)
+    except Exception as error:
+        if not isinstance(error, ConfigError | ValueError):
+            logger.debug("%s failed", call.method, exc_info=True)
+        return _failed(call.number, error)
+
+
+def _failed(number: int, error: Exception) -> Answer:
+    text = str(error).strip() or "no message"
+    is_own = type(error).__module__ == RankError.__module__ or isinstance(error, ValueError)
+    kind = type(error).__name__
+    return Answer(number, error=text if is_own else f"{kind}: {text}", kind=kind)
+
+
+def _serve_blocks(worker: Any, blocks: Connection) -> None:
+    """Copies KV blocks in and out, also while a step computes."""
+    with suppress(EOFError, OSError):
+        while True:
+            call = decode_call(blocks.recv_bytes())
+            try:
+                data: bytes | None = None
+                ids = call.args[0]
+                if call.method == "read_blocks":
+                    out = bytearray(len(ids) * call.kwargs["block_bytes"])
+                    worker.read_blocks(ids, call.args[1], call.args[2], memoryview(out))
+                    data = bytes(out)
+                else:
+                    worker.write_blocks(ids, memoryview(call.args[1]))
+                answer = Answer(call.number, data)
+            except Exception as error:
+                answer = _failed(call.number, error)
+            blocks.send_bytes(encode(answer))
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,37 @@
+"""Makes the runner of a model, which turns plans into steps and their outputs into results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.backends.base import LoadedAdapter, StepModel
+from quire.config.records import EngineConfig
+from quire.worker.input_batch import InputBatch
+from quire.worker.model_runner import ModelRunner
+from quire.worker.pooling_runner import PoolingRunner
+
+
+def make_runner(
+    config: EngineConfig,
+    model: StepModel,
+    adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
+) -> ModelRunner | PoolingRunner:
+    """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest.
+    Raises ConfigError if a custom logits processor cannot be loaded or created."""
+    layout = config.cache.layout
+    batch = InputBatch(
+        config.scheduler.max_num_seqs,
+        len(layout.groups),
+        layout.table_width(config.model.max_model_len, config.cache.block_size),
+        config.model.vocab_size,
+        config.model.logprobs_mode,
+        adapter,
+    )
+    if config.model.pooling is not None:
+        return PoolingRunner(model, batch, config.model.pooling, layout.keeps_all)
+    processing = None
+    if config.model.logits_processors:
+        from quire.worker.processors.processing import LogitsProcessing
+
+        processing = LogitsProcessing(config)
+    return ModelRunner(model, batch, keeps_all=layout.keeps_all, processing=processing)

@@ -1,0 +1,124 @@
+"""Several engines behind one front end: the tokens of one engine, and one death is the death of
+all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire import LLM
+from quire.config.engine_args import EngineArgs
+from quire.core.parallel.client import ParallelClient
+from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.frontend.online.async_llm import AsyncLLM
+from quire.outputs import RequestOutput
+from quire.params import RequestOutputKind, SamplingParams
+from quire.planning.plan import build_engine_config
+
+GIVEN: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 2, "num_threads": 1}
+PROMPTS = [[n, *range(1, 40)] for n in range(6)]
+SHARED = list(range(60, 100))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
+
+
+def params(seed: int) -> SamplingParams:
+    return SamplingParams(
+        temperature=1.0, seed=seed, max_tokens=8, ignore_eos=True, logprobs=1,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )  # fmt: skip
+
+
+async def generated(
+    engine: AsyncLLM, name: str, prompt: list[int], rank: int | None = None
+) -> RequestOutput:
+    given = {"prompt_token_ids": prompt}
+    outputs = [
+        one
+        async for one in engine.generate(given, params(len(prompt)), name, data_parallel_rank=rank)
+    ]
+    return outputs[-1]
+
+
+def test_engines_behind_one_front_end(model: str) -> None:
+    llm = LLM(model, **GIVEN)
+    wanted = [
+        one.outputs[0].token_ids
+        for one in llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in PROMPTS],
+            [params(len(prompt)) for prompt in PROMPTS],
+            use_tqdm=False,
+        )
+    ]
+    llm.close()
+    given = {**GIVEN, "kv_offloading_size": 0.01}  # a KV store, which has statistics too
+    config = build_engine_config(EngineArgs(model, data_parallel_size=2, **given), "server")
+    engine = AsyncLLM(config)
+
+    async def scenario() -> None:
+        client = engine._client
+        assert isinstance(client, ParallelClient)
+        found = await asyncio.gather(
+            *(generated(engine, str(n), prompt) for n, prompt in enumerate(PROMPTS))
+        )
+        assert [one.outputs[0].token_ids for one in found] == wanted
+        assert all(engine.num_placed_tokens for engine in client._placement._engines)
+        first = await generated(engine, "a", [*SHARED, 1], rank=1)
+        second = await generated(engine, "b", [*SHARED, 2])
+        assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)
+        assert engine.requests.metrics.series.prefix_cache_hits.value == 32
+        await engine.refresh_metrics()
+        assert client._placement.num_open(0) == client._placement.num_open(1) == 0
+        with pytest.raises(RequestError, match=r"data_parallel_rank 2 is out of range \[0, 2\)"):
+            await generated(engine, "c", [1], rank=2)
+        assert len(await engine.collective_rpc("get_model_inspection")) == 2
+        assert await engine.reset_prefix_cache(reset_connector=True)
+        again = await generated(engine, "d", [*SHARED, 2])
+        assert again.num_cached_tokens == 0
+        await engine.pause_generation(mode="keep", clear_cache=False)  # so that none ends before
+        streams = [
+            await engine.add_request(f"s{rank}", "text", params(1), data_parallel_rank=rank)
+            for rank in (0, 1)
+        ]
+        os.kill(client.pids[1], signal.SIGKILL)
+        for stream in streams:
+            with pytest.raises(EngineDeadError, match=r"engine 1 of 2: .*killed by signal 9"):
+                async for _ in stream:
+                    pass
+        assert engine.health().state == "dead"
+
+    asyncio.run(scenario())
+    engine.shutdown()
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in client.pids)
+
+
+@pytest.mark.parametrize(
+    ("given", "usage", "text"),
+    [
+        ({}, "llm", "data_parallel_size=2 must be 1 for LLM"),
+        ({"kv_events_config": {"enable_kv_cache_events": True}}, "server", "same port"),
+        ({"tensor_parallel_size": 40}, "server", "must be at most 64 ranks"),
+    ],
+)
+def test_what_several_engines_cannot_do_is_refused(
+    model: str, given: dict[str, Any], usage: Any, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN, **given), usage)
+
+
+def test_a_thread_runs_one_engine(model: str) -> None:
+    config = build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN), "server")
+    with pytest.raises(ConfigError, match="engine_mode='thread', which runs one engine"):
+        AsyncLLM(config, engine_mode="thread")

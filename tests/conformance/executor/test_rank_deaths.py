@@ -1,0 +1,149 @@
+"""Ranks that are killed or frozen at any moment: the caller has an error within two seconds that
+names the rank, and no process and no file is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_plans import PROMPT, config_of, plan_of
+from sweeps import seed as sweep_seed
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.errors import EngineDeadError
+from quire.executor.multiproc import MultiprocExecutor
+from quire.system.thread_states import thread_states
+
+LIMIT_S = 2.0
+SPLITS: list[dict[str, Any]] = [
+    {"tensor_parallel_size": 2, "backend": "cpu"},
+    {"tensor_parallel_size": 2, "backend": "reference"},
+    {"pipeline_parallel_size": 2, "backend": "cpu"},
+    {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "backend": "cpu"},
+]
+LEADER = """
+import itertools, sys
+from pathlib import Path
+from executor_plans import PROMPT, config_of, plan_of
+from quire.executor.multiproc import MultiprocExecutor
+made = MultiprocExecutor(config_of(Path(sys.argv[1]), tensor_parallel_size=2, backend="cpu"))
+print(*(one.process.pid for one in made._ranks.ranks), flush=True)
+for number in itertools.count():
+    plan = plan_of(f"r{number}", PROMPT)
+    plan.released_request_ids = [f"r{number - 1}"] * bool(number)
+    made.submit(plan)
+    made.collect()
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+def is_running(pid: int) -> bool:
+    states = [state.state for state in thread_states(pid).values()]
+    return bool(states) and set(states) != {"Z"}
+
+
+def shared_files() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+class Caller:
+    """Computes steps until one fails."""
+
+    def __init__(self, executor: MultiprocExecutor) -> None:
+        self._executor = executor
+        self.error: BaseException | None = None
+        self.failed_at = 0.0
+        self.num_steps = 0
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                plan = plan_of(f"r{self.num_steps}", PROMPT)
+                plan.released_request_ids = [f"r{self.num_steps - 1}"] * bool(self.num_steps)
+                self._executor.submit(plan)
+                self._executor.collect()
+                self.num_steps += 1
+        except BaseException as error:
+            self.error, self.failed_at = error, time.monotonic()
+
+
+def die_once(directory: Path, seed: int, number: int) -> float:
+    """Sends a signal to one rank at some moment of a step; the seconds until the caller knew."""
+    random_ = random.Random(f"{seed} {number}")
+    before = shared_files()
+    executor = MultiprocExecutor(config_of(directory, **random_.choice(SPLITS)))
+    processes = [one.process for one in executor._ranks.ranks]
+    victim = random_.choice(executor._ranks.ranks)
+    caller = Caller(executor)
+    time.sleep(random_.uniform(0.0, 0.3))
+    sent_at = time.monotonic()
+    os.kill(victim.process.pid, number)
+    caller.thread.join(30)
+    took_s = caller.failed_at - sent_at
+    assert isinstance(caller.error, EngineDeadError)
+    what = "was killed by signal 9" if number == signal.SIGKILL else "was stopped by a signal"
+    assert f"{victim.rank} {what}" in str(caller.error)
+    assert executor.failure() == str(caller.error)
+    executor.shutdown()
+    assert not any(is_running(process.pid) for process in processes)
+    assert shared_files() <= before
+    return took_s
+
+
+def show(capsys: pytest.CaptureFixture[str], what: str, times: list[float]) -> None:
+    ordered = sorted(times)
+    with capsys.disabled():
+        print(
+            f"\n{what}: {len(times)}, told after {ordered[len(times) // 2]:.2f} s (median), "
+            f"{ordered[-1]:.2f} s (most)"
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_dies_in_a_step(directory: Path, number: int) -> None:
+    die_once(directory, sweep_seed() or 0, number)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_hundred_ranks_die(
+    directory: Path, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = [die_once(directory, seed, number) for seed in range(100)]
+    show(capsys, signal.Signals(number).name, times)
+    assert max(times) < LIMIT_S
+
+
+def test_ranks_end_with_their_leader(directory: Path) -> None:
+    before = shared_files()
+    leader = subprocess.Popen(
+        [sys.executable, "-c", LEADER, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert leader.stdout is not None
+    pids = [int(word) for word in leader.stdout.readline().split()]
+    assert len(pids) == 2
+    leader.kill()
+    leader.wait()
+    until = time.monotonic() + LIMIT_S
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(map(is_running, pids))
+    assert shared_files() <= before
+    leader.stdout.close()

@@ -1,0 +1,102 @@
+"""A rank that dies, stops, raises or diverges ends the engine: callers get an error that names it,
+and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_plans import PROMPT, config_of, plan_of
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.errors import ConfigError, EngineDeadError
+from quire.executor.multiproc import MultiprocExecutor
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def executor(request: pytest.FixtureRequest, directory: Path) -> Iterator[MultiprocExecutor]:
+    given: dict[str, Any] = getattr(request, "param", {})
+    made = MultiprocExecutor(config_of(directory, tensor_parallel_size=2, **given))
+    yield made
+    processes = [one.process for one in made._ranks.ranks]
+    made.shutdown()
+    assert all(process.poll() is not None for process in processes)
+
+
+def fails(executor: MultiprocExecutor) -> str:
+    """The error of a step; every later call has the same."""
+    executor.submit(plan_of("a", PROMPT))
+    with pytest.raises(EngineDeadError) as found:
+        executor.collect()
+    assert executor.failure() == str(found.value)
+    with pytest.raises(EngineDeadError, match="rank"):
+        executor.call("check_health")
+    return str(found.value)
+
+
+def test_a_rank_that_is_killed(executor: MultiprocExecutor) -> None:
+    os.kill(executor._ranks.ranks[1].process.pid, signal.SIGKILL)
+    text = r"rank 1 (part 1 of 2) was killed by signal 9"
+    until = time.monotonic() + 60
+    while executor.failure() is None and time.monotonic() < until:
+        time.sleep(0.05)  # the watching thread notices it without a step
+    assert executor.failure() == text
+
+
+@pytest.mark.parametrize("executor", [{"backend": "cpu"}], indirect=True, ids=["cpu"])
+def test_a_rank_that_is_stopped_in_a_step(executor: MultiprocExecutor) -> None:
+    """The other rank waits in shared memory, and is freed too."""
+    os.kill(executor._ranks.ranks[1].process.pid, signal.SIGSTOP)
+    assert fails(executor) == "rank 1 (part 1 of 2) was stopped by a signal (SIGSTOP)"
+
+
+@pytest.mark.parametrize(
+    ("executor", "text"),
+    [
+        (
+            {"worker_cls": "faulty_worker.RaisingWorker"},
+            "rank 1 (part 1 of 2) failed: RuntimeError: a bit has flipped",
+        ),
+        ({"worker_cls": "faulty_worker.SkippingWorker"}, "is at step 2, exchange 0"),
+    ],
+    indirect=["executor"],
+    ids=["raises", "diverges"],
+)
+def test_a_rank_that_breaks(executor: MultiprocExecutor, text: str) -> None:
+    assert text in fails(executor)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"tensor_parallel_size": 5}, "the model has 4 query heads.* use at most 4"),
+        ({"pipeline_parallel_size": 9}, "can be cut into at most 2 stages"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be a positive whole number"),
+        (
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
+            "'uni' runs one rank",
+        ),
+        ({"distributed_executor_backend": "gpu"}, "use uni or mp"),
+    ],
+)
+def test_impossible_sizes_are_refused_before_loading(
+    directory: Path, given: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        config_of(directory, **given)
+
+
+def test_what_a_rank_cannot_load_is_reported(directory: Path) -> None:
+    config = config_of(directory, tensor_parallel_size=2, worker_cls="faulty_worker.NoSuchWorker")
+    with pytest.raises(ConfigError, match="NoSuchWorker"):
+        MultiprocExecutor(config)

@@ -1,0 +1,52 @@
+"""Which models can be split among ranks, and what that switches off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError
+from quire.planning.plan import build_engine_config
+
+_RECURRENT = {
+    "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "conv_L_cache": 3,
+    "layer_types": ["conv", "full_attention"], "norm_eps": 1e-6,
+}  # fmt: skip
+_LATENT = {
+    "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3", "q_lora_rank": 24,
+    "kv_lora_rank": 20, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
+    "dim_model_base": 20, "scale_emb": 3, "scale_depth": 1.4, "num_key_value_heads": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", ["tensor_parallel_size", "pipeline_parallel_size"])
+@pytest.mark.parametrize(
+    ("config", "given", "reason"),
+    [
+        (_RECURRENT, {}, "recurrent layers"),
+        (_LATENT, {}, "latent attention"),
+        ({}, {"runner": "pooling"}, "give vectors"),
+    ],
+)
+def test_models_that_need_one_rank(
+    tmp_path: Path, config: dict[str, Any], given: dict[str, Any], reason: str, split: str
+) -> None:
+    model = str(write_tiny_checkpoint(tmp_path, **config))
+    build_engine_config(EngineArgs(model, backend="reference", **given))
+    with pytest.raises(ConfigError, match=f"must be 1 for .*{reason}.* one rank"):
+        build_engine_config(EngineArgs(model, backend="reference", **given, **{split: 2}))
+
+
+def test_a_pipeline_has_no_draft_tokens(model_dir: Path) -> None:
+    given: dict[str, Any] = {"model": str(model_dir), "backend": "reference"}
+    one = build_engine_config(EngineArgs(**given, tensor_parallel_size=2))
+    assert one.scheduler.speculation is not None
+    given["pipeline_parallel_size"] = 2
+    assert build_engine_config(EngineArgs(**given)).scheduler.speculation is None
+    given["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 3}
+    with pytest.raises(ConfigError, match="pipeline_parallel_size=2 computes several steps"):
+        build_engine_config(EngineArgs(**given))
