@@ -26,7 +26,7 @@ LAYERS: list[list[str]] = [
     ["env", "system"],
     ["log", "files", "param_checks"],
     ["reasoning"],
-    ["structured"],
+    ["structured", "adapters"],
     ["params", "outputs"],
     ["gguf"],
     ["inputs", "config", "beam_search"],

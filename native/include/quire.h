@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 16
+#define QUIRE_ABI_VERSION 17
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -529,6 +529,8 @@ typedef struct quire_model_spec {
   int32_t max_num_seqs;
   int32_t max_model_len;
   int32_t vocab_size;
+  int32_t max_adapter_width;  // most numbers of a row between the two matrices of an adapter, for
+                              // one weight; 0: the model takes no adapters
 } quire_model_spec;
 
 // Rows of one checkpoint tensor that go, in order, into a matrix or a table.
@@ -565,6 +567,26 @@ typedef struct quire_packing {
   void* out;            // at a multiple of 64
   uint8_t* not_finite;  // [num_parts]; becomes 1 where a number as it is stored is NaN or infinite
 } quire_packing;
+
+// ---------------------------------------------------------------- adapters
+
+// A low-rank change of some rows of a weight: y += scale * (B (A x) + bias), then y *= gains. For
+// an embedding, A x is the row of A of the token id.
+typedef struct quire_adapter_part {
+  int32_t matrix;       // of add_matrix, or -1
+  int32_t table;        // of add_table, or -1
+  int32_t is_embedding;  // 1: rows of the weight are looked up; 0: x is multiplied with the matrix
+  int32_t rank;
+  int64_t first_row;    // of the matrix; 0 for an embedding
+  int64_t rows;         // of B: rows of the matrix, or the width of an embedding
+  float scale;
+  const float* a;       // [rank, k], or [ids, rank] for an embedding
+  const float* b;       // [rows, rank]
+  const float* bias;    // [rows] or null
+  const float* gains;   // [rows] or null
+} quire_adapter_part;
+
+typedef struct quire_adapter quire_adapter;
 
 // ---------------------------------------------------------------- a step
 
@@ -606,6 +628,10 @@ typedef struct quire_batch {
   const int32_t* logits_rows;
   const quire_sampling* sampling;  // null: choose nothing
   const int32_t* token_types;      // null: all are 0
+  const int32_t* adapter_of;       // [num_seqs]; which of `adapters` a request has, -1: none. Null:
+                                   // no request has one
+  const quire_adapter* const* adapters;
+  int32_t num_adapters;
   int32_t num_tokens;
   int32_t num_seqs;
   int32_t table_width;
@@ -694,6 +720,14 @@ int32_t quire_add_vector(quire_model* model, const float* values, int64_t size);
 int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_freqs, float scale,
                        int32_t interleaved);
 int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);
+
+// Copies the parts of an adapter for this model, whose ops are set. `dtype`: how A and B are kept,
+// QUIRE_F32 or QUIRE_BF16. Any thread, also while a step computes. No step may use the adapter when
+// it is destroyed; the model may be destroyed before it.
+quire_adapter* quire_adapter_create(const quire_model* model, const quire_adapter_part* parts,
+                                    int32_t num_parts, int32_t dtype);
+void quire_adapter_destroy(quire_adapter* adapter);
+int64_t quire_adapter_bytes(const quire_adapter* adapter);
 
 int32_t quire_step(quire_model* model, const quire_batch* batch, const quire_output* output);
 // Chooses a token from each row of `logits` [num_rows, V], and reports, as a step does of its own

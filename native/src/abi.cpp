@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "adapters/adapter.h"
 #include "attention/kv_clear.h"
 #include "quire.h"
 #include "runtime/library_tier.h"
@@ -136,6 +137,20 @@ QUIRE_API int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t
     quire::set_ops(model->model, ops, num_ops);
     return 0;
   });
+}
+
+QUIRE_API quire_adapter* quire_adapter_create(const quire_model* model,
+                                              const quire_adapter_part* parts, int32_t num_parts,
+                                              int32_t dtype) {
+  return guarded<quire_adapter*>(nullptr, [&] {
+    return new quire_adapter{quire::Adapter(model->model, parts, num_parts, dtype)};
+  });
+}
+
+QUIRE_API void quire_adapter_destroy(quire_adapter* adapter) { delete adapter; }
+
+QUIRE_API int64_t quire_adapter_bytes(const quire_adapter* adapter) {
+  return adapter->adapter.bytes();
 }
 
 QUIRE_API int32_t quire_step(quire_model* model, const quire_batch* batch,

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from quire import env
+from quire.adapters.request import LoRARequest
 from quire.errors import quoted
 from quire.outputs import Logprob
 from quire.param_checks import as_float, as_int, checked_stop, error
@@ -104,7 +105,7 @@ class BeamSearchSequence:
     logprobs: list[dict[int, Logprob]]
     """For each generated token the log-probabilities of the best tokens at its place, in order.
     It is one of them."""
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     cum_logprob: float = 0.0
     """Sum of the generated tokens' log-probabilities."""
     text: str | None = None

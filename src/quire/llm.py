@@ -20,7 +20,9 @@ from quire.config.engine_args import EngineArgs
 from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.offline.chat_prompts import ChatPrompts
 from quire.frontend.offline.llm_arguments import (
+    Adapters,
     ChatOptions,
+    adapters_each,
     as_prompts,
     chat_tokenization,
     one_each,
@@ -88,21 +90,24 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         sampling_params: Params = None,
         *,
         use_tqdm: Progress = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Generate for all prompts; returns outputs in the prompts' order.
 
-        `sampling_params`: one for all, or one for each; None: the model's defaults. `priority` is
-        used with the scheduling policy `priority`. If a prompt is invalid, raises RequestError that
-        names it (`prompts[13]`), and runs none. To skip invalid prompts, call `enqueue` for each
-        and collect the others with `wait_for_completion`.
+        `sampling_params`: one for all, or one for each; None: the model's defaults. `lora_request`:
+        the adapter of all, or one for each; None: the base model. `priority` is used with the
+        scheduling policy `priority`. If a prompt is invalid, raises RequestError that names it
+        (`prompts[13]`), and runs none. To skip invalid prompts, call `enqueue` for each and collect
+        the others with `wait_for_completion`.
         """
-        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
-        tickets = self._add(every, len(every), sampling_params, priority, tokenization_kwargs)
+        tickets = self._add(
+            every, len(every), sampling_params, priority, tokenization_kwargs, adapters=lora_request
+        )
         return self._collect(tickets, use_tqdm)
 
     @with_signals_deferred
@@ -111,7 +116,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         messages: Sequence[Any],
         sampling_params: Params = None,
         use_tqdm: Progress = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -128,7 +133,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         adding special tokens, because the template has written them, unless `tokenization_kwargs`
         overrides that.
         """
-        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
             chat_template_content_format,
@@ -140,7 +145,13 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
         tickets = self._add(
-            prompts, len(prompts), sampling_params, priority, tokenization, "messages"
+            prompts,
+            len(prompts),
+            sampling_params,
+            priority,
+            tokenization,
+            "messages",
+            adapters=lora_request,
         )
         return self._collect(tickets, use_tqdm)
 
@@ -174,19 +185,26 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params = None,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
         use_tqdm: Progress = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
     ) -> list[str]:
         """Queue all requests or none for `wait_for_completion`; returns their ids."""
-        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
         tickets: list[Ticket] = []
         with deferred_signals(undo=lambda: self._withdraw(tickets)):
             with counted(every, use_tqdm, "Rendering prompts") as bar:
-                tickets = self._add(bar, len(every), sampling_params, priority, tokenization_kwargs)
+                tickets = self._add(
+                    bar,
+                    len(every),
+                    sampling_params,
+                    priority,
+                    tokenization_kwargs,
+                    adapters=lora_request,
+                )
             return self._enqueue(tickets)
 
     def enqueue_chat(
@@ -194,7 +212,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         messages: Sequence[Any],
         sampling_params: Params = None,
         use_tqdm: Progress = True,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -206,7 +224,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         mm_processor_kwargs: None = None,
     ) -> list[str]:
         """Queue all conversations or none for `wait_for_completion`; returns their ids."""
-        refuse_arguments(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
             chat_template_content_format,
@@ -221,7 +239,13 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
             prompts = self.renderer.render_chat(messages, options)
             with counted(prompts, use_tqdm, "Rendering conversations") as bar:
                 tickets = self._add(
-                    bar, len(prompts), sampling_params, priority, tokenization, "messages"
+                    bar,
+                    len(prompts),
+                    sampling_params,
+                    priority,
+                    tokenization,
+                    "messages",
+                    adapters=lora_request,
                 )
             return self._enqueue(tickets)
 
@@ -246,7 +270,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         self,
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
-        lora_request: None = None,
+        lora_request: Adapters = None,
         use_tqdm: Progress = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
@@ -258,11 +282,12 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         """
         from quire.frontend.offline.beam_search import search_beams
 
-        refuse_arguments(lora_request=lora_request)
         ids = map(str, self.request_counter)
         every = list(zip(ids, as_prompts(prompts), strict=False))
         engine, loop = self.llm_engine, self._loop
-        return search_beams(engine, loop, every, params, use_tqdm, concurrency_limit)
+        return search_beams(
+            engine, loop, every, params, use_tqdm, concurrency_limit, adapters=lora_request
+        )
 
     def close(self) -> None:
         """Free the model. Idempotent."""
@@ -299,17 +324,20 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         priority: int | Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
         name: str = "prompts",
+        *,
+        adapters: Adapters = None,
     ) -> list[Ticket]:
         """Add all requests, or none if one is invalid or a signal handler raises. `name`: name of
         the caller's argument with the prompts."""
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params_of = one_each("params", params, SamplingParams, count)
         priority_of = one_each("priority", 0 if priority is None else priority, int, count)
+        adapter_of = adapters_each(adapters, count)
         params_name = None if isinstance(params, SamplingParams) else "sampling_params"
         tickets: list[Ticket] = []
         try:
-            for index, (prompt, its_params, its_priority) in enumerate(
-                zip(prompts, params_of, priority_of, strict=True)
+            for index, (prompt, its_params, its_priority, adapter) in enumerate(
+                zip(prompts, params_of, priority_of, adapter_of, strict=True)
             ):
                 ticket = Ticket(str(next(self.request_counter)), its_params.n)
                 final = its_params.clone()
@@ -321,6 +349,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
                         final,
                         priority=its_priority,
                         tokenization_kwargs=tokenization_kwargs,
+                        lora_request=adapter,
                         sink=ticket,
                     )
                 tickets.append(ticket)

@@ -17,6 +17,7 @@ from quire.backends.base import (
     CompileOptions,
     Dtype,
     KVCacheSpec,
+    LoadedAdapter,
     StepBatch,
 )
 from quire.config.checkpoint.model_files import read_config
@@ -26,6 +27,7 @@ from quire.program import keep_all
 from quire.program.passes import run_passes
 from quire.program.values import WeightFormat
 from quire.weights import bind, open_checkpoint
+from quire.weights.adapters import adapter_width, bind_adapter, read_adapter
 from quire.weights.quantised.store import as_shipped
 
 BLOCK_SIZE = 16
@@ -43,13 +45,18 @@ def load(
     backend: Backend,
     dtype: Dtype = "float32",
     weight_format: WeightFormat = "dense",
+    max_lora_rank: int = 0,
 ) -> CompiledModel:
     """config.json to program, safetensors to weights, both to a compiled model."""
     config = as_stored(read_config(directory), directory)
     program = run_passes(build_program(config), weight_format)
     max_model_len = model_facts(config).max_model_len
     options = CompileOptions(
-        dtype, max_num_tokens=512, max_num_seqs=64, max_model_len=max_model_len
+        dtype,
+        max_num_tokens=512,
+        max_num_seqs=64,
+        max_model_len=max_model_len,
+        max_adapter_width=adapter_width(program, max_lora_rank),
     )
     store = as_shipped(open_checkpoint(directory), shipped_format(config))
     try:
@@ -65,6 +72,20 @@ def load(
         store.close()
 
 
+def load_adapter(
+    model: CompiledModel, directory: Path, folder: Path, dtype: Dtype = "float32"
+) -> LoadedAdapter:
+    """Reads an adapter of the checkpoint in a directory, as a worker does."""
+    config = as_stored(read_config(directory), directory)
+    program = run_passes(build_program(config), "dense")
+    canonical = name_map(config).canonical
+    files = read_adapter(folder, max_rank=64, max_bytes=1 << 30)
+    weights = bind_adapter(
+        files, program, canonical, lambda: bind(program, open_checkpoint(directory), canonical)
+    )
+    return model.load_adapter(weights, dtype)
+
+
 @dataclass
 class Request:
     """Tokens, and the scattered blocks that hold the K/V of the first `computed` of them."""
@@ -73,6 +94,7 @@ class Request:
     blocks: list[int]
     sampling: SamplingRow = field(default_factory=SamplingRow)
     computed: int = 0
+    adapter: LoadedAdapter | None = None
 
 
 class Runner:
@@ -134,6 +156,7 @@ class Runner:
             begin, request.computed = request.computed, request.computed + count
             tokens += request.tokens[begin : request.computed]
             positions += range(begin, request.computed)
+        with_adapters = any(request.adapter is not None for request, _ in work)
         rows = np.arange(len(tokens)) if all_rows else starts[1:] - 1
         return StepBatch(
             token_ids=np.array(tokens, np.int32),
@@ -144,6 +167,7 @@ class Runner:
             logits_rows=rows.astype(np.int32),
             sampling=None,
             want_logits=all_rows,
+            adapters=[request.adapter for request, _ in work] if with_adapters else None,
         )
 
     def _of_groups(self, tables: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -7,6 +7,7 @@
 
 #include "linear/activation.h"
 #include "linear/family.h"
+#include "linear/low_rank.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
@@ -203,19 +204,58 @@ void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
   }
 }
 
+constexpr int64_t kChangedRows = 16;  // of a tile, changed before they are finished
+
+void change(const LowRank& by, const float* hidden, int64_t strip, float factor, float* row) {
+  for (int64_t h = 0; h < 2; ++h) {
+    const int64_t at = 2 * strip + h;
+    if (by.halves[at].count == 0 && by.gains == nullptr) continue;
+    const F32x16 added = expand(by, at, hidden) * factor;
+    F32x16 value = load<F32x16>(row + h * kHalfStrip) + added;
+    if (by.gains) value = value * load<F32x16>(by.gains + at * kHalfStrip);
+    store(row + h * kHalfStrip, value);
+  }
+}
+
+// As `finish_sums`, of rows some of which are changed first. Those that are not go through the same
+// operations as ever: a factor of 1 changes no bit.
+template <class Reader>
+void finish_changed(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
+  const RowChanges& changes = *args.changes;
+  alignas(64) float values[kChangedRows * kStripColumns];
+  for (int64_t done = 0; done < rows.count; done += kChangedRows) {
+    const int64_t count = std::min(kChangedRows, rows.count - done);
+    for (int64_t r = 0; r < count; ++r) {
+      float* row = values + r * kStripColumns;
+      store(row, sums.at(done + r, 0));
+      store(row + kHalfStrip, sums.at(done + r, 1));
+      const int64_t at = rows.first + done + r;
+      const LowRank* by = changes.of_row[at];
+      if (by) change(*by, changes.hidden + at * changes.stride, strip, args.scale, row);
+    }
+    finish_sums(args, strip, RowSpan{rows.first + done, count}, FloatSums{values, 1.0f});
+  }
+}
+
+template <class Reader>
+void finish_any(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
+  if (args.changes != nullptr) return finish_changed(args, strip, rows, sums);
+  finish_sums(args, strip, rows, sums);
+}
+
 }  // namespace
 
 void Block::finish(int64_t strip, int64_t tile, const Sums& of_tile) const {
   const int64_t at = first_strip + strip;
   const RowSpan which{first_row + tile * (rows / planes), rows_of(tile) / planes};
   if (of_tile.row_scales == nullptr) {
-    finish_sums(*args, at, which, FloatSums{of_tile.data, args->scale});
+    finish_any(*args, at, which, FloatSums{of_tile.data, args->scale});
   } else if (of_tile.grouped) {
-    finish_sums(*args, at, which, GroupedSums{of_tile.data, of_tile.row_scales, args->scale});
+    finish_any(*args, at, which, GroupedSums{of_tile.data, of_tile.row_scales, args->scale});
   } else if (planes == 1) {
-    finish_sums(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
+    finish_any(*args, at, which, IntegerSums<1>(*this, strip, of_tile));
   } else {
-    finish_sums(*args, at, which, IntegerSums<2>(*this, strip, of_tile));
+    finish_any(*args, at, which, IntegerSums<2>(*this, strip, of_tile));
   }
 }
 

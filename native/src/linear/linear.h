@@ -100,6 +100,28 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);
 int64_t pack_row_multiple();
 
+// A low-rank change of a product: its row y becomes gains * (y + B h + bias), h = A x.
+struct LowRank {
+  // Of one half strip of the product's columns: which numbers of h reach it, and its part of B.
+  struct Half {
+    int32_t first;
+    int32_t count;
+    int64_t b;  // element of `b` where [count][16] of it begin
+  };
+  const Half* halves;  // two for each strip
+  const void* b;
+  DType dtype;         // of `b`
+  const float* bias;   // 16 for each half strip, or null
+  const float* gains;  // likewise
+};
+
+// Changes of the rows of a product.
+struct RowChanges {
+  const LowRank* const* of_row;  // [m]; null: the row is not changed
+  const float* hidden;           // [m, stride]: h of each changed row
+  int64_t stride;
+};
+
 struct LinearArgs {
   const PackedMatrix* weight;
   const void* x;          // [m, k], row stride x_stride elements
@@ -115,7 +137,8 @@ struct LinearArgs {
   void* out;
   DType out_dtype;  // kF32 or kBF16
   int64_t out_stride;
-  void* scratch;  // linear_scratch_bytes(...) of them, 64-byte aligned
+  void* scratch;              // linear_scratch_bytes(...) of them, 64-byte aligned
+  const RowChanges* changes;  // made before scale and bias; null: none
 };
 
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m);

@@ -1,6 +1,7 @@
 // Lookups of rows: token embeddings, learned positions, and the rows that get logits.
 #include <algorithm>
 
+#include "adapters/adapter.h"
 #include "ops/by_rows.h"
 #include "ops/op_checks.h"
 #include "ops/op_kind.h"
@@ -37,6 +38,9 @@ void embed_rows(const Step& step, const quire_embed& op, Span span) {
     for (int64_t i = 0; i < op.out.dim; i += kLanes) {
       const int64_t n = op.out.dim - i;
       store_some(out, QUIRE_F32, i, n, load_some(row, dtype, i, n) * op.scale);
+    }
+    if (const Adapter* adapter = step.adapters.of_token(t)) {
+      adapter->change_embedding(op.matrix, op.table, id, op.scale, out);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "adapters/adapter.h"
 #include "ops/op_checks.h"
 #include "ops/op_kind.h"
 #include "runtime/finite_watch.h"
@@ -42,7 +43,7 @@ void run_linear(const Step& step, const quire_op& record) {
   args.out_dtype = static_cast<DType>(op.out.dtype);
   args.out_stride = op.out.stride;
   args.scratch = step.model.linear_scratch->data();
-  if (args.m > 0) linear(args, step.model.pool);
+  if (args.m > 0) linear_with_adapters(step, op.matrix, {record.rows, 0}, args);
 }
 
 void look_at_linear(FiniteWatch& watch, const quire_op& op) {

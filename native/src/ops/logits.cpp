@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "adapters/adapter.h"
 #include "linear/activation.h"
 #include "ops/op_checks.h"
 #include "ops/op_kind.h"
@@ -50,7 +51,7 @@ void run_logits(const Step& step, const quire_op& record) {
     args.out_stride = vocab;
     args.scratch = model.linear_scratch->data();
     if (first > 0) model.ranks.wait(op.exchange);  // until no rank reads the slab before
-    linear(args, model.pool);
+    linear_with_adapters(step, op.matrix, {QUIRE_ROWS_LOGITS, first}, args);
     if (op.exchange >= 0) {
       model.ranks.complete(op.exchange, reinterpret_cast<uint8_t*>(slab), rows,
                            vocab * static_cast<int64_t>(sizeof(float)));

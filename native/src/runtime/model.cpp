@@ -49,6 +49,7 @@ quire_model_spec checked(const quire_model_spec& spec) {
   require(spec.workspace_bytes >= 0 && spec.max_num_tokens >= 1 && spec.max_num_seqs >= 1 &&
               spec.max_model_len >= 1 && spec.vocab_size >= 1,
           "a limit of the model is not positive");
+  require(spec.max_adapter_width >= 0, "the width of adapters is negative");
   return spec;
 }
 
@@ -72,13 +73,14 @@ Model::Model(Pool& pool_, const quire_model_spec& spec_)
       kv(spec.kv),
       workspace(spec.workspace_bytes),
       ranks(spec.ranks, workspace.data(), spec.workspace_bytes - spec.ranks.shared_offset),
+      adapters(spec.max_num_tokens, spec.max_adapter_width),
       attention(kv.layouts, pool.size()) {
   samplers.reserve(pool.size());
   for (int i = 0; i < pool.size(); ++i) samplers.emplace_back(spec.vocab_size);
 }
 
 int64_t Model::workspace_bytes() const {
-  int64_t bytes = workspace.most_bytes() + attention.most_bytes();
+  int64_t bytes = workspace.most_bytes() + attention.most_bytes() + adapters.most_bytes();
   if (linear_scratch) bytes += linear_scratch->most_bytes();
   if (logits) bytes += logits->most_bytes();
   if (hidden) bytes += hidden->most_bytes();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters/adapter_rows.h"
 #include "attention/attention.h"
 #include "linear/linear.h"
 #include "ops/op_kind.h"
@@ -62,9 +63,10 @@ struct Model {
   std::vector<ModelOp> ops;
   int32_t num_query_heads = 0;  // of every attention
   int64_t num_token_types = 0;
-  int64_t num_token_ids = 0;    // the head may be larger than the table, or smaller
+  int64_t num_token_ids = 0;  // the head may be larger than the table, or smaller
   std::unique_ptr<Reservation> linear_scratch;
   std::unique_ptr<Reservation> logits;  // one slab of float32 rows
+  AdapterScratch adapters;
   std::unique_ptr<Reservation> hidden;  // of experts, where ranks have columns of it
   AttentionScratch attention;
   std::vector<Sampler> samplers;  // one per worker
@@ -88,6 +90,7 @@ struct Step {
   std::vector<TokenRun> runs;
   AttentionPlans attention;
   AttentionPlans taken_attention;  // of the rows whose logits are wanted, if not of all
+  AdapterRows adapters;
 
   bool takes_all() const { return batch.num_logits_rows == batch.num_tokens; }
   const AttentionPlan& plan_of(const quire_attention& op) const {

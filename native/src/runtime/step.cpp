@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "adapters/adapter.h"
 #include "runtime/finite_watch.h"
 #include "runtime/model.h"
 
@@ -98,6 +99,7 @@ void check_batch(const Model& model, const quire_batch& batch, const quire_outpu
     check_range("token type", batch.token_types, batch.num_tokens, model.num_token_types);
   }
   check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
+  check_adapters(model, batch);
   if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
 }
 
@@ -121,7 +123,13 @@ double now_s() {
 }
 
 Step begin_step(Model& model, const quire_batch& batch, const quire_output& output) {
-  Step step{model, batch, output, runs_of(batch), AttentionPlans(model, batch, false), {}};
+  Step step{model,
+            batch,
+            output,
+            runs_of(batch),
+            AttentionPlans(model, batch, false),
+            {},
+            AdapterRows(batch)};
   if (!step.takes_all()) step.taken_attention = AttentionPlans(model, batch, true);
   for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
   return step;

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from quire.program import OpPlace, Program
     from quire.ranks import RankGroup
     from quire.weights import PackedFile, PackedWriter, WeightStore
+    from quire.weights.adapters import AdapterWeights
 
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
-    "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepModel", "StepOutput",
+    "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepModel",
+    "StepOutput",
 ]  # fmt: skip
 
 
@@ -75,6 +77,19 @@ class CompileOptions:
     """The largest T of a step."""
     max_num_seqs: int
     max_model_len: int
+    max_adapter_width: int = 0
+    """The most numbers of a row between the two matrices of an adapter, for one weight; 0: the
+    model takes no adapters."""
+
+
+class LoadedAdapter(ABC):
+    """An adapter in the form in which a compiled model computes with it. Its memory is given back
+    with the last reference to it."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Bytes of its weights."""
 
 
 @dataclass(slots=True)
@@ -106,6 +121,9 @@ class StepBatch:
 
     token_types: NDArray[np.int32] | None = None
     """[T]; None: all are 0."""
+
+    adapters: list[LoadedAdapter | None] | None = None
+    """[R]; the adapter of each request. None: no request has one."""
 
     @property
     def num_logits_out(self) -> int:
@@ -161,6 +179,17 @@ class StepModel(ABC):
         The logits may be written to: afterwards those that a mask forbids may be -inf, the others
         are what they were. Raises BackendError as `step` does.
         """
+
+    def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
+        """Copies an adapter for steps of this model, or of one that is compiled later from the same
+        program; `dtype`: how its numbers are kept. Any thread, also while a step computes. Raises
+        BackendError if its sizes do not fit.
+
+        Rows of requests without an adapter keep their bits, whatever the other rows have. A row
+        with an adapter depends on its request and its adapter alone.
+        """
+        del weights, dtype
+        raise BackendError("this backend has no adapters")
 
     @abstractmethod
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:

@@ -36,6 +36,7 @@ COMMANDS = (
     Command("complete", "complete", "Complete text with a running server"),
     Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
+    Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
     Command("models", "models", "List the supported architectures"),
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),

@@ -197,6 +197,19 @@ class EngineArgs:
     """The same as `num_speculative_tokens` in `speculative_config`."""
     per_request_spec_decode_metrics: Literal["none", "summary", "detailed"] = "none"
     """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
+    enable_lora: bool = False
+    """Let requests name LoRA adapters, in the format of PEFT."""
+    max_lora_rank: int = 16
+    """Largest rank of an adapter, from 1 to 512."""
+    max_loras: int | None = None
+    """Most adapters that requests use at the same time, while the requests of others wait; by
+    default as many as there is memory for."""
+    max_cpu_loras: int | None = None
+    """Number of adapters of the largest size for which memory is kept; max_loras by default, and
+    at least 8. The adapter that was not used for the longest time makes room for a new one."""
+    lora_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """How the numbers of adapters are kept: `auto` is the model's dtype, `float16` is kept as
+    bfloat16."""
     stream_interval: int = 1
     """Tokens between two streamed outputs of a request; the first and the last come at once."""
     backend: Literal["auto", "cpu", "reference"] = "auto"

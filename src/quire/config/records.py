@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from quire.adapters.config import LoRAConfig
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
@@ -256,6 +257,8 @@ class EngineConfig:
     """None: KV events are off."""
     reasoning: ReasoningMarks | None = None
     """Marks from the options; None: not given."""
+    lora: LoRAConfig | None = None
+    """Limits of adapters; None: requests have none."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; "": none."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -299,6 +302,11 @@ class EngineConfig:
     def reasoning_config(self) -> ReasoningMarks | None:
         """`reasoning`."""
         return self.reasoning
+
+    @property
+    def lora_config(self) -> LoRAConfig | None:
+        """`lora`."""
+        return self.lora
 
     @property
     def parallel_config(self) -> ParallelConfig:

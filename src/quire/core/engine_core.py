@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from quire import env
 from quire.config.records import EngineConfig
+from quire.core.adapters.commands import adapter_commands
+from quire.core.adapters.manager import AdapterManager
 from quire.core.event_publisher import EventPublisher
 from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
 from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
 from quire.core.profiling.engine_profiler import EngineProfiler
-from quire.errors import BackendError, ConfigError, EngineDeadError, IntegrityError
+from quire.errors import (
+    BackendError,
+    ConfigError,
+    EngineDeadError,
+    IntegrityError,
+    RequestError,
+)
 from quire.executor.base import Executor
 from quire.executor.factory import make_executor
 from quire.kvcache import BlockEvents, KVCacheManager
@@ -51,6 +59,8 @@ _ENGINES_OWN = frozenset(
     {
         "call",
         "close",
+        "drop_adapter",
+        "load_adapter",
         "step",
         "release_memory",
         "restore_memory",
@@ -111,6 +121,7 @@ class EngineCore:
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
         self._profiler = profiler = EngineProfiler(config.observability.profiler)
+        self._adapters = None if config.lora is None else AdapterManager(config.lora, self.executor)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
@@ -126,6 +137,7 @@ class EngineCore:
             "release_kv_cache_memory": pause.release_kv_cache_memory,
             "start_profile": profiler.start,
             "stop_profile": profiler.stop,
+            **adapter_commands(self._adapters),
         }
         if store is not None:
             of_store = StoreCommands(kv, store)
@@ -160,8 +172,10 @@ class EngineCore:
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
+        if self._adapters is not None and self._adapters.is_active:
+            late = self._take_adapter_news(self._adapters)
         if self.structured_outputs.num_requests:
-            late = self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
+            late += self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
         may_plan = not (self._pause.is_frozen or executor.has_new_weights)
         while may_plan and len(submitted) < executor.max_plans_in_flight:
             plan = scheduler.schedule()
@@ -186,10 +200,33 @@ class EngineCore:
             outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
         if self.structured_outputs.num_requests:
             self._follow_grammars(outputs)
+        if self._adapters is not None:
+            self._adapters.release_ended(scheduler.states.by_id)
+            if outputs.stats is not None:
+                outputs.stats.num_waiting += self._adapters.num_waiting
         self._flush_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
+
+    def _take_adapter_news(self, adapters: AdapterManager) -> list[EngineCoreOutput]:
+        """Queues the requests whose adapters are in memory. Returns outputs of requests that
+        failed."""
+        is_idle = self._is_idle and not self.scheduler.has_unfinished_requests()
+        news = adapters.advance(_GRAMMAR_WAIT_S if is_idle else 0.0)
+        for request in news.ready:
+            try:
+                self._queue(request)
+            except RequestError as error:
+                news.failed.append(
+                    EngineCoreOutput(
+                        request_id=request.request_id,
+                        finish_reason="error",
+                        error=str(error),
+                        is_unmet=True,
+                    )
+                )
+        return news.failed
 
     def _take_grammar_news(self, timeout_s: float) -> list[EngineCoreOutput]:
         """Lets requests start or continue if their grammars or masks are ready; ends requests whose
@@ -266,9 +303,18 @@ class EngineCore:
         return not is_prepared or self._memory_ahead.is_wanted()
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Queues a request. Raises RequestError if it could never run."""
-        self.scheduler.add_request(request)
+        """Queues a request, or lets it wait for its adapter. Raises RequestError if it could never
+        run."""
         self._is_idle = False
+        if self._adapters is None or request.lora_request is None:
+            self._queue(request)
+            return
+        if self._adapters.has(request.request_id):
+            raise RequestError(f"a request with id {request.request_id!r} is being served already")
+        self._adapters.add(request)
+
+    def _queue(self, request: EngineCoreRequest) -> None:
+        self.scheduler.add_request(request)
         params = request.sampling_params
         if params.structured_outputs is not None:
             self.structured_outputs.add(
@@ -294,11 +340,16 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
             self.structured_outputs.forget(request_id)
+            if self._adapters is not None:
+                self._adapters.abort(request_id)
+        if self._adapters is not None:
+            self._adapters.release_ended(self.scheduler.states.by_id)
         self._flush_events()
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        return self._pause.is_busy()
+        waits = self._adapters is not None and self._adapters.num_waiting > 0
+        return self._pause.is_busy() or (waits and not self._pause.is_frozen)
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -311,6 +362,8 @@ class EngineCore:
             self._transfers.close()
         if self._publisher is not None:
             self._publisher.close()
+        if self._adapters is not None:
+            self._adapters.shutdown()
         self.executor.shutdown()
 
     def _flush_events(self) -> None:

@@ -177,6 +177,11 @@ def server_dev_mode() -> bool:
     return is_true("VLLM_SERVER_DEV_MODE")
 
 
+def allows_loading_adapters() -> bool:
+    """`VLLM_ALLOW_RUNTIME_LORA_UPDATING`: whether callers of a server may load adapters."""
+    return is_true("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+
+
 def kv_store_is_off() -> bool:
     """`QUIRE_KV_STORE`: `off` turns the KV store off, unless an argument requests one."""
     value = os.environ.get("QUIRE_KV_STORE", "").strip().lower()

@@ -53,6 +53,10 @@ VARIABLES: dict[str, Variable] = {
             "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "works",
             "0: KV events have hashes of 32 bytes instead of numbers of 64 bits",
         ),
+        Variable(
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "works",
+            "1: routes that load and unload adapters, with --enable-lora",
+        ),
         Variable("VLLM_API_KEY", "works", "like QUIRE_API_KEY"),
         Variable("VLLM_SERVER_DEV_MODE", "works", "1: development routes"),
         Variable(

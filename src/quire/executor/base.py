@@ -54,6 +54,17 @@ class Executor(ABC):
         del block_ids, data
         raise BackendError("this executor has no KV blocks")
 
+    def load_adapter(self, path: str, name: str) -> dict[str, Any]:
+        """Loads the adapter in a folder: `digest`, `num_bytes` and `rank`. Any thread, also while a
+        step computes. Raises CheckpointError for an adapter that does not fit, BackendError for
+        executors without adapters."""
+        del path, name
+        raise BackendError("this executor has no adapters")
+
+    def drop_adapter(self, digest: str) -> None:
+        """Drops an adapter, except for requests that the workers hold."""
+        del digest
+
     @abstractmethod
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         """Runs a public method of `Worker`, or a function that takes the worker first, on every

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from quire.backends.base import StepModel
+from collections.abc import Callable
+
+from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner
 
 
-def make_runner(config: EngineConfig, model: StepModel) -> ModelRunner | PoolingRunner:
-    """The runner for the requests of an engine. Raises ConfigError if a custom logits processor
-    cannot be loaded or created."""
+def make_runner(
+    config: EngineConfig,
+    model: StepModel,
+    adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
+) -> ModelRunner | PoolingRunner:
+    """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest.
+    Raises ConfigError if a custom logits processor cannot be loaded or created."""
     layout = config.cache.layout
     batch = InputBatch(
         config.scheduler.max_num_seqs,
@@ -19,6 +25,7 @@ def make_runner(config: EngineConfig, model: StepModel) -> ModelRunner | Pooling
         layout.table_width(config.model.max_model_len, config.cache.block_size),
         config.model.vocab_size,
         config.model.logprobs_mode,
+        adapter,
     )
     if config.model.pooling is not None:
         return PoolingRunner(model, batch, config.model.pooling, layout.keeps_all)

@@ -19,7 +19,7 @@ class UniProcExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = worker_class(config)(config)
-        self._runner = make_runner(config, self._worker.model)
+        self._runner = make_runner(config, self._worker.model, self._worker.adapters.get)
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
@@ -37,6 +37,12 @@ class UniProcExecutor(Executor):
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         self._worker.write_blocks(block_ids, data)
+
+    def load_adapter(self, path: str, name: str) -> dict[str, Any]:
+        return self._worker.load_adapter(path, name)
+
+    def drop_adapter(self, digest: str) -> None:
+        self._worker.drop_adapter(digest)
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [self._worker.call(method, *args, **kwargs)]

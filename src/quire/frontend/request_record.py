@@ -172,6 +172,7 @@ class RequestRecord:
             outputs=outputs,
             finished=self.num_open == 0,
             metrics=first.stats if len(self.completions) == 1 else self.stats(),
+            lora_request=request.lora_request,
             num_cached_tokens=self.num_cached_tokens,
             kv_transfer_params=(
                 None if first.kv_name is None else answer(request.request_id, first.kv_name)

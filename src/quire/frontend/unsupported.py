@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from quire.errors import ConfigError
 
-_LORA = "LoRA adapters"
 _TRANSFER = "connection to a trainer"
 _NEW_WEIGHTS = (
     "load new weights from a folder, collective_rpc('reload_weights', kwargs={'weights_path': "
@@ -47,10 +46,6 @@ class _Refused:
 class UnsupportedEngineMethods:
     """Methods that `LLMEngine` and `AsyncLLM` lack."""
 
-    add_lora = _Refused(_LORA)
-    remove_lora = _Refused(_LORA)
-    list_loras = _Refused(_LORA)
-    pin_lora = _Refused(_LORA)
     get_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
     set_weight_version = _Refused(_TRANSFER, _NEW_WEIGHTS)
     compute_weight_checksums = _Refused(_TRANSFER, _NEW_WEIGHTS)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool
-from quire.kvcache.hashing import hash_block, model_root, request_roots
+from quire.kvcache.hashing import hash_block, model_root, request_root, request_roots
 from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.reservation import Reservation
@@ -61,10 +61,12 @@ class KVCacheManager:
         """Share of the pool that requests hold, 0 to 1."""
         return self.pool.num_held / self.pool.num_blocks
 
-    def open(self, cache_salt: str | None = None) -> SequenceBlocks:
-        """Empty block tables for a request. Requests share blocks only if their salts are equal.
-        The part of a salt before its first `/` names the tenant."""
+    def open(self, cache_salt: str | None = None, adapter: str = "") -> SequenceBlocks:
+        """Empty block tables for a request. Requests share blocks only if their salts and the
+        digests of their adapters are equal. The part of a salt before its first `/` names the
+        tenant."""
         namespace, root = request_roots(self._root, cache_salt)
+        root = request_root(root, adapter_digest=bytes.fromhex(adapter))
         return SequenceBlocks(root, len(self.layout.groups), namespace, cache_salt)
 
     def use_fingerprint(self, fingerprint: str) -> bool:

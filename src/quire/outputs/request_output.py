@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from quire.adapters.request import LoRARequest
 from quire.log import get_logger
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.outputs.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
@@ -49,7 +50,7 @@ class CompletionOutput:
     """`stop`, `length`, `abort`, `error` or `repetition`; None while the output is generated."""
     stop_reason: int | str | None = None
     """The stop string or token that ended the output; None for all other ends."""
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     sampling_mask: None = None
     spec_decode_metrics: RequestSpecDecodeMetrics | None = None
     """Counts of draft tokens of a finished output, if `per_request_spec_decode_metrics` is set."""
@@ -85,7 +86,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     encoder_prompt: None = None
     encoder_prompt_token_ids: None = None
     num_cached_tokens: int | None = None
@@ -108,7 +109,7 @@ class RequestOutput:
         outputs: list[CompletionOutput],
         finished: bool,
         metrics: RequestStateStats | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         encoder_prompt: None = None,
         encoder_prompt_token_ids: None = None,
         num_cached_tokens: int | None = None,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from quire.adapters.config import LoRAConfig, lora_config
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
@@ -66,6 +67,8 @@ class Choices:
     served_names: tuple[str, ...]
     structured_outputs: StructuredOutputsConfig
     reasoning: ReasoningMarks | None
+    lora: LoRAConfig | None
+    """Without the sizes of adapters."""
     parallel: ParallelConfig
 
 
@@ -103,8 +106,33 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
+        lora=_lora(args, usage, facts, arithmetic.dtype),
         parallel=_parallel(args, usage, facts),
     )
+
+
+def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
+    """Raises ConfigError for a model that takes no adapters."""
+    found = lora_config(
+        enable_lora=args.enable_lora,
+        max_lora_rank=args.max_lora_rank,
+        max_loras=args.max_loras,
+        max_cpu_loras=args.max_cpu_loras,
+        lora_dtype=args.lora_dtype,
+        dtype=dtype,
+    )
+    if found is None:
+        return None
+    checkpoint, reason = facts.checkpoint, None
+    if checkpoint.pooling is not None:
+        reason = "a model that pools takes no adapters yet"
+    elif checkpoint.model.is_transformers:
+        reason = "a model that transformers computes takes no adapters"
+    elif resolve.resolve_parallel(args, usage).world_size_across_dp > 1:
+        reason = "adapters are computed by one rank and one engine yet"
+    if reason is not None:
+        raise ConfigError(f"enable_lora must be left out: {reason}")
+    return found
 
 
 def _scheduler(

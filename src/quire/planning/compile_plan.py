@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from quire.adapters.config import LoRAConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
@@ -19,6 +20,7 @@ from quire.models import Shipped, as_asked, build_program
 from quire.program import Program, kv_layout, layout_of_rank
 from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes
+from quire.weights.adapters import adapter_bytes, adapter_width
 
 if TYPE_CHECKING:
     from quire.planning.choices import Choices
@@ -41,6 +43,8 @@ class CompilePlan:
     options: CompileOptions
     gives_logits: bool = False
     """Whether custom logits processors change the logits before tokens are sampled."""
+    adapters_bytes: int = 0
+    """Bytes of the adapters in memory, at most."""
 
     def of_rank(self, rank: Rank) -> CompilePlan:
         """Return the part of the plan that a rank compiles. Raises ConfigError if the model cannot
@@ -62,7 +66,9 @@ class CompilePlan:
             workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
         return MemoryNeeds(
             weight_bytes=backend.weight_bytes(program, options.dtype),
-            workspace_bytes=workspace_bytes + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
+            workspace_bytes=workspace_bytes
+            + self.adapters_bytes
+            + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
             kv_block_bytes=backend.kv_block_bytes(program, kv),
             kv_layout=kv.layout,
             block_size=kv.block_size,
@@ -78,6 +84,8 @@ class FittedPlan:
 
     plan: CompilePlan
     needs: MemoryNeeds
+    lora: LoRAConfig | None = None
+    """The limits of adapters, with their sizes."""
 
 
 def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
@@ -97,7 +105,8 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
         kv=replace(draft.kv, num_blocks=fitted.num_blocks),
         options=replace(draft.options, max_model_len=fitted.needs.max_model_len),
     )
-    return FittedPlan(plan, fitted.needs)
+    lora = None if choices.lora is None else _sized(plan.program, choices.lora)
+    return FittedPlan(plan, fitted.needs, lora)
 
 
 def _needs_of_ranks(draft: CompilePlan, parallel: ParallelConfig, backend: Backend) -> MemoryNeeds:
@@ -159,23 +168,37 @@ def _draft(program: Program, choices: Choices, backend: Backend, gives_logits: b
             max_num_tokens=choices.scheduler.max_num_batched_tokens,
             max_num_seqs=choices.scheduler.max_num_seqs,
             max_model_len=choices.max_model_len,
+            max_adapter_width=_adapter_width(program, choices.lora),
         ),
         gives_logits,
+        adapters_bytes=0 if choices.lora is None else _sized(program, choices.lora).memory_bytes,
     )
+
+
+def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:
+    return 0 if lora is None else adapter_width(program, lora.max_lora_rank)
+
+
+def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
+    num_bytes = adapter_bytes(program, lora.max_lora_rank, lora.lora_dtype)
+    return replace(lora, adapter_bytes=num_bytes)
 
 
 def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
     """Return the plan from which a finished configuration was made, or the part of a rank."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
+    program = run_passes(build_program(model.hf_config), model.quantization)
     plan = CompilePlan(
-        run_passes(build_program(model.hf_config), model.quantization),
+        program,
         KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
         CompileOptions(
             dtype=model.dtype,
             max_num_tokens=scheduler.max_num_batched_tokens,
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=model.max_model_len,
+            max_adapter_width=_adapter_width(program, config.lora),
         ),
         bool(model.logits_processors),
+        adapters_bytes=0 if config.lora is None else config.lora.memory_bytes,
     )
     return plan.of_rank(rank)

@@ -89,6 +89,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         kv_store=store.config,
         kv_events=facts.kv_events,
         reasoning=choices.reasoning,
+        lora=fitted.lora,
         worker_extension=args.worker_extension_cls,
         parallel=choices.parallel,
     )

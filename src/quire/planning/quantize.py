@@ -66,13 +66,13 @@ def quantize_model(args: EngineArgs, out: Path) -> PackedModel:
     arithmetic = settle_arithmetic(args, checkpoint, backend.capabilities)
     program = run_passes(checkpoint.model.program, arithmetic.quantization)
     weights = _weights(checkpoint, program)
-    with _new_directory(out):
+    with new_directory(out):
         with phase(logger, f"{checkpoint.name} packed"), replacing(out / PACKED_NAME) as file:
             writer = PackedWriter(file)
             backend.pack(program, weights, arithmetic.dtype, writer)
             weights.check()
             writer.finish(device.isa, arithmetic.dtype, arithmetic.quantization)
-        _copy_texts(checkpoint, out)
+        copy_texts(checkpoint, out)
     weights.close()
     return PackedModel(out, (out / PACKED_NAME).stat().st_size, arithmetic, device.isa)
 
@@ -85,7 +85,7 @@ def _weights(checkpoint: Checkpoint, program: Program) -> WeightStore:
 
 
 @contextmanager
-def _new_directory(out: Path) -> Iterator[None]:
+def new_directory(out: Path) -> Iterator[None]:
     """Create a directory for the body to fill. If the body fails, the directory is removed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def _new_directory(out: Path) -> Iterator[None]:
         raise
 
 
-def _copy_texts(checkpoint: Checkpoint, out: Path) -> None:
+def copy_texts(checkpoint: Checkpoint, out: Path) -> None:
     """Copy the configuration and the tokenizer. config.json is written last, with overrides
     applied: without it the directory is not a valid model."""
     for pattern in TEXT_PATTERNS:

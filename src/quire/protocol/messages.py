@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.adapters.request import LoRARequest
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
 from quire.protocol.pooling_params import PoolingParams
@@ -59,6 +60,11 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     awaited_kv: str | None = None
     """Name under which another engine, which computes the prompt, stores its K/V (`kv_name` of its
     output); "" if the name is unknown. None: no other engine computes the prompt."""
+    lora_request: LoRARequest | None = None
+    """The adapter that the caller names."""
+    adapter: str = ""
+    """Digest of the version of the adapter with which the request begins; set when it is in
+    memory. "": no adapter."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -80,6 +86,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     banned_token_ids: list[int] = []
     reasoning: ReasoningTokens | None = None
     """`banned_token_ids` and `reasoning` are as in `EngineCoreRequest`."""
+    adapter: str = ""
+    """As in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):

@@ -89,6 +89,7 @@ class PlanInFlight:
             num_computed_tokens=request.num_computed_tokens,
             banned_token_ids=request.banned_token_ids,
             reasoning=request.reasoning,
+            adapter=request.adapter,
         )
         self.add(request, count)
 

@@ -61,7 +61,7 @@ class Request:
     """
 
     __slots__ = (
-        "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
+        "adapter", "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
         "draft_token_ids", "eos_token_ids", "forced_token_ids", "hands_off", "has_grammar",
         "is_generating", "loaded_tokens", "max_total_tokens", "may_load", "min_total_tokens",
         "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
@@ -90,6 +90,7 @@ class Request:
         self.pooling_params = message.pooling_params
         self.blocks = blocks
         self.cache_salt = message.cache_salt
+        self.adapter = message.adapter
         self.number = number
         """Number of requests that arrived before it."""
         self.sort_key = sort_key

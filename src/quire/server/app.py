@@ -52,7 +52,10 @@ _WATCHED_BYTES = 256 * KiB
 def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     """The application for one context; `keys` empty: no key is needed."""
     endpoints = endpoints_of(
-        context.args, has_profiler=context.has_profiler, has_kv_store=context.has_kv_store
+        context.args,
+        has_profiler=context.has_profiler,
+        has_kv_store=context.has_kv_store,
+        has_adapters=context.has_adapters,
     )
     if any(endpoint.switch in ("dev", "profiler") for endpoint in endpoints):
         logger.warning("the development routes are served: not for use in production")
@@ -246,7 +249,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
         "/v1/systemone",
     ),
-    "LoRA adapters do not work yet": ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
     "/inference/v1/generate gives the text of a reply too, with output_mode `text`": (
         "/v1/completions/derender", "/v1/chat/completions/derender",
     ),

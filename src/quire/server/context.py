@@ -10,9 +10,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from quire.adapters import LoRARequest
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import not_found
+from quire.server.served_adapters import ServedAdapters
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import WorkPool
 
@@ -29,7 +31,7 @@ class Target:
     name: str
     """The name that the reply repeats."""
     model: ServedModel
-    adapter: str | None = None
+    adapter: LoRARequest | None = None
     """None: the model itself."""
 
 
@@ -42,6 +44,8 @@ class ServerContext:
     """Whether callers can record the engine's steps."""
     has_kv_store: bool = False
     """Whether an engine keeps K/V outside its KV cache."""
+    has_adapters: bool = False
+    """Whether callers can load and unload adapters."""
     models: list[ServedModel] = field(default_factory=list)
     """The first one answers requests that name no model, and the routes without a model's name."""
     is_draining: bool = False
@@ -63,8 +67,9 @@ class ServerContext:
     def __post_init__(self) -> None:
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
-    def add_model(self, names: tuple[str, ...], adapters: tuple[str, ...] = ()) -> ServedModel:
+    def add_model(self, names: tuple[str, ...]) -> ServedModel:
         """Adds a model, whose engine is set once it is loaded."""
+        adapters = ServedAdapters(self.args.lora_folders)
         added = ServedModel(names, self.args, self.pool, lambda: self.is_draining, adapters)
         self.models.append(added)
         return added
@@ -98,7 +103,7 @@ class ServerContext:
             if name in model.names:
                 return Target(name, model)
             if name in model.adapters:
-                return Target(name, model, adapter=name)
+                return Target(name, model, adapter=model.adapters[name])
         raise not_found(name[:200], self.names)
 
     def state(self) -> tuple[ServerState, str]:

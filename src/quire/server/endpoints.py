@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from quire import env
 from quire.config.kv_cache import KVEventsConfig
+from quire.server.apis import adapters, kv_store
 from quire.server.apis import invocations as sagemaker
-from quire.server.apis import kv_store
 from quire.server.apis.chat import routes as chat_routes
 from quire.server.apis.chat import schema as chat
 from quire.server.apis.cohere import routes as cohere_routes
@@ -44,9 +44,10 @@ from quire.server.apis.tokens import schema as token_schema
 from quire.server.args import ServerArgs
 
 Handler = Callable[..., Awaitable[Any]]
-Switch = Literal["dev", "kv_store", "profiler", "tokenizer_info"]
+Switch = Literal["adapters", "dev", "kv_store", "profiler", "tokenizer_info"]
 
 SWITCHES: dict[Switch, str] = {
+    "adapters": "--enable-lora and the environment variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
     "dev": "--enable-dev-routes, or the environment variable VLLM_SERVER_DEV_MODE=1",
     "kv_store": "--kv-store, or an option that names a place for it (docs/kv_store.md)",
     "profiler": "--profiler-config, which names a directory for the traces",
@@ -87,10 +88,14 @@ class Endpoint:
 
 
 def endpoints_of(
-    args: ServerArgs, *, has_profiler: bool = False, has_kv_store: bool = False
+    args: ServerArgs,
+    *,
+    has_profiler: bool = False,
+    has_kv_store: bool = False,
+    has_adapters: bool = False,
 ) -> tuple[Endpoint, ...]:
     """The endpoints that exist in a server. `has_profiler`: its engine can record its steps.
-    `has_kv_store`: it keeps K/V beyond the KV cache."""
+    `has_kv_store`: it keeps K/V beyond the KV cache. `has_adapters`: callers may load adapters."""
     switches: set[Switch | None] = {None}
     if args.enable_dev_routes or env.server_dev_mode():
         switches.add("dev")
@@ -98,6 +103,8 @@ def endpoints_of(
         switches.add("profiler")
     if has_kv_store:
         switches.add("kv_store")
+    if has_adapters:
+        switches.add("adapters")
     if args.enable_tokenizer_info_endpoint:
         switches.add("tokenizer_info")
     return tuple(endpoint for endpoint in ENDPOINTS if endpoint.switch in switches)
@@ -280,6 +287,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", "/v1/models/{model_id}", service.model, "models",
         response=schema.ModelCard, errors=(404,),
+    ),
+    Endpoint(
+        "POST", "/v1/load_lora_adapter", adapters.load, "models", adapters.LoadLoRARequest,
+        media="text/plain", errors=_BAD_BODY, switch="adapters",
+    ),
+    Endpoint(
+        "POST", "/v1/unload_lora_adapter", adapters.unload, "models", adapters.UnloadLoRARequest,
+        media="text/plain", errors=_BAD_BODY, switch="adapters",
     ),
     Endpoint("GET", "/version", service.version, "server", response=schema.VersionResponse),
     Endpoint(

@@ -15,6 +15,7 @@ from quire.errors import EngineDeadError, RequestError
 from quire.server.args import ServerArgs
 from quire.server.generation.limits import WorkLimits
 from quire.server.http.problems import HttpError, unavailable
+from quire.server.served_adapters import ServedAdapters
 from quire.server.work_pool import WorkPool
 from quire.version import __version__
 
@@ -40,8 +41,8 @@ class ServedModel:
     """The server's pool, which runs work that grows with the size of a request."""
     is_draining: Callable[[], bool] = lambda: False
     """Whether the server refuses new requests because it is shutting down."""
-    adapters: tuple[str, ...] = ()
-    """Names of adapters of this model. A request names an adapter instead of the model."""
+    adapters: ServedAdapters = field(default_factory=ServedAdapters)
+    """Adapters of this model. A request names an adapter instead of the model."""
     engine: AsyncLLM | None = None
     """None while the model is being loaded."""
     chat: AsyncChatRenderer | None = None

@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from quire import env
+from quire.adapters import parse_modules
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.process.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
@@ -34,6 +36,7 @@ from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
+from quire.server.served_adapters import check_modules
 from quire.server.served_model import ServedModel, check_formats
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds
@@ -145,7 +148,15 @@ class _Server:
         self._begin = begin
         has_profiler = config.observability.profiler is not None
         has_kv_store = config.kv_store is not None
-        self._context = ServerContext(args, has_profiler, has_kv_store)
+        has_adapters = config.lora is not None and env.allows_loading_adapters()
+        self._context = ServerContext(args, has_profiler, has_kv_store, has_adapters)
+        if has_adapters and not args.lora_folders:
+            logger.warning(
+                "callers may load adapters from any folder; name folders with --lora-folders"
+            )
+        self._lora_modules = parse_modules(args.lora_modules)
+        names = config.model.served_model_name
+        check_modules(self._lora_modules, names, is_on=config.lora is not None)
         self._model = self._context.add_model(config.model.served_model_name)
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
@@ -173,6 +184,7 @@ class _Server:
     async def _live(self) -> _Outcome:
         with phase(logger, "model"):
             engine = await self._load()
+        await self._model.adapters.load_all(engine, self._lora_modules)
         self._model.engine = engine
         _check_plugins(self._model, engine)
         expect_crowds()

@@ -18,7 +18,6 @@ _ONE_PROCESS = "one process answers HTTP; start several servers and a proxy in f
 UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
     entry.name: entry
     for entry in (
-        Unsupported("lora_modules", None, "LoRA adapters do not work yet", ([],)),
         Unsupported(
             "trust_request_chat_template", False, "no template from a request is ever trusted"
         ),

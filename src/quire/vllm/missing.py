@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from quire.errors import ConfigError
 from quire.vllm.surface import VLLM_VERSION, surface_names
 
-_LORA = "LoRA adapters do not work yet"
+_LORA = "LoRA adapters are configured by arguments of the engine and named by LoRARequest"
 _POOLING = "a part of vLLM's pooling that Quire does not have"
 _TEXT = "only text goes in, no images, audio, video or embeddings"
 _PROCESSORS = (
@@ -40,7 +40,7 @@ _COMPILED = (
 _OLD = "vLLM 0.32 has no such package either; it belonged to the engine of earlier versions"
 
 MISSING_NAMES: dict[str, dict[str, str]] = {
-    _LORA: {"vllm.lora.request": "LoRARequest", "vllm.config": "LoRAConfig"},
+    _LORA: {"vllm.config": "LoRAConfig"},
     _POOLING: {"vllm.outputs": "RequestError"},
     _PARSERS: {"vllm.config": "ReasoningConfig"},
     _WATERMARK: {

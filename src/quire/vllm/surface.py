@@ -92,6 +92,7 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.logprobs": {
         "quire.outputs": "FlatLogprobs Logprob LogprobsOnePosition PromptLogprobs SampleLogprobs"
     },
+    "vllm.lora.request": {"quire.adapters": "LoRARequest"},
     "vllm.model_executor.models": {"quire": "ModelRegistry"},
     "vllm.model_executor.models.registry": {"quire": "ModelRegistry"},
     "vllm.outputs": {

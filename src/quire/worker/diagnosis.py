@@ -101,4 +101,5 @@ def _tokens_between(batch: StepBatch, searches: list[_Search]) -> StepBatch:
         block_tables=batch.block_tables[[search.index for search in searches]],
         logits_rows=rows[:-1],
         sampling=None,
+        adapters=batch.adapters and [batch.adapters[search.index] for search in searches],
     )

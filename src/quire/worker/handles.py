@@ -14,7 +14,7 @@ from quire.backends.base import CompiledModel
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import ConfigError
 
-_LORA = "LoRA adapters do not work yet"
+_LORA = "LoRA adapters are loaded by add_lora of the engine; limits are in vllm_config.lora_config"
 _START = "Quire starts its workers in another way; the model is already loaded"
 _SLEEP = "call sleep and wake_up of the engine"
 _TRANSFER = (

@@ -9,12 +9,13 @@ table, L rows that need logits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch
+from quire.backends.base import LoadedAdapter, StepBatch
 from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
@@ -100,14 +101,19 @@ class InputBatch:
         max_num_entries: int,
         vocab_size: int,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
     ) -> None:
-        """`max_num_entries`: the largest B."""
+        """`max_num_entries`: the largest B. `adapter`: looks up a loaded adapter by its
+        digest."""
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._forced: dict[int, _ForcedTokens] = {}
         self._pooling: dict[int, PoolingParams] = {}
         """The parameters of requests that pool, by row."""
+        self._adapter = adapter
+        self._adapters: dict[int, LoadedAdapter] = {}
+        """Adapters by row. A row keeps its adapter even if it is dropped elsewhere."""
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._known: list[Ints] = [np.empty(0, np.int32)] * max_num_seqs
         self._block_tables = np.zeros((max_num_seqs, num_groups, max_num_entries), np.int32)
@@ -130,6 +136,7 @@ class InputBatch:
                 self._prompt_logprobs.clear(row)
                 self._forced.pop(row, None)
                 self._pooling.pop(row, None)
+                self._adapters.pop(row, None)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
@@ -201,6 +208,7 @@ class InputBatch:
             block_tables=self._tables(plan_rows),
             logits_rows=logits_rows,
             sampling=columns,
+            adapters=self._adapters_of(rows),
         )
         samples = None if all_complete else is_complete
         return PreparedStep(
@@ -225,6 +233,12 @@ class InputBatch:
                 plan.structured_output_request_ids, plan.grammar_bitmask, strict=True
             )
         }
+
+    def _adapters_of(self, rows: Rows) -> list[LoadedAdapter | None] | None:
+        """[R]; None: no request has an adapter."""
+        if not self._adapters:
+            return None
+        return [self._adapters.get(row) for row in rows.tolist()]
 
     def pooling_params(self, row: int) -> PoolingParams:
         """The parameters of the pooling request in this row."""
@@ -280,6 +294,8 @@ class InputBatch:
         self._num_tokens[row] = len(request.token_ids)
         self._num_computed[row] = request.num_computed_tokens
         self._last_token[row] = request.token_ids[-1]
+        if (adapter := self._adapter(request.adapter)) is not None:
+            self._adapters[row] = adapter
         for group, (first, block_ids) in enumerate(
             zip(request.first_entries, request.block_ids, strict=True)
         ):

@@ -32,6 +32,7 @@ from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
+from quire.worker.adapters import WorkerAdapters
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.model_weights import ModelWeights
 
@@ -50,11 +51,12 @@ class Worker:
         if config.device.cores is not None:
             os.sched_setaffinity(0, config.device.cores)
         self._config = config
+        self._weights = ModelWeights(config)
+        self.adapters = WorkerAdapters(config, self._weights)
         self.rank = rank
         self._group = group
         self._kv_fingerprint = config.cache.fingerprint
         """Fingerprint of the loaded weights."""
-        self._weights = ModelWeights(config)
         self._load()
 
     def _load(self) -> None:
@@ -127,6 +129,16 @@ class Worker:
             return blocks
         return np.empty((len(blocks), self._block_bytes), np.uint8)
 
+    def load_adapter(self, path: str, name: str) -> dict[str, Any]:
+        """Loads the adapter in a folder: `digest`, `num_bytes` and `rank`. Any thread, also while a
+        step computes. Raises CheckpointError, ConfigError or BackendError."""
+        with phase(logger, f"loading the adapter {name}"):
+            return self.adapters.load(self.model, self._program, path)
+
+    def drop_adapter(self, digest: str) -> None:
+        """Drops an adapter, except for the requests that the worker has."""
+        self.adapters.drop(digest)
+
     @property
     def vllm_config(self) -> EngineConfig:
         """The whole configuration."""
@@ -172,7 +184,8 @@ class Worker:
         """Releases memory to the system: `kv_cache`, or with `weights` all memory of the model. No
         request may hold KV blocks, and no step may run before `restore_memory`."""
         if "weights" in tags:
-            self.model.close()
+            with self.adapters.lock:
+                self.model.close()
             self._packed = None
             release_free_memory()
         elif "kv_cache" in tags:
@@ -199,6 +212,10 @@ class Worker:
         """
         if is_checkpoint_format is not True:
             raise ConfigError("is_checkpoint_format must be True: give weights as in a checkpoint")
+        if self.adapters.depends_on_weights:
+            raise ConfigError(
+                "the weights cannot be replaced while an adapter with use_dora is loaded; remove it"
+            )
         self._weights.use_files(self._program, weights_path)
         if weights_iterator is not None:
             try:
@@ -215,7 +232,8 @@ class Worker:
     def take_new_weights(self) -> str:
         """Loads the new weights, with an empty KV cache. Returns their fingerprint. No request may
         hold KV blocks. If loading fails, loads the old weights again and raises the error."""
-        self.model.close()
+        with self.adapters.lock:
+            self.model.close()
         try:
             self._load_again()
         except BaseException:
@@ -236,7 +254,8 @@ class Worker:
 
     def close(self) -> None:
         """Frees the model. Idempotent."""
-        self.model.close()
+        with self.adapters.lock:
+            self.model.close()
 
 
 @dataclass(frozen=True, slots=True)

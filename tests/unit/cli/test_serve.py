@@ -60,7 +60,6 @@ def test_contradictions_are_refused(served: list[Any], capsys: pytest.CaptureFix
     for words, part in (
         (["--port", "99999"], "port"),
         (["-asc", "2"], "--api-server-count 2"),
-        (["--lora-modules", "a=b"], "LoRA"),
         (["--tool-call-parser", "hermis"], "did you mean hermes?"),
         (["--tool-call-parser", "none", "--enable-auto-tool-choice"], "remove one of them"),
         (["--trust-request-chat-template"], "ever trusted"),

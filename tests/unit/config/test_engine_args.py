@@ -29,7 +29,7 @@ def test_a_name_like_nothing_gets_no_suggestion() -> None:
     ("name", "value", "reason"),
     [
         ("prefill_context_parallel_size", 2, "parallel ranks work"),
-        ("enable_lora", True, "LoRA"),
+        ("lora_target_modules", ["q_proj"], "its files name"),
         ("prefill_context_parallel_size", True, "parallel ranks work"),
     ],
 )

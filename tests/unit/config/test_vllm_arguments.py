@@ -74,7 +74,8 @@ def test_each_argument_that_does_nothing_says_why() -> None:
         ("attention_backend", "FLASH_ATTN"),
         ("runner", "generate"), ("data_parallel_backend", "mp"), ("optimization_level", 0),
         ("limit_mm_per_prompt", {"image": 0}), ("compilation_config", {"mode": 3}),
-        ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]), ("max_lora_rank", 64),
+        ("compilation_config", 3), ("cudagraph_capture_sizes", [1, 2]),
+        ("fully_sharded_loras", True),
         ("async_scheduling", True),
     ],
 )  # fmt: skip
@@ -85,7 +86,8 @@ def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cpu_offload_gb", True), ("prefill_context_parallel_size", "2"), ("enable_lora", 1),
+        ("cpu_offload_gb", True), ("prefill_context_parallel_size", "2"),
+        ("lora_target_modules", "q"),
         ("limit_mm_per_prompt", {"image": 2}),
         ("shutdown_timeout", 5), ("numa_bind", True),
     ],

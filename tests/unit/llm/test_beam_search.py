@@ -12,7 +12,7 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
-from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.errors import EngineDeadError, RequestError
 from quire.inputs import TokensPrompt
 from quire.llm import LLM
 
@@ -125,7 +125,7 @@ def test_one_wrong_prompt_and_none_is_run(llm: LLM) -> None:
         llm.beam_search(["good"], BeamSearchParams(11, 4))
     with pytest.raises(TypeError, match="params must be BeamSearchParams, but got NoneType"):
         llm.beam_search(["good"], None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="lora_request is not supported"):
+    with pytest.raises(TypeError, match="lora_request must be of type LoRARequest"):
         llm.beam_search(["good"], PARAMS, lora_request=object())  # type: ignore[arg-type]
     assert not llm.llm_engine.has_unfinished_requests()
 

@@ -225,7 +225,7 @@ def test_the_prefix_cache_can_be_reset(llm: LLM) -> None:
 
 
 def test_what_does_not_work_is_refused(llm: LLM) -> None:
-    with pytest.raises(ConfigError, match="lora_request is not supported"):
+    with pytest.raises(TypeError, match="lora_request must be of type LoRARequest"):
         llm.generate("a", GREEDY, lora_request=object())  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match="do_lower_case is not supported; use add_special_tokens, tr"

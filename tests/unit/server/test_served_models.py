@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from quire.adapters import AdapterModule
+
 from .conftest import Harness, MakeScripted
 
 
@@ -20,7 +22,8 @@ def two_models(make_scripted: MakeScripted, tiny_model: Path) -> Iterator[Harnes
     from quire.parsers.format import ReplyFormat
 
     harness = make_scripted("first")
-    second = harness.context.add_model(("second",), adapters=("tuned",))
+    second = harness.context.add_model(("second",))
+    second.adapters.add(AdapterModule("tuned", "/somewhere/tuned"))
     second.engine = fake_engine(tiny_model, scripted("second"))
     second.chat, second.found_format = harness.model.chat, ReplyFormat()
     yield harness
@@ -53,19 +56,22 @@ def test_the_models_have_fingerprints_of_their_own(two_models: Harness) -> None:
 def test_a_name_resolves_to_a_model_and_an_adapter(two_models: Harness) -> None:
     context = two_models.context
     target = context.target("tuned")
-    assert (target.name, target.model, target.adapter) == ("tuned", context.models[1], "tuned")
+    assert (target.name, target.model) == ("tuned", context.models[1])
+    assert target.adapter is not None
+    assert target.adapter.lora_path == "/somewhere/tuned"
     assert context.target("second").adapter is None
     cards = {card["id"]: card for card in two_models.request("GET", "/v1/models").json()["data"]}
     assert [*cards] == ["tiny", "alias", "second", "tuned"]
     assert cards["tuned"]["parent"] == "second"
+    assert cards["tuned"]["root"] == "/somewhere/tuned"
     assert cards["second"]["parent"] is None
 
 
-def test_an_adapter_is_refused_while_no_engine_applies_it(two_models: Harness) -> None:
+def test_an_adapter_is_refused_by_an_engine_without_adapters(two_models: Harness) -> None:
     reply = chat(two_models, model="tuned")
     assert reply.status_code == 400
-    assert reply.json()["error"]["param"] == "model"
     assert "tuned" in reply.json()["error"]["message"]
+    assert "LoRA is not enabled" in reply.json()["error"]["message"]
 
 
 def test_an_unknown_name_lists_the_names_of_all_models(two_models: Harness) -> None:

@@ -100,13 +100,12 @@ def test_an_unknown_name_says_which_is_near() -> None:
 
 def test_a_missing_class_can_be_named_in_annotations_and_not_be_derived_from() -> None:
     from vllm import PoolingParams, SamplingParams
-    from vllm.config import CompilationMode
-    from vllm.lora.request import LoRARequest
+    from vllm.config import CompilationMode, LoRAConfig
 
     assert not isinstance(SamplingParams(), PoolingParams)
     assert SamplingParams | PoolingParams
     with pytest.raises(ConfigError, match="LoRA adapters"):
-        type("Mine", (LoRARequest,), {})
+        type("Mine", (LoRAConfig,), {})
     with pytest.raises(AttributeError, match="compiled"):
         _ = CompilationMode.NONE
 

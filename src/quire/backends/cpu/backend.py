@@ -18,6 +18,7 @@ from quire.backends.base import (
     Dtype,
     KVCacheSpec,
 )
+from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.encode import encode
 from quire.backends.cpu.library import Library, build, load
 from quire.backends.cpu.lowering import (
@@ -206,6 +207,7 @@ class CpuBackend(Backend):
         spec.max_num_seqs = options.max_num_seqs
         spec.max_model_len = options.max_model_len
         spec.vocab_size = program.vocab_size
+        spec.max_adapter_width = options.max_adapter_width
         spec.ranks.num_ranks = 1
         spec.ranks.shared_fd = -1
         if ranks is not None and exchange is not None:
@@ -229,6 +231,7 @@ class CpuBackend(Backend):
             self._library, model, self._pool, places, program.vocab_size, ops, groups, exchange,
             vector_width=program.result_width if gives_vectors else None,
             step_block_size=kv.block_size if is_of_step else None,
+            adapters=AdapterLoader(self._library, loader.ids),
         )  # fmt: skip
 
 

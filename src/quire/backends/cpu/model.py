@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from quire.backends.base import (
     CompiledModel,
+    Dtype,
+    LoadedAdapter,
     Logprobs,
     MemoryReport,
     SamplingColumns,
@@ -17,12 +19,14 @@ from quire.backends.base import (
     StepOutput,
     check_blocks,
 )
+from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
 from quire.backends.cpu.steps.step_kv import step_tables
 from quire.config.kv_groups import KVGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
+from quire.weights.adapters import AdapterWeights
 
 if TYPE_CHECKING:
     from quire.backends.cpu.steps.rank_callback import RankCallback
@@ -51,11 +55,13 @@ class CpuModel(CompiledModel):
         *,
         vector_width: int | None = None,
         step_block_size: int | None = None,
+        adapters: AdapterLoader | None = None,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
         blocks of so many tokens (`step_kv`)."""
+        self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
         self._model = model
@@ -150,6 +156,12 @@ class CpuModel(CompiledModel):
             raise self._failure()
         return [None if op < 0 else self._ops[op].place for op in first.tolist()]
 
+    def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
+        """Copies an adapter into native memory."""
+        if self._adapters is None:
+            return super().load_adapter(weights, dtype)
+        return self._adapters.load(self._open(), weights, dtype)
+
     def read_blocks(
         self, block_ids: NDArray[np.int32], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
@@ -243,6 +255,8 @@ class CpuModel(CompiledModel):
             native.block_tables = self._int32(tables, alive)
         if batch.token_types is not None:
             native.token_types = self._int32(batch.token_types, alive)
+        if batch.adapters is not None and self._adapters is not None:
+            self._adapters.place(native, batch, alive)
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
         native.table_width = tables.shape[2]

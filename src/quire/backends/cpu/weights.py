@@ -56,6 +56,11 @@ class WeightLoader:
         self._vectors: dict[tuple[StoredWeight, float], int] = {}
         self._ropes: dict[Rotation, int] = {}
 
+    @property
+    def ids(self) -> Mapping[StoredWeight, int]:
+        """The ids of the matrices and tables that were added."""
+        return self._ids
+
     def weight(self, weight: StoredWeight) -> int:
         """Return the id of a packed matrix [N, K] or a table [rows, width]."""
         if weight not in self._ids:

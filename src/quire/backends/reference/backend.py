@@ -20,12 +20,14 @@ from quire.backends.base import (
     CompileOptions,
     Dtype,
     KVCacheSpec,
+    LoadedAdapter,
     MemoryReport,
     StepBatch,
 )
 from quire.backends.paged.batch_check import check_batch, check_token_types
 from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.paged.model import PagedModel
+from quire.backends.reference.adapters import ReferenceAdapter, StepAdapters
 from quire.backends.reference.build import build
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.ops import Frame, Weights, run
@@ -49,6 +51,7 @@ from quire.program import (
 )
 from quire.ranks import RankGroup
 from quire.weights import PackedFile, WeightStore, warn_not_finite
+from quire.weights.adapters import AdapterWeights
 
 
 class ReferenceBackend(Backend):
@@ -124,6 +127,11 @@ def _load(program: Program, store: WeightStore) -> Weights:
     return Weights(arrays, matrices, stacks)
 
 
+def _adapters(batch: StepBatch) -> StepAdapters | None:
+    """None: no request has an adapter."""
+    return None if batch.adapters is None else StepAdapters(batch)
+
+
 def _stacked(op: Op) -> tuple[Param, ...]:
     """The weights of an op that are several matrices."""
     if isinstance(op, Experts):
@@ -164,7 +172,11 @@ class ReferenceModel(PagedModel):
         """A step that begins."""
         if self._ranks is not None:
             self._ranks.begin(batch.token_ids)
-        return Frame(batch, self._weights, self._open_cache(), self._ranks)
+        return Frame(batch, self._weights, self._open_cache(), self._ranks, _adapters(batch))
+
+    def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
+        """Keeps the parts, rounded to `dtype`."""
+        return ReferenceAdapter(weights, dtype)
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         """Interprets the program again and looks at every value as it is written."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.reference.adapters import StepAdapters
 from quire.backends.reference.attention import Extras, attend
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.recurrent import (
@@ -101,6 +102,7 @@ class Frame:
     cache: PagedKVCache
     ranks: RankGroup | None = None
     """The other ranks, of a program that was split."""
+    adapters: StepAdapters | None = None
     values: dict[Value, Floats] = field(default_factory=dict)
 
     def array(self, param: Param) -> Floats:
@@ -108,8 +110,12 @@ class Frame:
         return self.weights.arrays[param.name]
 
     def multiply(self, x: Value, param: Param) -> Floats:
-        """x @ weight.T, rows independent."""
-        return self.weights.matrices[param.name].multiply(self.values[x])
+        """x @ weight.T, rows independent, with the changes of adapters."""
+        product = self.weights.matrices[param.name].multiply(self.values[x])
+        if self.adapters is not None:
+            taken = len(product) != len(self.batch.token_ids)
+            self.adapters.change_product(param.name, self.values[x], product, taken=taken)
+        return product
 
     @property
     def group(self) -> RankGroup:
@@ -140,6 +146,8 @@ def _(op: Embed, frame: Frame) -> None:
         first, count = op.owners.own
         token_ids = np.clip(token_ids - first, 0, count - 1)
     rows = frame.array(op.table)[token_ids]
+    if frame.adapters is not None:
+        frame.adapters.change_embedding(op.table.name, frame.batch.token_ids, rows)
     frame.values[op.out] = rows * np.float32(op.scale) if op.scale != 1.0 else rows
 
 

@@ -180,8 +180,22 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
         ("  one token reads", _read_by_a_token(plan)),
         ("one step", f"{format_bytes(needs.workspace_bytes)} at most: {_STEP_PARTS}"),
+        *_adapter_rows(plan),
         *_kv_rows(plan),
     ]
+
+
+def _adapter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    lora = plan.config.lora
+    if lora is None:
+        return []
+    share = lora.adapter_bytes / max(1, plan.needs.weight_bytes)
+    size = format_bytes(lora.adapter_bytes)
+    return [
+        ("adapters", f"{format_bytes(lora.memory_bytes)} of the step's memory, if all are in use"),
+        ("  one of rank", f"{lora.max_lora_rank}: {size}, {share:.1%} of the weights, which a step "
+         "reads for each adapter in it"),
+    ]  # fmt: skip
 
 
 def _kv_rows(plan: EnginePlan) -> list[tuple[str, str]]:

@@ -27,7 +27,11 @@ _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 
 def configure(parser: Parser) -> None:
     """Declare the options: the server's, the engine's, and vLLM's options without effect."""
-    add_options(parser, ServerArgs, title="Frontend", skip={"middleware"})
+    add_options(parser, ServerArgs, title="Frontend", skip={"middleware", "lora_modules"})
+    parser.add_argument(
+        "--lora-modules", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="ADAPTER",
+        help="Adapters that callers can name as a model: NAME=FOLDER, or JSON with name and path.",
+    )  # fmt: skip
     parser.add_argument(
         "--middleware", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="PATH",
         help="Import path of your own ASGI middleware; may be given several times.",

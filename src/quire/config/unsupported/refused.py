@@ -67,14 +67,16 @@ REFUSED: dict[str, _Names] = {
         "ec_transfer_config": (None,),
         "ec_manager_config": ({},),
     },
-    "LoRA adapters do not work yet": {
-        "enable_lora": (False,),
+    "adapters change the text model alone": {
         "default_mm_loras": (None, {}),
-        "fully_sharded_loras": (False,),
         "enable_tower_connector_lora": (False,),
-        "specialize_active_lora": (False,),
+    },
+    "adapters do not change experts yet": {
         "enable_mixed_moe_lora_format": (False,),
         "enable_moe_shared_loras": (False,),
+    },
+    "an adapter changes every module that its files name": {
+        "lora_target_modules": (None, []),
     },
     "replies are read by servers alone: give it to quire serve": {
         "reasoning_parser_plugin": (None, ""),

@@ -85,13 +85,10 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "disable_chunked_mm_input": False,
         "video_pruning_method": "evs",
     },
-    "LoRA adapters do not work yet, and enable_lora is refused": {
-        "max_loras": 1,
-        "max_lora_rank": 16,
-        "max_cpu_loras": None,
+    "adapters are computed in one way": {
+        "fully_sharded_loras": False,
+        "specialize_active_lora": False,
         "max_lora_cls_labels": None,
-        "lora_dtype": "auto",
-        "lora_target_modules": None,
     },
     "the system allocates memory; this allocator does not exist here": {
         "enable_cumem_allocator": False,

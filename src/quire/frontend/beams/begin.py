@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from quire.adapters.request import LoRARequest
 from quire.beam_search import BeamSearchParams
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
@@ -29,6 +30,7 @@ def begin_search(
     width_name: str = "beam_width",
     priority: int = 0,
     trace_headers: Mapping[str, str] | None = None,
+    lora_request: LoRARequest | None = None,
 ) -> BeamSearch:
     """Create the search of a prompt, before its first step. Raises RequestError, and TypeError for
     parameters of another type.
@@ -64,6 +66,7 @@ def begin_search(
         one_token,
         priority=priority,
         trace_headers=trace_headers,
+        lora_request=lora_request,
     )
     room = model.max_model_len - len(base.prompt_token_ids)
     stops = params.stop if isinstance(params.stop, list) else []

@@ -29,6 +29,7 @@ def sequences_of(search: BeamSearch, tokenizer: Tokenizer | None) -> BeamSearchO
                 orig_prompt=prompt,
                 tokens=ids,
                 logprobs=logprobs,
+                lora_request=search.base.lora_request,
                 cum_logprob=beam.cum_logprob,
                 text=text,
                 finish_reason=beam.finish_reason,
@@ -50,6 +51,7 @@ def request_output_of(search: BeamSearch, tokenizer: Tokenizer | None) -> Reques
             _completion(search, index, beam, tokenizer) for index, beam in enumerate(search.best())
         ],
         finished=True,
+        lora_request=base.lora_request,
         num_cached_tokens=search.num_cached_tokens,
     )
 

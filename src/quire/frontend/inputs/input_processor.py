@@ -16,6 +16,7 @@ from functools import cached_property, partial
 
 import msgspec
 
+from quire.adapters.request import LoRARequest, checked_request
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.inputs.model_checks import (
@@ -69,6 +70,8 @@ class EngineInput:
     """Headers of the caller's trace."""
     pooling_params: PoolingParams | None = None
     """None: the request generates."""
+    lora_request: LoRARequest | None = None
+    """None: the base model alone."""
 
 
 class InputProcessor:
@@ -85,6 +88,7 @@ class InputProcessor:
         self._reasoning = config.reasoning
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
+        self._has_adapters = config.lora is not None
         self._prompts = PromptParser(config.model, tokenizer)
         self._grammars = GrammarTrial(
             config.structured_outputs,
@@ -110,6 +114,7 @@ class InputProcessor:
         tokenization: Tokenization = _AS_IT_IS,
         trace_headers: Mapping[str, str] | None = None,
         prompt_text: str | None = None,
+        lora_request: LoRARequest | None = None,
         data_parallel_rank: int | None = None,
     ) -> EngineInput:
         """Validate one request. Raises RequestError, and TypeError for objects of a wrong type.
@@ -120,6 +125,7 @@ class InputProcessor:
         check_request_id(request_id)
         _check_time(arrival_time)
         _check_headers(trace_headers)
+        adapter = checked_request(lora_request, is_enabled=self._has_adapters)
         if isinstance(params, PoolingParams):
             pooled = self._pooling(
                 request_id,
@@ -162,6 +168,7 @@ class InputProcessor:
             data_parallel_rank=data_parallel_rank,
             hands_off=handed.hands_off,
             awaited_kv=handed.awaited_kv,
+            lora_request=adapter,
         )
         return EngineInput(
             request_id=request_id,
@@ -171,6 +178,7 @@ class InputProcessor:
             core_requests=self._children(base),
             arrival_time=arrival_time,
             trace_headers=trace_headers,
+            lora_request=adapter,
         )
 
     def _pooling(

@@ -12,6 +12,7 @@ from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import sequences_of
 from quire.frontend.beams.search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput
+from quire.frontend.offline.llm_arguments import Adapters, adapters_each
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.inputs import PromptType
@@ -32,6 +33,7 @@ def search_beams(
     params: BeamSearchParams,
     use_tqdm: Progress,
     concurrency_limit: int | None,
+    adapters: Adapters = None,
 ) -> list[BeamSearchOutput]:
     """Search the prompts, which are given with their request ids.
 
@@ -40,9 +42,14 @@ def search_beams(
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
     searches, processor = [], engine.input_processor
-    for index, (request_id, prompt) in enumerate(prompts):
+    each = zip(prompts, adapters_each(adapters, len(prompts)), strict=True)
+    for index, ((request_id, prompt), adapter) in enumerate(each):
         with located("prompts", index, len(prompts)):
-            searches.append(begin_search(processor, request_id, prompt, params, num_logprobs=0))
+            searches.append(
+                begin_search(
+                    processor, request_id, prompt, params, num_logprobs=0, lora_request=adapter
+                )
+            )
         deliver_signals()
     if use_tqdm and concurrency_limit is not None:
         logger.warning("The progress bar is not shown with a concurrency_limit.")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -12,7 +13,7 @@ from weakref import WeakSet
 from quire.core.pausing import PauseMode
 from quire.frontend import control
 from quire.frontend.arguments import refuse_arguments
-from quire.frontend.control import Action, Command, Operation, Pause, ReportSleep, blocking
+from quire.frontend.control import Action, Command, Operation, Pause, ReportSleep, Wait, blocking
 from quire.system.deferred_signals import with_signals_deferred, with_signals_delivered
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class BlockingControl:
     reset_encoder_cache = blocking(control.reset_encoder_cache)
     collective_rpc = blocking(control.collective_rpc)
     apply_model = blocking(control.apply_model)
+    add_lora = blocking(control.add_lora)
+    remove_lora = blocking(control.remove_lora)
+    list_loras = blocking(control.list_loras)
+    pin_lora = blocking(control.pin_lora)
     start_profile = blocking(control.start_profile)
     stop_profile = blocking(control.stop_profile)
 
@@ -89,6 +94,9 @@ class EngineControl(BlockingControl):
             return self.engine_core.commands[action.name](*args)
         if isinstance(action, Pause):
             return self._pause(action.mode, deliver)
+        if isinstance(action, Wait):
+            time.sleep(action.seconds)
+            return None
         for observer in self.observers:
             observer.on_sleep(action.level)
         return None

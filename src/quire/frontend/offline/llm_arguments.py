@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from quire.adapters import LoRARequest
 from quire.chat.job import ChatInput, ContentFormat
 from quire.errors import PromptError, RequestError, quoted
 from quire.inputs import PromptType
 
+Adapters = LoRARequest | Sequence[LoRARequest | None] | None
+"""One for all prompts, or one for each; None: the base model."""
 _FORMATS = ("auto", "string", "openai")
 
 
@@ -33,14 +36,15 @@ def as_prompts(prompts: Any) -> list[PromptType]:
     return found
 
 
-def one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
+def one_each(name: str, value: Any, kind: type | tuple[type, ...], count: int) -> list[Any]:
     """Return one value per prompt, from a single value or a list. Raises TypeError or
     RequestError."""
     if isinstance(value, kind):
         return [value] * count
     if not isinstance(value, Sequence) or not all(isinstance(each, kind) for each in value):
+        shown = kind[0] if isinstance(kind, tuple) else kind
         raise TypeError(
-            f"{name} must be of type {kind.__name__}, or a list of these, got {quoted(value)}"
+            f"{name} must be of type {shown.__name__}, or a list of these, got {quoted(value)}"
         )
     if len(value) != count:
         raise RequestError(
@@ -48,6 +52,14 @@ def one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
             parameter=name,
         )
     return list(value)
+
+
+def adapters_each(value: Any, count: int) -> list[LoRARequest | None]:
+    """Return the adapter of each prompt, from one for all or a list. Raises TypeError or
+    RequestError."""
+    if value is None or isinstance(value, LoRARequest):
+        return [value] * count
+    return one_each("lora_request", value, (LoRARequest, type(None)), count)
 
 
 def as_conversations(messages: Any) -> list[Any]:

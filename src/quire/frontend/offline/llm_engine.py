@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from quire.adapters.request import LoRARequest
 from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.core.engine_core import EngineCore
@@ -158,7 +159,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         prompt: PromptType,
         params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
@@ -176,7 +177,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         are not returned by `step`.
         """
         del session_id
-        refuse_arguments(lora_request=lora_request, kv_hints=kv_hints)
+        refuse_arguments(kv_hints=kv_hints)
         request: EngineInput | None = None
         with deferred_signals(undo=lambda: self._withdraw(request)):
             request = self.input_processor.process(
@@ -192,6 +193,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
                 ),
                 trace_headers=trace_headers,
                 prompt_text=prompt_text,
+                lora_request=lora_request,
             )
             self.add_input(request, sink)
         return request_id

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from quire.adapters.request import LoRARequest
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
@@ -152,7 +153,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         request_id: str,
         *,
         prompt_text: str | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
@@ -191,7 +192,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         prompt: PromptType,
         pooling_params: PoolingParams,
         request_id: str,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
@@ -218,7 +219,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         prompt: PromptType | AsyncGenerator[StreamingInput, None],
         params: SamplingParams | PoolingParams,
         arrival_time: float | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
@@ -239,7 +240,6 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         """
         del session_id
         refuse_arguments(
-            lora_request=lora_request,
             kv_hints=kv_hints,
             reasoning_ended=reasoning_ended,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
@@ -256,6 +256,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             arrival_time=arrival_time,
             priority=priority,
             trace_headers=trace_headers,
+            lora_request=lora_request,
             data_parallel_rank=data_parallel_rank,
         )
         if isinstance(prompt, AsyncGenerator):

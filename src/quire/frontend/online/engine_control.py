@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire.core.pausing import PauseMode, check_mode
 from quire.frontend import control
-from quire.frontend.control import Action, Command, Operation, Pause, asynchronous
+from quire.frontend.control import Action, Command, Operation, Pause, Wait, asynchronous
 
 if TYPE_CHECKING:
     from quire.core.client import EngineCoreClient
@@ -35,6 +35,10 @@ class EngineControl:
     reset_encoder_cache = asynchronous(control.reset_encoder_cache)
     collective_rpc = asynchronous(control.collective_rpc)
     apply_model = asynchronous(control.apply_model)
+    add_lora = asynchronous(control.add_lora)
+    remove_lora = asynchronous(control.remove_lora)
+    list_loras = asynchronous(control.list_loras)
+    pin_lora = asynchronous(control.pin_lora)
     start_profile = asynchronous(control.start_profile)
     stop_profile = asynchronous(control.stop_profile)
 
@@ -96,6 +100,8 @@ class EngineControl:
             return await asyncio.wait_for(call, action.timeout)
         if isinstance(action, Pause):
             return await self._pause(action.mode)
+        if isinstance(action, Wait):
+            return await asyncio.sleep(action.seconds)
         if action.level is None:
             self.pause_mode = None
         self.requests.tell_sleep(action.level)

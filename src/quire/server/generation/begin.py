@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.errors import RequestError
 from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
@@ -73,7 +72,6 @@ async def begin(
     this API. Raises RequestError, CapacityError, EngineDeadError, HttpError."""
     context, model = context_of(http), head.target.model
     engine, deadline = model.live_engine(), deadline_of(http, model.args.request_timeout)
-    _refuse_adapter(head.target.adapter)
     refuse_unsupported(request)
     refuse_with_beams(request)
     ignored = fields_without_effect(request, model.config)
@@ -91,12 +89,6 @@ async def begin(
         left_out = await prompts[0].constrain_reply(model, params)
     context.ignored_fields.tell(http, map(own_name, left_out))
     return await _start(http, head, request, prompts, params, deadline), writer
-
-
-def _refuse_adapter(adapter: str | None) -> None:
-    if adapter is not None:
-        message = f"the engine cannot apply the adapter {adapter} yet; name its base model"
-        raise RequestError(message, parameter="model")
 
 
 async def _start(
@@ -128,6 +120,7 @@ async def _start(
             priority=_priority(http, request),
             deadline=deadline,
             trace_headers=trace_headers,
+            adapter=head.target.adapter,
         )
     generation.named = partial(as_asked, request)
     return generation

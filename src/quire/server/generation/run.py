@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from quire.adapters import LoRARequest
 from quire.errors import RequestError
 from quire.frontend.arguments import located
 from quire.outputs import RequestOutput
@@ -80,6 +81,7 @@ def _inputs(
     request_id: str,
     priority: int,
     trace_headers: Mapping[str, str] | None,
+    adapter: LoRARequest | None,
 ) -> list[EngineInput]:
     """Validated, as the engine takes them. Raises RequestError."""
     max_model_len = model.config.model.max_model_len
@@ -95,6 +97,7 @@ def _inputs(
                     fitted,
                     priority=priority,
                     trace_headers=trace_headers,
+                    lora_request=adapter,
                 )
             )
         check_wanted()
@@ -133,12 +136,13 @@ class Generation:
         priority: int,
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
+        adapter: LoRARequest | None = None,
     ) -> Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
         size += params_work(params, len(prompts))
         inputs = await model.pool.run(
-            size, _inputs, model, prompts, params, request_id, priority, trace_headers
+            size, _inputs, model, prompts, params, request_id, priority, trace_headers, adapter
         )
         return await cls.of_inputs(model, inputs, deadline)
 

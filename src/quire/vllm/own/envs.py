@@ -36,6 +36,7 @@ _DEFAULTS: dict[str, bool | int | float | str] = {
     "VLLM_MAX_STOP_STRINGS": 16,
     "VLLM_NO_USAGE_STATS": True,
     "VLLM_PORT": 0,
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": False,
     "VLLM_SERVER_DEV_MODE": False,
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_TORCH_PROFILER_DIR": "",

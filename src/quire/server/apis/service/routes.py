@@ -33,12 +33,12 @@ async def model(http: Request) -> Response:
 
 def _card(context: ServerContext, name: str) -> ModelCard:
     target = context.target(name)
-    config = target.model.config.model
+    config, adapter = target.model.config.model, target.adapter
     return ModelCard(
         id=name,
         created=context.created,
-        root=config.model,
-        parent=None if target.adapter is None else target.model.names[0],
+        root=config.model if adapter is None else adapter.lora_path,
+        parent=None if adapter is None else adapter.base_model_name or target.model.names[0],
         max_model_len=config.max_model_len,
         permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from quire.adapters import LoRARequest
 from quire.beam_search import BeamSearchParams
 from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import request_output_of
@@ -50,13 +51,23 @@ class BeamGeneration(Generation):
         priority: int,
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
+        adapter: LoRARequest | None = None,
     ) -> BeamGeneration:
         """Admits all prompts or none. `params` has what is wanted of the reply, as
         `beam_sampling_params` makes them. Raises RequestError, CapacityError, EngineDeadError."""
         requests = model.live_engine().requests
         size = sum(len(prompt.token_ids) // 16 + 64 for prompt in prompts)
         searches = await model.pool.run(
-            size, _searches, model, prompts, params, beams, request_id, priority, trace_headers
+            size,
+            _searches,
+            model,
+            prompts,
+            params,
+            beams,
+            request_id,
+            priority,
+            trace_headers,
+            adapter,
         )
         num_tokens = sum(search.num_prompt_tokens for search in searches)
         requests.check_admission(len(searches) * beams.beam_width, num_tokens)
@@ -109,6 +120,7 @@ def _searches(
     request_id: str,
     priority: int,
     trace_headers: Mapping[str, str] | None,
+    adapter: LoRARequest | None,
 ) -> list[BeamSearch]:
     """Validated, before their first steps. Raises RequestError."""
     processor = model.live_engine().input_processor
@@ -127,6 +139,7 @@ def _searches(
                 width_name="n",
                 priority=priority,
                 trace_headers=trace_headers,
+                lora_request=adapter,
             )
         )
         check_wanted()

@@ -1,0 +1,72 @@
+// An adapter: low-rank changes of the weights of a model, for the rows of requests that ask for it.
+//
+// y = W x becomes y + scale * B (A x). A x is computed for all rows that have an adapter, grouped
+// by adapter; B is applied in the epilogue of the product, before its scale and bias, in float32.
+// Rows without an adapter go through the same operations as in a step without adapters.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "linear/linear.h"
+#include "quire.h"
+
+namespace quire {
+
+struct Model;
+struct Step;
+
+// The changes of one weight.
+struct AdapterWeight {
+  int64_t width = 0;          // numbers of A x: the ranks of all parts
+  int64_t depth = 0;          // numbers of a line of A, padded to whole vectors
+  int64_t n = 0;              // rows of the weight; of an embedding, its width
+  int64_t k = 0;              // numbers of a row of x; of an embedding, ids
+  int32_t dtype = QUIRE_F32;  // of A and B
+  std::vector<uint8_t> a;     // [width, depth]; of an embedding [ids, width]
+  std::vector<uint8_t> b;
+  std::vector<float> scales;  // [width]
+  std::vector<float> bias;
+  std::vector<float> gains;
+  std::vector<LowRank::Half> halves;
+  LowRank change{};
+};
+
+class Adapter {
+ public:
+  // Throws std::invalid_argument if a part does not fit the model.
+  Adapter(const Model& model, const quire_adapter_part* parts, int32_t num_parts, int32_t dtype);
+
+  int64_t bytes() const { return bytes_; }
+  size_t num_matrices() const { return num_matrices_; }
+  // Null if the adapter does not change the product with this matrix.
+  const AdapterWeight* of_product(int32_t matrix) const;
+  // Adds to a row of an embedding: `scale` is that of the op.
+  void change_embedding(int32_t matrix, int32_t table, int64_t id, float scale, float* out) const;
+
+ private:
+  std::vector<AdapterWeight> products_;
+  std::vector<int32_t> of_matrix_;               // index of products_, -1: none
+  std::map<int64_t, AdapterWeight> embeddings_;  // by `embedding_key`
+  size_t num_matrices_;
+  int64_t bytes_ = 0;
+};
+
+// Checks that the adapters of a batch belong to the model. Throws std::invalid_argument.
+void check_adapters(const Model& model, const quire_batch& batch);
+
+// Rows of a product: `kind` is quire_rows, `first` the row of the step that its first one is.
+struct ProductRows {
+  int32_t kind;
+  int64_t first;
+};
+
+// `linear`, with the changes of the rows that have an adapter.
+void linear_with_adapters(const Step& step, int32_t matrix, ProductRows rows, LinearArgs& args);
+
+}  // namespace quire
+
+struct quire_adapter {
+  quire::Adapter adapter;
+};

@@ -1,0 +1,65 @@
+"""`LoRAConfig`: how many adapters are kept and how large they may be, from vLLM's arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quire.errors import ConfigError, quoted
+
+_MOST_RANK = 512
+_DEFAULT_ADAPTERS = 8
+"""Adapters for which memory is planned where the user gives no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoRAConfig:
+    """Limits of adapters."""
+
+    max_lora_rank: int
+    max_loras: int | None
+    """Most adapters that requests use at the same time; None: as many as there is memory for."""
+    max_cpu_loras: int
+    """Adapters of the largest size for which there is memory."""
+    lora_dtype: Literal["float32", "bfloat16"]
+    """How their numbers are kept."""
+    adapter_bytes: int = 0
+    """Bytes of an adapter of `max_lora_rank` for all modules."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all adapters in memory, at most."""
+        return self.max_cpu_loras * self.adapter_bytes
+
+
+def lora_config(
+    *,
+    enable_lora: Any,
+    max_lora_rank: Any,
+    max_loras: Any,
+    max_cpu_loras: Any,
+    lora_dtype: Any,
+    dtype: Literal["float32", "bfloat16"],
+) -> LoRAConfig | None:
+    """The configuration of these arguments; None: no adapters. Raises ConfigError."""
+    if not isinstance(enable_lora, bool):
+        raise ConfigError(f"enable_lora must be True or False, got {quoted(enable_lora)}")
+    rank = _count("max_lora_rank", max_lora_rank, _MOST_RANK)
+    at_once = None if max_loras is None else _count("max_loras", max_loras, 2**31 - 1)
+    kept = max(at_once or 0, _DEFAULT_ADAPTERS)
+    if max_cpu_loras is not None:
+        kept = _count("max_cpu_loras", max_cpu_loras, 2**31 - 1)
+        if at_once is not None and kept < at_once:
+            raise ConfigError(f"max_cpu_loras ({kept}) must be >= max_loras ({at_once}).")
+    kinds = {"auto": dtype, "bfloat16": "bfloat16", "float16": "bfloat16", "float32": "float32"}
+    if lora_dtype not in kinds:
+        raise ConfigError(f"lora_dtype must be one of {', '.join(kinds)}, not {quoted(lora_dtype)}")
+    if not enable_lora:
+        return None
+    return LoRAConfig(rank, at_once, kept, kinds[lora_dtype])
+
+
+def _count(name: str, value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ConfigError(f"{name} must be from 1 to {most}, got {quoted(value)}")
+    return value

@@ -1,0 +1,70 @@
+"""Reads `--lora-modules`: each item is `name=path`, or JSON with `name` and `path`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import ConfigError, quoted
+
+_KEYS = frozenset({"name", "path", "base_model_name", "is_3d_lora_weight"})
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterModule:
+    """An adapter that a server offers from its start."""
+
+    name: str
+    path: str
+    base_model_name: str | None = None
+
+
+def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
+    """The adapters of `--lora-modules`. An item may also be a JSON list of objects. Raises
+    ConfigError for a wrong item and for a name that is given twice."""
+    found: list[AdapterModule] = []
+    for item in items:
+        found += [item] if isinstance(item, AdapterModule) else _parse(item)
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--lora-modules: the name {quoted(name)} must be given once only")
+    return found
+
+
+def _parse(item: Any) -> list[AdapterModule]:
+    if not isinstance(item, str):
+        return [_module(item)]
+    if item and "=" in item and "," not in item and not item.lstrip().startswith(("{", "[")):
+        name, _, path = item.partition("=")
+        return [_module({"name": name, "path": path})]
+    try:
+        value = json.loads(item)
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            f"Invalid JSON format for --lora-modules: {quoted(item)}; use name=path"
+        ) from None
+    return [_module(one) for one in value] if isinstance(value, list) else [_module(value)]
+
+
+def _module(fields: Any) -> AdapterModule:
+    if not isinstance(fields, dict) or not fields.keys() <= _KEYS:
+        raise ConfigError(
+            f"Invalid fields for --lora-modules: {quoted(fields)}; an item has `name` and `path`, "
+            "and may have `base_model_name`"
+        )
+    name, path, base = fields.get("name"), fields.get("path"), fields.get("base_model_name")
+    for key, value in (("name", name), ("path", path)):
+        if not isinstance(value, str) or not value:
+            raise ConfigError(
+                f"Invalid fields for --lora-modules: {key} must be a string that is not empty, got "
+                f"{quoted(value)}"
+            )
+    if base is not None and not isinstance(base, str):
+        raise ConfigError(
+            f"Invalid fields for --lora-modules: base_model_name must be a string, got "
+            f"{quoted(base)}"
+        )
+    return AdapterModule(str(name), str(path), base)

@@ -1,0 +1,258 @@
+"""`AdapterManager`: lets requests wait until their adapters are in memory.
+
+Adapters are loaded on a thread, one after the other, while steps go on. A request begins with the
+version of its adapter that is current then, and keeps it until it ends, whatever is loaded or
+removed in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from quire.adapters import LoRARequest
+from quire.adapters.config import LoRAConfig
+from quire.core.adapters.residents import Residents
+from quire.errors import QuireError
+from quire.executor.base import Executor
+from quire.log import get_logger
+from quire.protocol import EngineCoreOutput, EngineCoreRequest
+
+logger = get_logger(__name__)
+
+_MOST_TICKETS = 1024
+"""Results of commands that are kept until somebody asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What an adapter's number means now."""
+
+    request: LoRARequest
+    digest: str
+
+
+@dataclass(slots=True)
+class _Load:
+    """A load that is asked for or under way."""
+
+    request: LoRARequest
+    tickets: list[int] = field(default_factory=list)
+    future: Future[dict[str, Any]] | None = None
+
+    def is_for(self, request: LoRARequest) -> bool:
+        own = self.request
+        return (own.lora_int_id, own.lora_path) == (request.lora_int_id, request.lora_path)
+
+
+@dataclass(slots=True)
+class AdapterNews:
+    """What has become of waiting requests."""
+
+    ready: list[EngineCoreRequest] = field(default_factory=list)
+    failed: list[EngineCoreOutput] = field(default_factory=list)
+
+
+class AdapterManager:
+    """Owned by the engine core's thread."""
+
+    def __init__(self, config: LoRAConfig, executor: Executor) -> None:
+        self._executor = executor
+        self._residents = Residents(config, executor.drop_adapter)
+        self._current: dict[int, _Version] = {}
+        """By number of the adapter."""
+        self._waiting: dict[str, EngineCoreRequest] = {}
+        """Requests whose adapters are not in memory, in order of arrival."""
+        self._asked: list[_Load] = []
+        """Loads that commands have asked for, in order."""
+        self._load: _Load | None = None
+        """The load under way."""
+        self._results: dict[int, dict[str, Any]] = {}
+        self._num_tickets = 0
+        self._news = AdapterNews()
+        """What `advance` returns next."""
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="quire-adapters")
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait for an adapter."""
+        return len(self._waiting)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether `advance` has something to do."""
+        return bool(self._waiting or self._asked or self._load or self._news.failed)
+
+    def add(self, request: EngineCoreRequest) -> None:
+        """Lets a request wait for its adapter; `advance` returns it."""
+        self._waiting[request.request_id] = request
+
+    def abort(self, request_id: str) -> None:
+        """Forgets a waiting request; unknown ids are ignored."""
+        self._waiting.pop(request_id, None)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request waits for its adapter."""
+        return request_id in self._waiting
+
+    def advance(self, timeout_s: float = 0.0) -> AdapterNews:
+        """Takes in a load that is done, begins the next one, and returns the requests that may
+        start or that have failed. Waits up to `timeout_s` for a load."""
+        self._finish_load(timeout_s)
+        news, self._news = self._news, AdapterNews()
+        is_full = False
+        for request in [*self._waiting.values()]:
+            adapter = request.lora_request
+            version = None if adapter is None else self._resident(adapter)
+            if adapter is not None and version is None:
+                is_full = is_full or not self._begin(_Load(adapter))
+                continue
+            # Those who wait for room come first, so that they are not overtaken for ever.
+            if is_full or (version is not None and not self._residents.may_use(version.digest)):
+                is_full = True
+                continue
+            del self._waiting[request.request_id]
+            if version is not None:
+                self._residents.use(version.digest, request.request_id)
+                request = msgspec.structs.replace(request, adapter=version.digest)
+            news.ready.append(request)
+        self._begin_asked()
+        return news
+
+    def release_ended(self, unfinished: Container[str]) -> None:
+        """Releases the adapters of requests that have ended."""
+        for request_id in self._residents.ended(unfinished):
+            digest = self._residents.release(request_id)
+            if digest is not None:
+                self._drop_unnamed(digest)
+
+    # Commands of the front end.
+
+    def begin_load(self, fields: dict[str, Any]) -> int:
+        """Asks for a load. Returns a ticket for `load_result`."""
+        request = msgspec.convert(fields, LoRARequest)
+        self._num_tickets += 1
+        ticket = self._num_tickets
+        found = self._resident(request)
+        if found is not None and not request.load_inplace:
+            self._note([ticket], {"digest": found.digest, "is_new": False})
+        else:
+            self._asked.append(_Load(request, [ticket]))
+            self._begin_asked()
+        return ticket
+
+    def load_result(self, ticket: int) -> dict[str, Any] | None:
+        """The result of a load, once: `digest`, or `error`; None: not there yet."""
+        self._finish_load(0.0)
+        self._begin_asked()
+        return self._results.pop(ticket, None)
+
+    def remove(self, lora_int_id: int) -> bool:
+        """Forgets an adapter; requests that use it go on. Returns whether it was known."""
+        version = self._current.pop(lora_int_id, None)
+        if version is None:
+            return False
+        self._drop_unnamed(version.digest)
+        return True
+
+    def ids(self) -> list[int]:
+        """The numbers of all adapters that are in memory."""
+        return sorted(i for i, one in self._current.items() if one.digest in self._residents)
+
+    def pin(self, lora_int_id: int) -> bool:
+        """Keeps an adapter in memory until it is removed. Returns whether it is there."""
+        version = self._current.get(lora_int_id)
+        if version is None or version.digest not in self._residents:
+            return False
+        self._residents.kept.add(version.digest)
+        return True
+
+    def shutdown(self) -> None:
+        """Ends the thread. Idempotent."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _resident(self, request: LoRARequest) -> _Version | None:
+        """The current version of an adapter, if it is in memory and from the same folder."""
+        version = self._current.get(request.lora_int_id)
+        if version is None or version.request.lora_path != request.lora_path:
+            return None
+        return version if version.digest in self._residents else None
+
+    def _begin(self, load: _Load) -> bool:
+        """Begins a load, unless another one is under way. Returns False if there is no room for it,
+        and for a command if it has to be asked again."""
+        if self._load is not None:
+            if self._load.is_for(load.request) and not load.request.load_inplace:
+                self._load.tickets += load.tickets
+                return True
+            return not load.tickets
+        if not self._residents.make_room():
+            return False
+        load.future = self._threads.submit(
+            self._executor.load_adapter, load.request.lora_path, load.request.lora_name
+        )
+        self._load = load
+        return True
+
+    def _begin_asked(self) -> None:
+        if self._asked and self._begin(self._asked[0]):
+            del self._asked[0]
+
+    def _finish_load(self, timeout_s: float) -> None:
+        load = self._load
+        if load is None or load.future is None:
+            return
+        if timeout_s > 0:
+            wait_for([load.future], timeout_s)
+        if not load.future.done():
+            return
+        self._load = None
+        try:
+            found = load.future.result()
+        except (QuireError, OSError, MemoryError) as error:
+            message = f"the adapter {load.request.lora_name!r} cannot be loaded: {error}"
+            logger.warning("%s", message)
+            self._note(load.tickets, {"error": message})
+            self._fail(load, message)
+            return
+        digest = str(found["digest"])
+        before = self._current.get(load.request.lora_int_id)
+        self._residents.add(digest, int(found["num_bytes"]))
+        self._current[load.request.lora_int_id] = _Version(load.request, digest)
+        if before is not None and before.digest != digest:
+            self._drop_unnamed(before.digest)
+        self._note(load.tickets, {"digest": digest, "is_new": True})
+        logger.info(
+            "adapter %s: rank %d, %d bytes", load.request.lora_name, found["rank"],
+            found["num_bytes"],
+        )  # fmt: skip
+
+    def _fail(self, load: _Load, message: str) -> None:
+        """Ends the requests that wait for a load that failed."""
+        for request in [*self._waiting.values()]:
+            if request.lora_request is not None and load.is_for(request.lora_request):
+                del self._waiting[request.request_id]
+                self._news.failed.append(
+                    EngineCoreOutput(
+                        request_id=request.request_id,
+                        finish_reason="error",
+                        error=message,
+                        is_unmet=True,
+                    )
+                )
+
+    def _drop_unnamed(self, digest: str) -> None:
+        """Drops a version that no number means any more, unless requests use it."""
+        if all(version.digest != digest for version in self._current.values()):
+            self._residents.drop(digest)
+
+    def _note(self, tickets: list[int], result: dict[str, Any]) -> None:
+        for ticket in tickets:
+            self._results[ticket] = result
+        while len(self._results) > _MOST_TICKETS:
+            del self._results[next(iter(self._results))]

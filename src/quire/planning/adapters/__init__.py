@@ -1,0 +1,1 @@
+"""Writes checkpoints with an adapter in their weights."""

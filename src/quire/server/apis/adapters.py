@@ -1,0 +1,51 @@
+"""The routes that load and unload LoRA adapters, as in vLLM. They exist if the engine has adapters
+and the operator allows it."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from quire.adapters import AdapterModule
+from quire.server.bodies.json_http import context_of, read_body
+
+
+class LoadLoRARequest(msgspec.Struct, kw_only=True):
+    """An adapter to load."""
+
+    lora_name: str = ""
+    lora_path: str = ""
+    """Folder on the server's machine."""
+    load_inplace: bool = False
+    """Whether the adapter replaces one of the same name."""
+    is_3d_lora_weight: bool = False
+
+
+class UnloadLoRARequest(msgspec.Struct, kw_only=True):
+    """An adapter to remove."""
+
+    lora_name: str = ""
+    lora_int_id: int | None = None
+    """Accepted for compatibility: the name says which adapter."""
+
+
+async def load(http: Request) -> Response:
+    """Loads an adapter, or replaces one in place. Requests in flight keep what they began with."""
+    request = await read_body(http, LoadLoRARequest)
+    context = context_of(http)
+    model = context.model
+    module = AdapterModule(request.lora_name, request.lora_path)
+    taken = [name for one in context.models for name in one.names]
+    engine = model.live_engine()
+    await model.adapters.load(engine, module, taken, in_place=request.load_inplace)
+    name = request.lora_name
+    return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+
+async def unload(http: Request) -> Response:
+    """Removes an adapter and gives its memory back. Requests in flight go on."""
+    request = await read_body(http, UnloadLoRARequest)
+    model = context_of(http).model
+    await model.adapters.unload(model.live_engine(), request.lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")

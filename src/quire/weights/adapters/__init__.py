@@ -1,0 +1,11 @@
+"""Reads adapters in PEFT's format and binds them to a program."""
+
+from quire.weights.adapters.bind import bind_adapter
+from quire.weights.adapters.parts import AdapterPart, AdapterWeights
+from quire.weights.adapters.read import read_adapter
+from quire.weights.adapters.slots import adapter_bytes, adapter_width
+
+__all__ = [
+    "AdapterPart", "AdapterWeights", "adapter_bytes", "adapter_width", "bind_adapter",
+    "read_adapter",
+]  # fmt: skip

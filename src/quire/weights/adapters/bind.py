@@ -1,0 +1,148 @@
+"""`bind_adapter`: gives the tensors of an adapter their places in a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import numpy as np
+
+from quire.errors import CheckpointError
+from quire.program import Program
+from quire.weights.adapters.parts import AdapterPart, AdapterWeights, Floats
+from quire.weights.adapters.read import AdapterFiles, LoraModule
+from quire.weights.adapters.slots import AdapterSlots, Slot
+from quire.weights.store import WeightStore
+
+
+def bind_adapter(
+    files: AdapterFiles,
+    program: Program,
+    canonical: Callable[[str], str | None],
+    open_base: Callable[[], WeightStore],
+) -> AdapterWeights:
+    """Checks every module against the program. Raises CheckpointError for a module that the program
+    does not have or that has another shape.
+
+    `canonical` maps a checkpoint's name of a tensor to the program's; `open_base` opens the weights
+    of the base model, which the magnitudes of DoRA refer to.
+    """
+    found = found_slots(files, program, canonical)
+    gains = gains_of(files, found, open_base) if files.config.has_magnitudes else {}
+    parts = [
+        part
+        for module, places in found
+        for slot in places
+        for part in _parts(files, module, slot, gains.get(module.name))
+    ]
+    return AdapterWeights(tuple(parts))
+
+
+def found_slots(
+    files: AdapterFiles, program: Program, canonical: Callable[[str], str | None]
+) -> list[tuple[LoraModule, list[Slot]]]:
+    """The slots of each module. Raises CheckpointError as `bind_adapter` does."""
+    slots = AdapterSlots(program)
+    found = [(module, _slots_of(files, module, slots, canonical)) for module in files.modules]
+    taken: dict[Slot, str] = {}
+    for module, places in found:
+        for slot in places:
+            _check(files, module, slot)
+            other = taken.setdefault(slot, module.name)
+            if other != module.name:
+                raise CheckpointError(
+                    f"{files.source}: {other} and {module.name} are the same module of the model"
+                )
+    return found
+
+
+def _slots_of(
+    files: AdapterFiles,
+    module: LoraModule,
+    slots: AdapterSlots,
+    canonical: Callable[[str], str | None],
+) -> list[Slot]:
+    name = canonical(f"{module.name}.weight") or ""
+    # An adapter of a model with images names its text part.
+    inner = module.name.replace("language_model.", "", 1)
+    for candidate in (name.removesuffix(".weight"), module.name, inner):
+        found = slots.find(candidate, is_embedding=module.is_embedding)
+        if found and all(slot.can_change for slot in found):
+            return found
+    raise CheckpointError(
+        f"{files.source}: the model has no module {module.name!r} that an adapter can change"
+    )
+
+
+def _check(files: AdapterFiles, module: LoraModule, slot: Slot) -> None:
+    tensor = slot.tensor
+    rows, depth = tensor.shape if not tensor.transposed else tensor.shape[::-1]
+    a, b = module.arrays["A"], module.arrays["B"]
+    expected = (depth, rows) if slot.is_embedding else (rows, depth)
+    if (b.shape[0], a.shape[1]) != expected:
+        raise CheckpointError(
+            f"{files.source}: {module.name} has A {list(a.shape)} and B {list(b.shape)}, but the "
+            f"model's weight is {[rows, depth]}"
+        )
+    if slot.is_embedding and files.config.has_magnitudes:
+        raise CheckpointError(f"{files.source}: use_dora with {module.name} is not supported")
+
+
+def _parts(
+    files: AdapterFiles, module: LoraModule, slot: Slot, gains: Floats | None
+) -> Iterator[AdapterPart]:
+    scale, a, b = files.config.scale_of(module.name), module.arrays["A"], module.arrays["B"]
+    if slot.is_embedding:
+        yield AdapterPart(slot.param.name, 0, np.ascontiguousarray(a.T), b, scale,
+                          is_embedding=True)  # fmt: skip
+        return
+    bias = module.arrays.get("bias")
+    yield AdapterPart(
+        slot.param.name,
+        slot.first_row,
+        a,
+        _rows(b, slot),
+        scale,
+        bias=None if bias is None else _rows(bias.reshape(-1), slot),
+        gains=None if gains is None else _rows(gains, slot),
+    )
+
+
+def _rows(array: Floats, slot: Slot) -> Floats:
+    """The rows that the slot has of a tensor's."""
+    rows = slot.tensor.rows
+    if rows is None:
+        return np.ascontiguousarray(array)
+    return np.concatenate([array[first : first + count] for first, count in rows])
+
+
+def gains_of(
+    files: AdapterFiles,
+    found: list[tuple[LoraModule, list[Slot]]],
+    open_base: Callable[[], WeightStore],
+) -> dict[str, Floats]:
+    """For each module, its magnitudes divided by the norms of the rows of W + scale * B A.
+
+    Source: Liu et al. 2024, "DoRA: Weight-Decomposed Low-Rank Adaptation", eq. 5.
+    """
+    gains: dict[str, Floats] = {}
+    with closing(open_base()) as store:
+        for module, places in found:
+            if "bias" in module.arrays:
+                raise CheckpointError(
+                    f"{files.source}: {module.name} has lora_bias and use_dora, which is not "
+                    "supported"
+                )
+            tensor = places[0].tensor
+            base = np.array(store.get(tensor.name).to_float32())
+            store.release(tensor.name)
+            if tensor.transposed:
+                base = base.T
+            scale = np.float32(files.config.scale_of(module.name))
+            base = base + scale * (module.arrays["B"] @ module.arrays["A"])
+            norms = np.sqrt(np.square(base, dtype=np.float64).sum(axis=1))
+            if not norms.all():
+                raise CheckpointError(f"{files.source}: {module.name} has a row of zeros")
+            magnitudes = module.arrays["magnitude"].reshape(-1)
+            gains[module.name] = (magnitudes / norms).astype(np.float32)
+    return gains

@@ -1,0 +1,158 @@
+"""`PeftConfig`: an adapter's adapter_config.json.
+
+Source: huggingface/peft, `tuners/lora/config.py` and `tuners/lora/layer.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.config.checkpoint.model_files import has_file, read_json_object
+from quire.errors import CheckpointError, quoted
+from quire.units import MiB
+
+CONFIG_NAME = "adapter_config.json"
+_MAX_CONFIG_BYTES = 1 * MiB
+MAX_RANK = 65536
+"""Far above any published adapter."""
+_REQUIRED = ("r", "lora_alpha", "target_modules")
+_REFUSED: dict[str, str] = {
+    "alora_invocation_tokens": "adapters that begin at certain tokens (aLoRA)",
+    "layer_replication": "replicated layers",
+    "use_bdlora": "block-diagonal adapters",
+    "use_qalora": "QA-LoRA",
+    "target_parameters": "adapters of parameters, such as those of experts",
+    "modules_to_save": "whole copies of modules",
+    "trainable_token_indices": "retrained tokens",
+    "corda_config": "CorDA",
+    "eva_config": "",
+    "megatron_config": "",
+}
+"""Keys that must be empty, with what they ask for; "": the key has no effect on the tensors."""
+_CHANGED_BASE = ("pissa", "olora", "corda", "loftq")
+"""Initialisations that changed the base weights, so that the adapter fits other weights."""
+_WORD = re.compile(r"[A-Za-z0-9_.\\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PeftConfig:
+    """What an adapter's configuration says about its numbers."""
+
+    path: Path
+    rank: int
+    alpha: float
+    is_rank_stabilised: bool
+    rank_pattern: Mapping[str, float]
+    alpha_pattern: Mapping[str, float]
+    has_magnitudes: bool
+    """DoRA."""
+    base_model: str
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module."""
+        return int(_matched(self.rank_pattern, module, self.rank))
+
+    def scale_of(self, module: str) -> float:
+        """The factor of B A x."""
+        rank = self.rank_of(module)
+        alpha = _matched(self.alpha_pattern, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.is_rank_stabilised else rank)
+
+
+def read_config(folder: Path) -> PeftConfig:
+    """Reads adapter_config.json. Raises CheckpointError for a configuration that is wrong, or that
+    asks for something that is not supported."""
+    path = folder / CONFIG_NAME
+    if not has_file(path):
+        raise CheckpointError(f"{folder} is not an adapter: it has no {CONFIG_NAME}")
+    fields = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES)
+    kind = fields.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise CheckpointError(f"{path}: peft_type must be LORA, not {quoted(kind)}")
+    missing = [name for name in _REQUIRED if name not in fields]
+    if missing:
+        raise CheckpointError(f"{path}: Missing required configuration fields: {missing}")
+    _refuse(path, fields)
+    patterns = {name: _pattern(path, fields, name) for name in ("rank_pattern", "alpha_pattern")}
+    return PeftConfig(
+        path,
+        rank=int(_number(path, "r", fields["r"], whole=True)),
+        alpha=_number(path, "lora_alpha", fields["lora_alpha"], whole=False),
+        is_rank_stabilised=_flag(path, fields, "use_rslora"),
+        has_magnitudes=_flag(path, fields, "use_dora"),
+        base_model=str(fields.get("base_model_name_or_path") or ""),
+        **patterns,
+    )
+
+
+def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
+    for name, feature in _REFUSED.items():
+        if feature and fields.get(name):
+            raise CheckpointError(f"{path}: {name} must be empty: {feature} are not supported")
+    bias = fields.get("bias") or "none"
+    if bias != "none":
+        raise CheckpointError(
+            f'{path}: bias must be "none", not {quoted(bias)}: Adapter bias is not supported.'
+        )
+    how = fields.get("init_lora_weights")
+    if isinstance(how, str) and how.lower().startswith(_CHANGED_BASE):
+        raise CheckpointError(
+            f"{path}: init_lora_weights={quoted(how)} changed the weights of the base model; "
+            "convert the adapter with PEFT's path_initial_model_for_weight_conversion"
+        )
+
+
+def _number(path: Path, name: str, value: Any, *, whole: bool) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or (whole and value != int(value)):
+        raise CheckpointError(f"{path}: {name} must be a number, got {quoted(value)}")
+    if whole and not 1 <= value <= MAX_RANK:
+        raise CheckpointError(f"{path}: {name} must be from 1 to {MAX_RANK}, got {quoted(value)}")
+    return float(value)
+
+
+def _flag(path: Path, fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name) or False
+    if not isinstance(value, bool):
+        raise CheckpointError(f"{path}: {name} must be true or false, got {quoted(value)}")
+    return value
+
+
+def _pattern(path: Path, fields: Mapping[str, Any], name: str) -> dict[str, float]:
+    value = fields.get(name) or {}
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: {name} must be an object, got {quoted(value)}")
+    for key in value:
+        if not _is_simple(key):
+            raise CheckpointError(
+                f"{path}: {name} has the key {quoted(key)}, which is not supported: a key must "
+                "be a name, or a regular expression without repeated groups"
+            )
+    whole = name == "rank_pattern"
+    return {key: _number(path, f"{name}[{key!r}]", n, whole=whole) for key, n in value.items()}
+
+
+def _is_simple(key: str) -> bool:
+    """Whether matching the key against a name takes little time."""
+    if _WORD.fullmatch(key):
+        return True
+    if len(key) > 200 or re.search(r"\)[*+{?]", key) or sum(map(key.count, "*+{")) > 2:
+        return False
+    try:
+        re.compile(key)
+    except re.error:
+        return False
+    return True
+
+
+def _matched(pattern: Mapping[str, float], module: str, default: float) -> float:
+    """The number of the first key that matches the end of a module's name."""
+    for key, number in pattern.items():
+        if re.match(rf"(.*\.)?({key})$", module):
+            return number
+    return default

@@ -1,0 +1,158 @@
+"""`read_adapter`: the tensors of an adapter's folder, by module.
+
+Tensors of PEFT are named `base_model.model.<module>.lora_A.weight` [rank, K], `.lora_B.weight`
+[N, rank], `.lora_B.bias` [N], for embeddings `.lora_embedding_A` [rank, V] and `.lora_embedding_B`
+[D, rank], and `.lora_magnitude_vector` [N] for DoRA.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from quire.config.checkpoint.model_files import has_file
+from quire.errors import CheckpointError
+from quire.weights.adapters.config import PeftConfig, read_config
+from quire.weights.adapters.parts import Floats
+from quire.weights.safetensors import SafetensorsFile
+from quire.weights.store import WeightStore
+from quire.weights.torch_bin import TorchFile
+
+_FILES: dict[str, Callable[[Path], WeightStore]] = {
+    "adapter_model.safetensors": SafetensorsFile,
+    "adapter_model.bin": TorchFile,
+    "adapter_model.pt": TorchFile,
+}
+_NAME = re.compile(
+    r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<kind>A|B|embedding_A|embedding_B"
+    r"|magnitude_vector)(?:\.default)?(?:\.(?P<what>weight|bias))?"
+)
+_IGNORED = (".base_layer.weight", ".base_layer.bias")
+"""Ends of names of tensors that PEFT saves although they are the base model's."""
+_EMBEDDING = {"embedding_A": "A", "embedding_B": "B"}
+
+
+@dataclass(slots=True)
+class LoraModule:
+    """The tensors of one module, by kind: A, B, bias, magnitude."""
+
+    name: str
+    is_embedding: bool
+    tensors: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, Floats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """An adapter as it was read."""
+
+    source: str
+    config: PeftConfig
+    modules: tuple[LoraModule, ...]
+
+
+def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles:
+    """Reads an adapter. Every size is checked before a tensor is read.
+
+    Raises CheckpointError for files that are damaged, too large or not supported.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder with an adapter")
+    config = read_config(folder)
+    with closing(_open(folder)) as store:
+        modules = _modules(store)
+        for module in modules:
+            _check(store, module, config, max_rank)
+        total = sum(_bytes(store, name) for one in modules for name in one.tensors.values())
+        if total > max_bytes:
+            raise CheckpointError(
+                f"{store.source}: the adapter has {total} bytes, and at most {max_bytes} are "
+                "possible with this model and max_lora_rank"
+            )
+        for module in modules:
+            for kind, name in module.tensors.items():
+                module.arrays[kind] = _read(store, name)
+        store.check()
+        return AdapterFiles(store.source, config, tuple(modules))
+
+
+def _open(folder: Path) -> WeightStore:
+    for name, reader in _FILES.items():
+        if has_file(folder / name):
+            return reader(folder / name)
+    raise CheckpointError(f"{folder} doesn't contain tensors: it has no {', '.join(_FILES)}")
+
+
+def _modules(store: WeightStore) -> list[LoraModule]:
+    found: dict[str, LoraModule] = {}
+    for name in sorted(store.names()):
+        if name.endswith(_IGNORED):
+            continue
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise CheckpointError(f"{store.source}: the tensor {name!r} is not supported")
+        kind = _EMBEDDING.get(match["kind"], match["kind"])
+        is_embedding = match["kind"] in _EMBEDDING
+        key = match["module"]
+        module = found.setdefault(key, LoraModule(key, is_embedding))
+        if match["what"] == "bias":
+            if kind != "B":
+                raise CheckpointError(f"{store.source}: the tensor {name!r} is not supported")
+            kind = "bias"
+        if kind == "magnitude_vector":
+            kind = "magnitude"
+        elif is_embedding is not module.is_embedding:
+            raise CheckpointError(f"{store.source}: {key} has tensors of two kinds of modules")
+        if kind in module.tensors:
+            raise CheckpointError(f"{store.source}: {key} has two tensors {kind}")
+        module.tensors[kind] = name
+    if not found:
+        raise CheckpointError(f"{store.source}: the file has no tensors of an adapter")
+    return [*found.values()]
+
+
+def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank: int) -> None:
+    """Checks the shapes of a module's tensors against each other and the configuration."""
+    for kind in ("A", "B"):
+        if kind not in module.tensors:
+            raise CheckpointError(f"{store.source}: {module.name} has no tensor lora_{kind}")
+    shapes = {kind: store.shape(name) for kind, name in module.tensors.items()}
+    rank = config.rank_of(module.name)
+    if rank > max_rank:
+        raise CheckpointError(
+            f"{config.path}: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
+        )
+    a, b = shapes["A"], shapes["B"]
+    if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
+        raise CheckpointError(
+            f"{store.source}: {module.name} has A {list(a)} and B {list(b)}, which are not of rank "
+            f"{rank}, as {config.path} says"
+        )
+    for kind in ("bias", "magnitude"):
+        if kind in shapes and np.prod(shapes[kind]) != b[0]:
+            raise CheckpointError(
+                f"{store.source}: {module.name} has a {kind} of shape {list(shapes[kind])}, which "
+                f"must have {b[0]} numbers"
+            )
+    if ("magnitude" in shapes) is not config.has_magnitudes:
+        raise CheckpointError(
+            f"{store.source}: {module.name} must have a magnitude vector if use_dora is true in "
+            f"{config.path}, and none otherwise"
+        )
+
+
+def _bytes(store: WeightStore, name: str) -> int:
+    return 4 * int(np.prod(store.shape(name), dtype=np.int64))
+
+
+def _read(store: WeightStore, name: str) -> Floats:
+    array: Floats = np.array(store.get(name).to_float32())
+    store.release(name)
+    if not np.isfinite(array).all():
+        raise CheckpointError(f"{store.source}: {name} must be finite, but has NaN or infinity")
+    return array

@@ -1,0 +1,88 @@
+"""`WorkerAdapters`: the adapters that a worker has loaded, by the digest of their contents."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from quire.adapters.config import LoRAConfig
+from quire.backends.base import CompiledModel, LoadedAdapter
+from quire.config.records import EngineConfig
+from quire.errors import CheckpointError, ConfigError, IntegrityError
+from quire.log import get_logger
+from quire.models import ModelDescription
+from quire.program import Program
+from quire.weights import PackedFile, WeightStore
+from quire.weights.adapters import bind_adapter, read_adapter
+from quire.worker.model_weights import ModelWeights
+
+logger = get_logger(__name__)
+
+_HEADER_BYTES = 1 << 20
+
+
+class WorkerAdapters:
+    """Loaded on any thread; used by the worker's thread."""
+
+    def __init__(self, config: EngineConfig, weights: ModelWeights) -> None:
+        self._config = config
+        self._weights = weights
+        self._loaded: dict[str, LoadedAdapter] = {}
+        self._of_base: set[str] = set()
+        """Digests of adapters that were computed from the weights of the model."""
+        self.lock = threading.Lock()
+        """Held while the model is used to load an adapter, and while it is replaced."""
+
+    @property
+    def depends_on_weights(self) -> bool:
+        """Whether an adapter was computed from the weights of the model."""
+        return bool(self._of_base)
+
+    def load(self, model: CompiledModel, program: Program, path: str) -> dict[str, Any]:
+        """Loads the adapter in a folder. Any thread. Raises CheckpointError, and BackendError if
+        the model cannot take it."""
+        limits = self._limits()
+        # What a file holds may be twice as long as what is kept of it.
+        most = 2 * limits.adapter_bytes + _HEADER_BYTES
+        files = read_adapter(Path(path), max_rank=limits.max_lora_rank, max_bytes=most)
+        names = ModelDescription(self._config.model.hf_config).names
+        weights = bind_adapter(files, program, names.canonical, lambda: self._open_base(program))
+        digest = weights.digest()
+        with self.lock:
+            loaded = self._loaded.get(digest)
+            if loaded is None:
+                loaded = model.load_adapter(weights, limits.lora_dtype)
+                self._loaded[digest] = loaded
+        if files.config.has_magnitudes:
+            self._of_base.add(digest)
+        return {"digest": digest, "num_bytes": loaded.num_bytes, "rank": weights.rank}
+
+    def drop(self, digest: str) -> None:
+        """Drops an adapter; the rows of requests keep theirs. Ignores unknown digests."""
+        self._loaded.pop(digest, None)
+        self._of_base.discard(digest)
+
+    def get(self, digest: str) -> LoadedAdapter | None:
+        """A loaded adapter; None for "". Raises IntegrityError if it is not loaded."""
+        if not digest:
+            return None
+        found = self._loaded.get(digest)
+        if found is None:
+            raise IntegrityError(f"the adapter {digest} is not loaded")
+        return found
+
+    def _limits(self) -> LoRAConfig:
+        if self._config.lora is None:
+            raise ConfigError("LoRA is not enabled: start the engine with enable_lora=True")
+        return self._config.lora
+
+    def _open_base(self, program: Program) -> WeightStore:
+        opened = self._weights.open(program)
+        if isinstance(opened, PackedFile):
+            opened.close()
+            raise CheckpointError(
+                f"{opened.path}: an adapter with use_dora needs the weights of the checkpoint, but "
+                "these are packed (quire quantize)"
+            )
+        return opened

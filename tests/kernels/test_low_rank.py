@@ -1,0 +1,121 @@
+"""Adapters on every tier: what they add, and rows that do not depend on other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from small_model import RandomStore
+from tiny_checkpoint import CONFIG
+
+from quire.backends.base import (
+    Backend,
+    CompiledModel,
+    CompileOptions,
+    Dtype,
+    KVCacheSpec,
+    LoadedAdapter,
+    StepBatch,
+)
+from quire.backends.cpu import CpuBackend
+from quire.backends.reference import ReferenceBackend
+from quire.models import build_program
+from quire.program import Program, keep_all
+from quire.program.passes import run_passes
+from quire.program.values import WeightFormat
+from quire.weights.adapters import AdapterPart, AdapterWeights
+from quire.weights.adapters.slots import AdapterSlots
+
+BLOCK_SIZE, RANK = 16, 5
+LENGTHS = (1, 7, 20, 33)
+ODD = {**CONFIG, "intermediate_size": 90, "vocab_size": 151, "hidden_size": 72}
+Floats = np.ndarray
+
+
+def program_of(weight_format: WeightFormat) -> Program:
+    return run_passes(build_program(ODD), weight_format)
+
+
+def compiled(backend: Backend, program: Program, dtype: Dtype, width: int) -> CompiledModel:
+    options = CompileOptions(dtype, 64, 4, 64, max_adapter_width=width)
+    spec = KVCacheSpec(16, BLOCK_SIZE, dtype, keep_all(program))
+    return backend.compile(program, RandomStore(program), spec, options)
+
+
+def random_adapter(program: Program, seed: int) -> AdapterWeights:
+    """All modules: with biases, and gains except for the embedding."""
+    random = np.random.default_rng(seed)
+
+    def numbers(*shape: int, size: float = 1.0) -> Floats:
+        return (size * random.standard_normal(shape)).astype(np.float32)
+
+    parts = []
+    for slot in AdapterSlots(program).all():
+        rows, depth = slot.tensor.slot_shape
+        if slot.is_embedding:
+            rows, depth = depth, rows
+        a, b = numbers(RANK, depth, size=depth**-0.5), numbers(rows, RANK, size=0.5)
+        gains = None if slot.is_embedding else 1 + numbers(rows, size=0.1)
+        a = np.ascontiguousarray(a.T) if slot.is_embedding else a
+        bias = None if slot.is_embedding else numbers(rows, size=0.1)
+        parts.append(
+            AdapterPart(slot.param.name, slot.first_row, a, b, 0.7, bias, gains, slot.is_embedding)
+        )
+    return AdapterWeights(tuple(parts))
+
+
+def step_of(which: Sequence[int], adapters: Sequence[LoadedAdapter | None]) -> StepBatch:
+    """Requests number `which` of LENGTHS in one step."""
+    counts = [LENGTHS[i] for i in which]
+    tokens = [np.random.default_rng(i).integers(0, 151, LENGTHS[i]) for i in which]
+    return StepBatch(
+        token_ids=np.concatenate(tokens).astype(np.int32),
+        positions=np.concatenate([np.arange(n) for n in counts]).astype(np.int32),
+        seq_starts=np.cumsum([0, *counts]).astype(np.int32),
+        context_lens=np.array(counts, np.int32),
+        block_tables=np.array([[[4 * i + j for j in range(4)]] for i in which], np.int32),
+        logits_rows=np.arange(sum(counts), dtype=np.int32),
+        sampling=None,
+        want_logits=True,
+        adapters=list(adapters),
+    )
+
+
+def logits_of(model: CompiledModel, batch: StepBatch) -> list[Floats]:
+    logits = model.step(batch).logits
+    assert logits is not None
+    return np.split(logits, batch.seq_starts[1:-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("weight_format", ["dense", "int8", "int4_w4a8"])
+def test_rows_have_their_own_bits(
+    backend: CpuBackend, dtype: Dtype, weight_format: WeightFormat
+) -> None:
+    program = program_of(weight_format)
+    model, base = compiled(backend, program, dtype, 64), compiled(backend, program, dtype, 0)
+    one, two = (model.load_adapter(random_adapter(program, seed), dtype) for seed in (1, 2))
+    chosen = [None, one, two, one]
+    together = logits_of(model, step_of(range(4), chosen))
+    for index, adapter in enumerate(chosen):
+        [alone] = logits_of(model, step_of([index], [adapter]))
+        assert np.array_equal(alone, together[index])
+        [plain] = logits_of(base, step_of([index], [None]))
+        assert np.array_equal(plain, alone) is (adapter is None)
+    order = [3, 1, 0, 2]
+    mixed = logits_of(model, step_of(order, [chosen[i] for i in order]))
+    assert all(np.array_equal(mixed[at], together[i]) for at, i in enumerate(order))
+    model.close()
+    base.close()
+
+
+def test_numbers_are_those_of_the_reference(backend: CpuBackend) -> None:
+    program = program_of("dense")
+    found = []
+    for each in (backend, ReferenceBackend()):
+        model = compiled(each, program, "float32", 64)
+        one, two = (model.load_adapter(random_adapter(program, s), "float32") for s in (1, 2))
+        found.append(np.concatenate(logits_of(model, step_of(range(4), [two, None, one, two]))))
+        model.close()
+    assert np.abs(found[0] - found[1]).max() < 1e-4 * np.abs(found[1]).max()

@@ -1,0 +1,155 @@
+"""Requests with and without adapters in random company: each gets the bits that it gets alone.
+
+They are preempted, hit prefixes, wait for room for their adapters, which are evicted and loaded
+again, and an adapter is replaced while requests use it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from adapter_writer import write_adapter
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.adapters import LoRARequest
+from quire.config.engine_args import EngineArgs
+from quire.frontend.offline.llm_engine import LLMEngine
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+
+Bits = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A request, but for its adapter."""
+
+    prompt: tuple[int, ...]
+    seed: int
+    num_tokens: int
+
+
+def engine_of(base: Path, **options: Any) -> LLMEngine:
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            str(base), enable_lora=True, max_lora_rank=8, kv_store=False, max_model_len=128,
+            disable_log_stats=True, skip_tokenizer_init=True, num_threads=2, **options,
+        )
+    )  # fmt: skip
+
+
+def params_of(work: Work) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.8, seed=work.seed, max_tokens=work.num_tokens, logprobs=1, ignore_eos=True,
+        detokenize=False,
+    )  # fmt: skip
+
+
+def bits_of(output: RequestOutput) -> Bits:
+    assert output.error is None
+    [one] = output.outputs
+    assert one.logprobs is not None
+    return tuple(one.token_ids), tuple(
+        entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)
+    )
+
+
+class Alone:
+    """What each request gives if it runs alone, without a prefix cache."""
+
+    def __init__(self, base: Path, **options: Any) -> None:
+        self._engine = engine_of(base, enable_prefix_caching=False, **options)
+        self._known: dict[tuple[Work, str], Bits] = {}
+        self._ids: dict[str, int] = {}
+
+    def __call__(self, work: Work, path: str) -> Bits:
+        if (work, path) not in self._known:
+            number = self._ids.setdefault(path, len(self._ids) + 1)
+            adapter = LoRARequest(path, number, path) if path else None
+            self._engine.add_request("x", list(work.prompt), params_of(work), lora_request=adapter)
+            finals: list[Any] = []
+            while self._engine.has_unfinished_requests():
+                finals += [one for one in self._engine.step() if one.finished]
+            self._known[work, path] = bits_of(finals[-1])
+        return self._known[work, path]
+
+    def close(self) -> None:
+        self._engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("formats", "count"),
+    [
+        ({"dtype": "float32"}, 30),
+        ({"dtype": "bfloat16", "quantization": "int8"}, 30),
+        pytest.param({"dtype": "bfloat16"}, 600, marks=pytest.mark.long),
+        pytest.param({"dtype": "float32"}, 500, marks=pytest.mark.long),
+        pytest.param(
+            {"dtype": "bfloat16", "quantization": "int4_w4a8"}, 300, marks=pytest.mark.long
+        ),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else str(value),
+)
+def test_a_request_has_its_own_bits(formats: dict[str, str], count: int, tmp_path: Path) -> None:
+    seed = int(os.environ.get("QUIRE_TEST_SEED", "7"))
+    random = Random(seed)
+    base = write_tiny_checkpoint(tmp_path / "base")
+    folders = [str(write_adapter(tmp_path / f"a{i}", base, i, rank=2 + i)) for i in range(4)]
+    prefix = [random.randrange(256) for _ in range(20)]
+    works = [
+        Work(
+            (*prefix[: random.choice((0, 20))], *(random.randrange(256) for _ in range(n))),
+            random.randrange(2**32),
+            random.randrange(2, 14),
+        )
+        for n in (1, 3, 17, 30, 55)
+    ]
+    alone = Alone(base, **formats)
+    engine = engine_of(
+        base, num_gpu_blocks_override=16, max_num_seqs=6, max_num_batched_tokens=40,
+        max_cpu_loras=2, **formats,
+    )  # fmt: skip
+    changing = 1
+    expected: dict[str, tuple[Work, list[str]]] = {}
+    finished: dict[str, RequestOutput] = {}
+    num_added = num_preempted = 0
+    while num_added < count or engine.has_unfinished_requests():
+        if num_added < count and random.random() < 0.6:
+            work, which = random.choice(works), random.choice(("", "0", "1", "changing"))
+            name, num_added = str(num_added), num_added + 1
+            adapter, paths = None, [""]
+            if which == "changing":
+                # Before it begins, another version may be loaded.
+                adapter, paths = LoRARequest("changing", 9, folders[changing + 1]), folders[2:]
+            elif which:
+                adapter = LoRARequest(which, int(which) + 1, folders[int(which)])
+                paths = [folders[int(which)]]
+            engine.add_request(name, list(work.prompt), params_of(work), lora_request=adapter)
+            expected[name] = work, paths
+        if random.random() < 0.03:
+            changing = 3 - changing
+            assert engine.add_lora(LoRARequest("changing", 9, folders[changing + 1], None, True))
+        if random.random() < 0.03 and expected:
+            victim = random.choice([*expected])
+            if victim not in finished:
+                engine.abort_request(victim)
+                del expected[victim]
+        for output in engine.step():
+            if output.finished and output.request_id in expected:
+                finished[output.request_id] = output  # type: ignore[assignment]
+    assert set(finished) == set(expected), f"QUIRE_TEST_SEED={seed}"
+    for name, (work, paths) in expected.items():
+        output = finished[name]
+        num_preempted += output.metrics.num_preemptions if output.metrics else 0
+        assert bits_of(output) in [alone(work, path) for path in paths], (seed, name)
+    assert num_preempted, f"no request was preempted: QUIRE_TEST_SEED={seed}"
+    assert len(engine.list_loras()) <= 3
+    different = {alone(works[-1], path) for path in ("", *folders)}
+    assert len(different) == 5, "the adapters change nothing"
+    engine.shutdown()
+    alone.close()

@@ -1,0 +1,153 @@
+"""Adapters of a server: named as a model, loaded and removed while it runs, refused if wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapter_writer import write_adapter
+from tiny_checkpoint import write_tiny_checkpoint
+
+from quire.adapters import AdapterModule, LoRARequest, parse_modules
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError
+from quire.frontend.online.async_llm import AsyncLLM
+from quire.params import SamplingParams
+from quire.server.http.problems import HttpError
+from quire.server.served_adapters import ServedAdapters, check_modules
+
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+PROMPT = {"prompt_token_ids": list(range(20, 60))}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("base"))
+
+
+def engine_of(base: Path) -> AsyncLLM:
+    return AsyncLLM.from_engine_args(
+        EngineArgs(
+            str(base), enable_lora=True, dtype="float32", kv_store=False, max_model_len=128,
+            backend="reference",
+        )
+    )  # fmt: skip
+
+
+async def text_of(engine: AsyncLLM, adapter: LoRARequest | None, name: str) -> list[int]:
+    last: list[int] = []
+    async for output in engine.generate(dict(PROMPT), GREEDY, name, lora_request=adapter):
+        last = output.outputs[0].token_ids
+    return last
+
+
+def module(name: str, path: Path | str) -> AdapterModule:
+    return AdapterModule(name, str(path))
+
+
+def test_adapters_come_and_go(base: Path, tmp_path: Path) -> None:
+    one, two = (write_adapter(tmp_path / f"a{seed}", base, seed) for seed in (1, 2))
+
+    async def use() -> None:
+        engine, served = engine_of(base), ServedAdapters()
+        try:
+            plain = await text_of(engine, None, "plain")
+            await served.load(engine, module("mine", one), ["base"], in_place=False)
+            first = await text_of(engine, served["mine"], "first")
+            assert first != plain
+            assert await engine.list_loras() == {1}
+            with pytest.raises(HttpError, match="has already been loaded"):
+                await served.load(engine, module("mine", two), ["base"], in_place=False)
+            running = asyncio.create_task(text_of(engine, served["mine"], "running"))
+            await asyncio.sleep(0)
+            await served.load(engine, module("mine", two), ["base"], in_place=True)
+            second = await text_of(engine, served["mine"], "second")
+            assert await running in (first, second)
+            assert second not in (first, plain)
+            assert await engine.list_loras() == {1}
+            await served.unload(engine, "mine")
+            assert await engine.list_loras() == set()
+            assert "mine" not in served
+            with pytest.raises(HttpError, match="cannot be found"):
+                await served.unload(engine, "mine")
+            assert await text_of(engine, None, "plain again") == plain
+        finally:
+            engine.shutdown()
+
+    asyncio.run(use())
+
+
+def test_wrong_adapters_are_refused_and_the_engine_goes_on(base: Path, tmp_path: Path) -> None:
+    good = write_adapter(tmp_path / "inside" / "good", base, 1)
+    large = write_adapter(tmp_path / "inside" / "large", base, 1, rank=32)
+    outside = write_adapter(tmp_path / "outside", base, 1)
+    (tmp_path / "inside" / "link").symlink_to(outside)
+    inside = tmp_path / "inside"
+    cases = [
+        (module("", good), "must be provided"),
+        (module("x", ""), "must be provided"),
+        (module("base", good), "conflicts with a served base model"),
+        (module("x", outside), "must be inside of a folder of --lora-folders"),
+        (module("x", inside / ".." / "outside"), "must be inside"),
+        (module("x", inside / "link"), "must be inside"),
+        (module("x", inside / "nowhere"), "No adapter found for"),
+        (module("x", large), "LoRA rank 32 is greater than max_lora_rank 16"),
+        (module("n" * 300, good), "at most 256 characters"),
+    ]
+
+    async def use() -> None:
+        engine, served = engine_of(base), ServedAdapters([str(inside)])
+        try:
+            for one, message in cases:
+                with pytest.raises(HttpError) as raised:
+                    await served.load(engine, one, ["base"], in_place=False)
+                assert message in str(raised.value)
+                assert [*served] == []
+            await served.load(engine, module("x", good), ["base"], in_place=False)
+            assert await text_of(engine, served["x"], "x")
+        finally:
+            engine.shutdown()
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("items", "names"),
+    [
+        (["a=/x", "b=y=z"], ["a", "b"]),
+        (['{"name": "a", "path": "/x", "base_model_name": "m"}'], ["a"]),
+        (['[{"name": "a", "path": "/x"}, {"name": "b", "path": "/y"}]'], ["a", "b"]),
+    ],
+)
+def test_the_spellings_of_lora_modules(items: list[str], names: list[str]) -> None:
+    assert [one.name for one in parse_modules(items)] == names
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("a", "Invalid JSON format"),
+        ("a=", "path must be"),
+        ("=x", "name must be"),
+        ('{"name": "a"}', "path must be"),
+        (json.dumps({"name": "a", "path": "b", "more": 1}), "Invalid fields"),
+        ("a,b=c", "Invalid JSON format"),
+    ],
+)
+def test_wrong_lora_modules(item: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_modules([item])
+
+
+def test_modules_and_the_engine_must_agree() -> None:
+    one = [AdapterModule("a", "b")]
+    with pytest.raises(ConfigError, match="add --enable-lora"):
+        check_modules(one, ["m"], is_on=False)
+    with pytest.raises(ConfigError, match="choose another name"):
+        check_modules(one, ["a"], is_on=True)
+    with pytest.raises(ConfigError, match="given once only"):
+        parse_modules(["a=b", "a=c"])
+    check_modules(one, ["m"], is_on=True)

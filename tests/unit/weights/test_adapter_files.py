@@ -1,0 +1,172 @@
+"""Adapters that are broken, foreign, too large, or ask for what is not supported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adapter_writer import write_adapter, write_files
+from safetensors.numpy import load_file
+from tiny_checkpoint import CONFIG, write_tiny_checkpoint
+
+from quire.errors import CheckpointError
+from quire.models import build_program, name_map
+from quire.program.passes import run_passes
+from quire.weights import bind, open_checkpoint
+from quire.weights.adapters import (
+    AdapterWeights,
+    adapter_bytes,
+    adapter_width,
+    bind_adapter,
+    read_adapter,
+)
+
+Tensors = dict[str, np.ndarray]
+PROGRAM = run_passes(build_program(CONFIG), None)
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def adapter(base: Path, tmp_path: Path) -> Path:
+    return write_adapter(tmp_path / "adapter", base)
+
+
+def load(folder: Path, base: Path, **limits: int) -> AdapterWeights:
+    files = read_adapter(folder, **{"max_rank": 16, "max_bytes": 1 << 20, **limits})
+    canonical = name_map(CONFIG).canonical
+    return bind_adapter(
+        files, PROGRAM, canonical, lambda: bind(PROGRAM, open_checkpoint(base), canonical)
+    )
+
+
+def rewrite(
+    folder: Path, change: Callable[[Tensors], Mapping[str, np.ndarray] | None], **config: Any
+) -> None:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    fields = json.loads((folder / "adapter_config.json").read_text())
+    changed = change(tensors)
+    write_files(folder, tensors if changed is None else changed, **{**fields, **config})
+
+
+def test_parts_have_their_rows_in_the_fused_products(adapter: Path, base: Path) -> None:
+    parts = [part for part in load(adapter, base).parts if part.param.startswith("layers.0.")]
+    assert [(part.param, part.first_row, len(part.b)) for part in parts[:4]] == [
+        ("layers.0.down.weight", 0, 64), ("layers.0.gate_up.weight", 0, 96),
+        ("layers.0.gate_up.weight", 96, 96), ("layers.0.qkv.weight", 64, 32),
+    ]  # fmt: skip
+    assert all(part.scale == 2.0 and part.rank == 4 for part in parts)
+
+
+def test_the_digest_covers_numbers_and_scale(adapter: Path, base: Path) -> None:
+    first = load(adapter, base).digest()
+    assert load(adapter, base).digest() == first
+    rewrite(adapter, lambda _: None, lora_alpha=9)
+    second = load(adapter, base).digest()
+    rewrite(adapter, lambda t: t[f"{Q}.lora_B.weight"].__setitem__((0, 0), 3.0))
+    assert len({first, second, load(adapter, base).digest()}) == 3
+
+
+def test_sizes_are_upper_bounds(adapter: Path, base: Path) -> None:
+    weights = load(adapter, base)
+    ranks: dict[str, int] = {}
+    for part in weights.parts:
+        ranks[part.param] = ranks.get(part.param, 0) + part.rank
+    assert max(ranks.values()) == adapter_width(PROGRAM, 4)
+    held = sum(part.a.nbytes + part.b.nbytes for part in weights.parts)
+    assert held <= adapter_bytes(PROGRAM, 4, "float32") < 4 * held
+
+
+BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
+    "another kind": ({"peft_type": "IA3"}, "peft_type must be LORA"),
+    "rank": ({"r": 64}, r"LoRA rank 64 is greater than max_lora_rank 16\."),
+    "lying rank": ({"r": 5}, "not of rank 5"),
+    "rank zero": ({"r": 0}, "r must be from 1"),
+    "alpha": ({"lora_alpha": "16"}, "lora_alpha must be a number"),
+    "bias": ({"bias": "all"}, "Adapter bias is not supported"),
+    "pissa": ({"init_lora_weights": "pissa_niter_4"}, "convert the adapter"),
+    "aLoRA": ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens must be empty"),
+    "saved modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save must be empty"),
+    "dora without magnitudes": ({"use_dora": True}, "magnitude vector"),
+    "slow pattern": ({"rank_pattern": {"(a+)+": 4}}, "without repeated groups"),
+    "pattern": ({"rank_pattern": {"q_proj": 8}}, "not of rank 8"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_a_wrong_configuration_is_refused(name: str, adapter: Path, base: Path) -> None:
+    fields, message = BAD_CONFIGS[name]
+    rewrite(adapter, lambda _: None, **fields)
+    with pytest.raises(CheckpointError, match=message):
+        load(adapter, base)
+
+
+def _renamed(old: str, new: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {name.replace(old, new): array for name, array in tensors.items()}
+
+
+def _with(name: str, array: np.ndarray) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {**tensors, name: array}
+
+
+BAD_TENSORS: dict[str, tuple[Callable[[Tensors], Mapping[str, np.ndarray]], str]] = {
+    "no tensors": (lambda _: {}, "no tensors of an adapter"),
+    "unknown module": (_renamed("self_attn.q_proj", "self_attn.w_proj"), "no module .*w_proj"),
+    "another layer": (_renamed("layers.1", "layers.7"), "no module .*layers.7"),
+    "a norm": (_renamed("self_attn.q_proj", "input_layernorm"), "no module .*input_layernorm"),
+    "experts": (_renamed("mlp.gate_proj", "mlp.experts.0.w1"), "no module .*experts"),
+    "unknown tensor": (_with("model.norm.weight", np.ones(64)), "'model.norm.weight' is not"),
+    "half of a module": (lambda t: {k: v for k, v in t.items() if k != f"{Q}.lora_B.weight"},
+                         "q_proj has no tensor lora_B"),
+    "another width": (_with(f"{Q}.lora_A.weight", np.ones((4, 32))), r"weight is \[64, 64\]"),
+    "more rows": (_with(f"{Q}.lora_B.weight", np.ones((96, 4))), r"weight is \[64, 64\]"),
+    "one dimension": (_with(f"{Q}.lora_B.weight", np.ones(64)), "not of rank 4"),
+    "NaN": (_with(f"{Q}.lora_B.weight", np.full((64, 4), np.nan)), "must be finite"),
+    "bias of A": (_with(f"{Q}.lora_A.bias", np.ones(4)), "is not supported"),
+    "short bias": (_with(f"{Q}.lora_B.bias", np.ones(3)), "must have 64 numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_TENSORS)
+def test_wrong_tensors_are_refused(name: str, adapter: Path, base: Path) -> None:
+    change, message = BAD_TENSORS[name]
+    rewrite(adapter, change)
+    with pytest.raises(CheckpointError, match=message):
+        load(adapter, base)
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(adapter: Path, base: Path) -> None:
+    with pytest.raises(CheckpointError, match="at most 1000 are possible"):
+        load(adapter, base, max_bytes=1000)
+
+
+def test_missing_and_damaged_files_are_named(adapter: Path, base: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a folder"):
+        load(tmp_path / "nowhere", base)
+    file = adapter / "adapter_model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors"):
+        load(adapter, base)
+    file.unlink()
+    with pytest.raises(CheckpointError, match="doesn't contain tensors"):
+        load(adapter, base)
+    (adapter / "adapter_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
+        load(adapter, base)
+
+
+def test_names_with_another_beginning_are_found(adapter: Path, base: Path) -> None:
+    wanted = load(adapter, base).digest()
+    rewrite(adapter, _renamed("base_model.model.model.", "base_model.model.model.language_model."))
+    assert load(adapter, base).digest() == wanted
+    rewrite(adapter, _renamed("base_model.model.model.language_model.", "base_model.model."))
+    assert load(adapter, base).digest() == wanted
