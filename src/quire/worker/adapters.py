@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.adapters.config import LoRAConfig
 from quire.backends.base import CompiledModel, LoadedAdapter
@@ -15,7 +15,9 @@ from quire.models import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
 from quire.weights.adapters import bind_adapter, read_adapter
-from quire.worker.model_weights import ModelWeights
+
+if TYPE_CHECKING:
+    from quire.worker.model_weights import ModelWeights
 
 logger = get_logger(__name__)
 
