@@ -27,7 +27,7 @@ def completion() -> CompletionOutput:
 
 
 def test_the_order_of_arguments() -> None:
-    assert tuple(inspect.signature(CompletionOutput).parameters) == COMPLETION
+    assert tuple(inspect.signature(CompletionOutput).parameters) == (*COMPLETION, "prediction")
     parameters = inspect.signature(RequestOutput).parameters
     by_place = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert tuple(by_place) == REQUEST
