@@ -16,15 +16,13 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from quire import EngineArgs, LLMEngine, SamplingParams
 from quire.backends.base import StepBatch, StepOutput
 from quire.bench import plot
-from quire.worker import model_runner
+from quire.worker.worker import Worker
 
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (128, 512, 1024, 2048, 4096, 8192, 16384)
@@ -47,41 +45,28 @@ class Point:
         return self.step_ms - self.backend_ms
 
 
-class TimedModel:
-    """A compiled model that adds up the time of its steps; everything else is passed on."""
+class StepClock:
+    """Adds up the time of the backend's steps."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.seconds = 0.0
+    seconds = 0.0
 
-    def step(self, batch: StepBatch) -> StepOutput:
+
+def timed_engine(args: EngineArgs) -> tuple[LLMEngine, StepClock]:
+    """An engine whose steps are timed."""
+    clock, original = StepClock(), Worker.step
+
+    def step(worker: Worker, batch: StepBatch) -> StepOutput:
         begin = time.perf_counter()
-        output: StepOutput = self._model.step(batch)
-        self.seconds += time.perf_counter() - begin
-        return output
+        try:
+            return original(worker, batch)
+        finally:
+            clock.seconds += time.perf_counter() - begin
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
-def timed_engine(args: EngineArgs) -> tuple[LLMEngine, TimedModel]:
-    """An engine whose model is timed."""
-    made: list[TimedModel] = []
-    original: Callable[..., None] = model_runner.ModelRunner.__init__
-
-    def init(self: Any, model: Any, *rest: Any, **options: Any) -> None:
-        made.append(TimedModel(model))
-        original(self, made[-1], *rest, **options)
-
-    model_runner.ModelRunner.__init__ = init  # type: ignore[method-assign]
-    try:
-        engine = LLMEngine.from_engine_args(args)
-    finally:
-        model_runner.ModelRunner.__init__ = original  # type: ignore[method-assign]
-    return engine, made[0]
+    Worker.step = step  # type: ignore[method-assign]
+    return LLMEngine.from_engine_args(args), clock
 
 
-def measure(engine: LLMEngine, model: TimedModel, count: int, context: int) -> Point:
+def measure(engine: LLMEngine, clock: StepClock, count: int, context: int) -> Point:
     """`count` requests with `context` tokens each: their prefill, then steps of one token each."""
     rng = random.Random(f"{count} {context}")
     high = min(7000, engine.model_config.vocab_size)
@@ -98,10 +83,10 @@ def measure(engine: LLMEngine, model: TimedModel, count: int, context: int) -> P
     prefill = count * context / (time.perf_counter() - begin)
     steps, backend = [], []
     for _ in range(_STEPS):
-        before, begin = model.seconds, time.perf_counter()
+        before, begin = clock.seconds, time.perf_counter()
         engine.step()
         steps.append(time.perf_counter() - begin)
-        backend.append(model.seconds - before)
+        backend.append(clock.seconds - before)
     engine.abort_request([f"r{number}" for number in range(count)])
     return Point(
         size=count if count > 1 else context,
@@ -151,12 +136,12 @@ def main() -> int:
         "model": args.model, "enable_prefix_caching": False, "disable_log_stats": True,
         "max_num_seqs": args.max_requests, "max_model_len": longest, **json.loads(args.option),
     }  # fmt: skip
-    engine, model = timed_engine(EngineArgs(**settings))
-    measure(engine, model, 2, 16)
+    engine, clock = timed_engine(EngineArgs(**settings))
+    measure(engine, clock, 2, 16)
     requests = [
-        measure(engine, model, n, _REQUEST_CONTEXT) for n in REQUESTS if 1 < n <= args.max_requests
+        measure(engine, clock, n, _REQUEST_CONTEXT) for n in REQUESTS if 1 < n <= args.max_requests
     ]
-    contexts = [measure(engine, model, 1, n) for n in CONTEXTS if n <= args.max_context]
+    contexts = [measure(engine, clock, 1, n) for n in CONTEXTS if n <= args.max_context]
     one = next(point for point in contexts if point.size == _REQUEST_CONTEXT)
     requests.insert(0, Point(1, one.step_ms, one.backend_ms, one.prefill_tokens_per_s))
     engine.shutdown()

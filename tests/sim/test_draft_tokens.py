@@ -10,9 +10,10 @@ import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
-from quire.protocol import SchedulePlan, StepResult
+from quire.backends.base import StepOutput
+from quire.protocol import StepResult
 from quire.scheduler.step_planner import StepPlanner
-from quire.worker.model_runner import ModelRunner
+from quire.worker.model_runner import BegunStep, ModelRunner
 
 RANDOM = np.random.default_rng(5)
 PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (1, 15, 16, 17, 40, 75)]
@@ -67,7 +68,7 @@ def test_any_draft_gives_the_same_tokens(
         for prompt, answer in zip([one for one in PROMPTS for _ in PARAMS], wanted, strict=True)
     ]
     random = np.random.default_rng(4)
-    plan_running, execute = StepPlanner._plan_running, ModelRunner.execute
+    plan_running, finish = StepPlanner._plan_running, ModelRunner.finish
     seen = dict.fromkeys(("plans", "right", "wrong"), 0)
 
     def guess(planner: StepPlanner, step: Any) -> bool:
@@ -79,8 +80,8 @@ def test_any_draft_gives_the_same_tokens(
             ]
         return plan_running(planner, step)
 
-    def counted(runner: ModelRunner, plan: SchedulePlan) -> StepResult:
-        result = execute(runner, plan)
+    def counted(runner: ModelRunner, begun: BegunStep, output: StepOutput) -> StepResult:
+        plan, result = begun.plan, finish(runner, begun, output)
         for request_id, drafts in plan.draft_token_ids.items():
             num_kept = len(result.sampled_token_ids[plan.request_ids.index(request_id)]) - 1
             seen["plans"] += 1
@@ -89,7 +90,7 @@ def test_any_draft_gives_the_same_tokens(
         return result
 
     monkeypatch.setattr(StepPlanner, "_plan_running", guess)
-    monkeypatch.setattr(ModelRunner, "execute", counted)
+    monkeypatch.setattr(ModelRunner, "finish", counted)
     assert answers(model, backend=backend, **options) == wanted
     assert seen["plans"] > 50
     assert (seen["right"] > 0) == (chance > 0)

@@ -301,10 +301,10 @@ def test_a_request_that_is_added_is_read_from_its_stream(make_engine: MakeEngine
             await stream.get()
         with pytest.raises(RequestError, match=r"data_parallel_rank 1 is out of range \[0, 1\)"):
             await engine.add_request("r", "A", given, data_parallel_rank=1)
-        with pytest.raises(ConfigError, match="lora_request is not supported"):
+        with pytest.raises(TypeError, match="lora_request must be a LoRARequest or None"):
             await engine.add_request("r", "A", given, lora_request=object())  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="add_lora is not supported: Quire has no LoRA"):
-            await engine.add_lora(None)
+        with pytest.raises(TypeError, match="must be a LoRARequest, got NoneType"):
+            await engine.add_lora(None)  # type: ignore[arg-type]
         assert await engine.get_supported_tasks() == ("generate",)
         assert not await engine.is_tracing_enabled()
 

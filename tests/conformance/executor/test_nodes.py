@@ -50,7 +50,11 @@ def other(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
             [sys.executable, "-m", "quire", "serve", str(model), *words],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "QUIRE_RANK_KEY": key},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
+                "QUIRE_RANK_KEY": key,
+            },
         )
         started.append(process)
         return process

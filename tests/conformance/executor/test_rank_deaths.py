@@ -134,7 +134,7 @@ def test_ranks_end_with_their_leader(directory: Path) -> None:
         [sys.executable, "-c", LEADER, str(directory)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
     )
     assert leader.stdout is not None
     pids = [int(word) for word in leader.stdout.readline().split()]
