@@ -23,7 +23,10 @@ if FAKES not in sys.path:
 
 import hostile_templates
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
+pytestmark = [
+    pytest.mark.long,  # tests/unit/chat/test_hostile_templates.py has the same templates
+    pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc"),
+]
 
 EVERY = hostile_templates.every()
 HOSTILE = {

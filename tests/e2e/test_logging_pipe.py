@@ -18,6 +18,9 @@ from running_server import engine_options, flags
 
 from .conftest import FAKES
 
+pytestmark = pytest.mark.long
+"""Unread pipes take a minute."""
+
 NUM_REQUESTS = 700
 """More lines than a pipe of 64 KiB takes."""
 NOISY = (str(FAKES / "noisy_server.py"),)

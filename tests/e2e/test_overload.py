@@ -11,6 +11,9 @@ from .conftest import RunningServer, StartServer
 from .open_loop import measure
 from .test_crowds import canary, open_files, resident_mib
 
+pytestmark = pytest.mark.long
+"""An overload takes minutes."""
+
 BURST = 160
 """More than run at once. Of a longer burst a slow machine turns some away."""
 SECONDS = 8
@@ -53,7 +56,6 @@ def test_too_many_are_refused_at_once_and_leave_nothing(start_server: StartServe
     assert sum(rejections) == len(measured.refused)
 
 
-@pytest.mark.long
 def test_five_times_the_capacity(start_server: StartServer) -> None:
     """Open loop: requests come at five times the rate that the server can serve, whatever becomes
     of them. Figures are printed (pytest -s). They leave out the onset, in which the server still

@@ -20,8 +20,12 @@ from test_pooling_files import WORDS
 
 from quire import LLM
 
-sentence_transformers = pytest.importorskip("sentence_transformers")
-pytestmark = pytest.mark.long
+_IS_HERE = importlib.util.find_spec("sentence_transformers") is not None
+sentence_transformers: Any = importlib.import_module("sentence_transformers") if _IS_HERE else None
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not _IS_HERE, reason="needs sentence-transformers"),
+]
 
 Floats = NDArray[np.float32]
 TEXTS = ["the sky is blue", "what is red .", "seas", "a green sea . the sea is blue", ""]

@@ -30,6 +30,9 @@ from .raw_http import (
     resident_mib,
 )
 
+pytestmark = pytest.mark.long
+"""Crowds of connections take a minute."""
+
 
 def test_connections_in_use_leave_health_and_readiness(start_server: StartServer) -> None:
     server = start_server(max_connections=4, engine={"max_num_seqs": 8})
