@@ -53,6 +53,16 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"routed_experts", "the experts that tokens were routed to"),
     (r"runner='pooling'", "pooling models"),
     (r"_validate_trace_replay", "a private part of vLLM"),
+    (r"Check your internet connection", "a model of the hub"),
+    (r"trust-request-chat-template", "no template from a request is trusted (security.md)"),
+    (r"(?i)watermark", "texts are not watermarked (scope.md)"),
+    (r"fixture '\w+' not found", "a part of vLLM's tests that needs a GPU"),
+    (r"CapacityError.__init__|has no attribute '\w+'|CheckpointError: config.json must have|"
+     r"replace\(\) should be called|with a dataclass type|logits processors have the interface",
+     "a private part of vLLM"),
+    (r"No module named '(ray|datasets)'", "a package that is not installed"),
+    (r"is not implemented; leave it out", "an option that is refused by name (from_vllm.md)"),
+    (r"there is no directory '', and a hub id", "a private part of vLLM"),
 )  # fmt: skip
 """Patterns of a test's name and message, and the reason; empty: what the message says."""
 _LACKS = re.compile(
