@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,11 +162,20 @@ def test_a_machine_with_other_weights_is_refused(
 
 
 def test_a_machine_with_another_key_stays_out(directory: Path, other: Other, port: int) -> None:
-    wrong, right = other(key="another secret text"), other()
+    wrong = other(key="another secret text")
+    right: list[subprocess.Popen[str]] = []
+
+    def join_after_the_refusal() -> None:
+        wrong.wait(60)
+        right.append(other())
+
+    helper = threading.Thread(target=join_after_the_refusal)
+    helper.start()
     executor = engine(directory, port, tensor_parallel_size=2)
     executor.shutdown()
+    helper.join()
     assert "QUIRE_RANK_KEY must be the same" in wrong.communicate(timeout=20)[1]
-    assert right.wait(20) == 0
+    assert right[0].wait(20) == 0
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from quire.errors import EngineDeadError
 from quire.executor.multiproc import MultiprocExecutor
 from quire.system.thread_states import thread_states
 
-LIMIT_S = 2.0
+LIMIT_S = 15.0
 SPLITS: list[dict[str, Any]] = [
     {"tensor_parallel_size": 2, "backend": "cpu"},
     {"tensor_parallel_size": 2, "backend": "reference"},
