@@ -96,7 +96,7 @@ async def _results(
 
 
 def special_ids(tokenizer: Tokenizer | None) -> frozenset[int]:
-    """Ids of the tokens around a text, which are no words."""
+    """Ids of the special tokens that enclose a text."""
     frame = None if tokenizer is None else tokenizer.special_frame
     return frozenset() if frame is None else frozenset([*frame.before, *frame.after])
 

@@ -66,9 +66,9 @@ class UsageCounter:
     """By index of the choice, as counted so far."""
     stats: RequestStateStats | None = None
     predictions: list[PredictionCounts] = field(default_factory=list)
-    """Of finished choices."""
+    """Counts of finished choices whose request has a prediction."""
     drafts: RequestSpecDecodeMetrics | None = None
-    """Of the choice that finished last."""
+    """Draft tokens of the choice that finished last."""
 
     def see(self, prompt_index: int, output: RequestOutput) -> None:
         """Records an output's prompt."""
