@@ -16,7 +16,7 @@ from quire.llm import LLM
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 
-WAIT_S = 30
+WAIT_S = 120
 
 
 def greedy(max_tokens: int = 6) -> SamplingParams:
