@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from quire.errors import PromptError, quoted
 from quire.protocol.input_rows import InputRows
 
+PLACEHOLDER = 0
+"""Token id of a position whose embedding is given; vLLM's choice."""
 NOT_ENABLED = "You must set `--enable-prompt-embeds` to input `prompt_embeds`."
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
 from quire.frontend.inputs.prompt_embeds import (
+    PLACEHOLDER,
     embeds_error,
     given_ranges,
     read_embeds,
@@ -26,8 +27,6 @@ from quire.frontend.inputs.too_long import (
 from quire.protocol.input_rows import InputRows
 from quire.tokenizer import Tokenizer
 
-PLACEHOLDER = 0
-"""Token id of a position whose embedding is given; vLLM's choice."""
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
     "prompt_embeds", "prompt_is_token_ids",
