@@ -199,6 +199,12 @@ class EngineArgs:
     """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`), which take the place of token ids."""
+    enable_prompt_adapter: bool = False
+    """Let requests name prompt adapters of PEFT: prompt tuning, p-tuning and prefix tuning."""
+    max_prompt_adapters: int = 1
+    """Number of prompt adapters of the largest size for which memory is kept."""
+    max_prompt_adapter_token: int = 0
+    """Most virtual tokens of a prompt adapter; must be set with enable_prompt_adapter."""
     enable_lora: bool = False
     """Let requests name LoRA adapters, in the format of PEFT."""
     max_lora_rank: int = 16

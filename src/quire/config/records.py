@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.adapters.config import LoRAConfig
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
@@ -260,7 +260,8 @@ class EngineConfig:
     reasoning: ReasoningMarks | None = None
     """Marks from the options; None: not given."""
     lora: LoRAConfig | None = None
-    """Limits of adapters; None: requests have none."""
+    prompt_adapters: PromptAdapterConfig | None = None
+    """Both: limits of adapters; None: requests have none."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; "": none."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -309,6 +310,11 @@ class EngineConfig:
     def lora_config(self) -> LoRAConfig | None:
         """`lora`."""
         return self.lora
+
+    @property
+    def prompt_adapter_config(self) -> PromptAdapterConfig | None:
+        """`prompt_adapters`."""
+        return self.prompt_adapters
 
     @property
     def parallel_config(self) -> ParallelConfig:

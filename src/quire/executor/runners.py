@@ -9,11 +9,13 @@ from quire.config.records import EngineConfig
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner
+from quire.worker.prompt_adapters import PromptAdapters
 
 
 def make_runner(
     config: EngineConfig,
     model: StepModel,
+    prompt_adapters: PromptAdapters,
     adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
 ) -> ModelRunner | PoolingRunner:
     """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest.
@@ -26,6 +28,7 @@ def make_runner(
         config.model.vocab_size,
         config.model.logprobs_mode,
         adapter,
+        prompt_adapters.find,
     )
     if config.model.pooling is not None:
         return PoolingRunner(model, batch, config.model.pooling, layout.keeps_all)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from quire.adapters.config import LoRAConfig, lora_config
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig, lora_config
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
@@ -31,7 +31,7 @@ from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
-from quire.planning.prompt_embeds import prompt_embeds_width
+from quire.planning.prompt_embeds import prompt_adapters, prompt_embeds_width
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
@@ -70,6 +70,7 @@ class Choices:
     reasoning: ReasoningMarks | None
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
+    prompt_adapters: PromptAdapterConfig | None
     prompt_embeds_width: int | None
     """Numbers of a row of `prompt_embeds`; None: they are refused."""
     parallel: ParallelConfig
@@ -110,6 +111,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
         lora=_lora(args, usage, facts, arithmetic.dtype),
+        prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quire.adapters.config import LoRAConfig
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
@@ -171,12 +171,18 @@ def _draft(program: Program, choices: Choices, backend: Backend, gives_logits: b
             max_adapter_width=_adapter_width(program, choices.lora),
         ),
         gives_logits,
-        adapters_bytes=0 if choices.lora is None else _sized(program, choices.lora).memory_bytes,
+        adapters_bytes=_adapters_bytes(
+            None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
+        ),
     )
 
 
 def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:
     return 0 if lora is None else adapter_width(program, lora.max_lora_rank)
+
+
+def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
+    return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
 def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
@@ -199,6 +205,6 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
             max_adapter_width=_adapter_width(program, config.lora),
         ),
         bool(model.logits_processors),
-        adapters_bytes=0 if config.lora is None else config.lora.memory_bytes,
+        adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
     )
     return plan.of_rank(rank)

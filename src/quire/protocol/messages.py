@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
@@ -63,6 +64,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     output); "" if the name is unknown. None: no other engine computes the prompt."""
     lora_request: LoRARequest | None = None
     """The adapter that the caller names."""
+    prompt_adapter_request: PromptAdapterRequest | None = None
+    """The prompt adapter that the caller names. The prompt then begins with placeholders for its
+    virtual tokens, and `input_rows` with the rows, whose digest is set when it is in memory."""
     adapter: str = ""
     """Digest of the version of the adapter with which the request begins; set when it is in
     memory. "": no adapter."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from quire.adapters import LoRARequest
+from quire.adapters import AnyAdapterRequest
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import not_found
@@ -31,7 +31,7 @@ class Target:
     name: str
     """The name that the reply repeats."""
     model: ServedModel
-    adapter: LoRARequest | None = None
+    adapter: AnyAdapterRequest | None = None
     """None: the model itself."""
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from quire import env
-from quire.adapters import parse_modules
+from quire.adapters import parse_modules, parse_prompt_adapters
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.process.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
@@ -155,8 +155,12 @@ class _Server:
                 "callers may load adapters from any folder; name folders with --lora-folders"
             )
         self._lora_modules = parse_modules(args.lora_modules)
+        self._prompt_adapters = parse_prompt_adapters(args.prompt_adapters)
         names = config.model.served_model_name
-        check_modules(self._lora_modules, names, is_on=config.lora is not None)
+        check_modules("lora", self._lora_modules, names, is_on=config.lora is not None)
+        taken = [*names, *(one.name for one in self._lora_modules)]
+        is_on = config.prompt_adapters is not None
+        check_modules("prompt", self._prompt_adapters, taken, is_on=is_on)
         self._model = self._context.add_model(config.model.served_model_name)
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
@@ -184,7 +188,7 @@ class _Server:
     async def _live(self) -> _Outcome:
         with phase(logger, "model"):
             engine = await self._load()
-        await self._model.adapters.load_all(engine, self._lora_modules)
+        await self._model.adapters.load_all(engine, self._lora_modules, self._prompt_adapters)
         self._model.engine = engine
         _check_plugins(self._model, engine)
         expect_crowds()

@@ -58,7 +58,11 @@ class WorkerAdapters:
                 self._loaded[digest] = loaded
         if files.config.has_magnitudes:
             self._of_base.add(digest)
-        return {"digest": digest, "num_bytes": loaded.num_bytes, "rank": weights.rank}
+        return {
+            "digest": digest,
+            "num_bytes": loaded.num_bytes,
+            "description": f"rank {weights.rank}",
+        }
 
     def drop(self, digest: str) -> None:
         """Drops an adapter; the rows of requests keep theirs. Ignores unknown digests."""

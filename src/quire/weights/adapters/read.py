@@ -64,7 +64,7 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder with an adapter")
     config = read_config(folder)
-    with closing(_open(folder)) as store:
+    with closing(open_adapter(folder)) as store:
         modules = _modules(store)
         for module in modules:
             _check(store, module, config, max_rank)
@@ -81,7 +81,8 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
         return AdapterFiles(store.source, config, tuple(modules))
 
 
-def _open(folder: Path) -> WeightStore:
+def open_adapter(folder: Path) -> WeightStore:
+    """Opens the file with an adapter's tensors. Raises CheckpointError."""
     for name, reader in _FILES.items():
         if has_file(folder / name):
             return reader(folder / name)
