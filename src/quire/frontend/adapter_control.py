@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import msgspec
@@ -66,7 +67,8 @@ def pin_prompt_adapter(prompt_adapter_id: int) -> Operation[bool]:
 
 
 def _load(prefix: str, request: AnyAdapterRequest) -> Operation[bool]:
-    ticket = yield Command(f"{prefix}_begin_load", (msgspec.to_builtins(request),))
+    ticket = uuid.uuid4().hex
+    yield Command(f"{prefix}_begin_load", (msgspec.to_builtins(request), ticket))
     found: dict[str, Any] | None
     while (found := (yield Command(f"{prefix}_load_result", (ticket,)))) is None:
         yield Wait(_POLL_S)

@@ -134,8 +134,8 @@ def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRACon
         reason = "a model that pools takes no adapters yet"
     elif checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
-    elif resolve.resolve_parallel(args, usage).world_size_across_dp > 1:
-        reason = "adapters are computed by one rank and one engine yet"
+    elif resolve.resolve_parallel(args, usage).world_size > 1:
+        reason = "an adapter is computed by one rank; use data_parallel_size for more cores"
     if reason is not None:
         raise ConfigError(f"enable_lora must be left out: {reason}")
     return found

@@ -106,6 +106,16 @@ class ServerContext:
                 return Target(name, model, adapter=model.adapters[name])
         raise not_found(name[:200], self.names)
 
+    async def resolve(self, name: Any) -> None:
+        """Loads the adapter that a request's `model` names, if it is not known and resolvers find
+        it. Raises HttpError."""
+        adapters = self.models[0].adapters
+        if not adapters.resolvers or not isinstance(name, str) or not name or name in self.names:
+            return
+        engine = self.models[0].engine
+        if engine is not None:
+            await adapters.resolve(engine, name)
+
     def state(self) -> tuple[ServerState, str]:
         """The state of the server, and the reason if it cannot serve. With several models it is
         the worst of their states."""

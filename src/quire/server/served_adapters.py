@@ -13,11 +13,15 @@ from quire.adapters import (
     LoRARequest,
     PromptAdapterRequest,
 )
-from quire.errors import CheckpointError, ConfigError, quoted
+from quire.adapters.resolvers import LoRAResolver
+from quire.errors import CheckpointError, ConfigError, quoted, reason
+from quire.log import get_logger
 from quire.server.http.problems import HttpError, Problem
 
 if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
+
+logger = get_logger(__name__)
 
 _CONFIG = "adapter_config.json"
 _MOST_NAME = 256
@@ -30,6 +34,8 @@ class ServedAdapters:
         """`folders`: those that callers may load adapters from; empty: all."""
         self._folders = [Path(folder).resolve() for folder in folders]
         self._by_name: dict[str, AnyAdapterRequest] = {}
+        self.resolvers: list[LoRAResolver] = []
+        """Asked for names that are not known."""
         self._num_ids = 0
         self._lock = asyncio.Lock()
         """Held while an adapter is loaded or removed, so that a name means one thing at a time."""
@@ -98,6 +104,34 @@ class ServedAdapters:
                 raise _invalid(str(error), "lora_path") from None
             self._by_name[module.name] = request
 
+    async def resolve(self, engine: AsyncLLM, name: str) -> None:
+        """Asks the resolvers for an adapter that is not known, and loads it. Raises HttpError 404
+        if none knows it, and 400 if it cannot be loaded."""
+        if len(name) > _MOST_NAME:
+            raise _unknown(name)
+        async with self._lock:
+            if name in self._by_name:
+                return
+            is_found = False
+            for resolver in self.resolvers:
+                found = await _asked(resolver, engine.config.model.model, name)
+                if found is None:
+                    continue
+                is_found = True
+                module = AdapterModule(name, found.lora_path, found.base_model_name)
+                request = self._request(module, load_inplace=False)
+                try:
+                    await engine.add_lora(request)
+                except ConfigError as error:
+                    logger.warning("%s", error)
+                    continue
+                self._by_name[name] = request
+                return
+        if not is_found:
+            raise _unknown(name)
+        message = f"LoRA adapter '{name}' was found but could not be loaded."
+        raise HttpError(Problem(400, message, "model", type="BadRequestError"))
+
     async def unload(self, engine: AsyncLLM, name: str) -> None:
         """Removes an adapter; requests that use it go on. Raises HttpError for an unknown name."""
         if not name:
@@ -163,6 +197,19 @@ def check_modules(
                 f"{option}: the name {quoted(module.name)} is that of another model or adapter; "
                 "choose another name"
             )
+
+
+async def _asked(resolver: LoRAResolver, base_model: str, name: str) -> LoRARequest | None:
+    """What a resolver knows of a name. A resolver that fails knows nothing."""
+    try:
+        return await resolver.resolve_lora(base_model, name)
+    except Exception as error:
+        logger.warning("%s failed for %s: %s", type(resolver).__name__, quoted(name), reason(error))
+        return None
+
+
+def _unknown(name: str) -> HttpError:
+    return HttpError(Problem(404, f"LoRA adapter {name[:200]} does not exist", "model"))
 
 
 def _prompt_adapter(module: AdapterModule, number: int) -> PromptAdapterRequest:

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from quire import env
 from quire.adapters import parse_modules, parse_prompt_adapters
+from quire.adapters.resolvers import registered_resolvers
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.process.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
@@ -162,6 +163,8 @@ class _Server:
         is_on = config.prompt_adapters is not None
         check_modules("prompt", self._prompt_adapters, taken, is_on=is_on)
         self._model = self._context.add_model(config.model.served_model_name)
+        if has_adapters:
+            self._model.adapters.resolvers = registered_resolvers()
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event

@@ -26,7 +26,7 @@ from quire.protocol import EngineCoreOutput, EngineCoreRequest
 logger = get_logger(__name__)
 
 _MOST_TICKETS = 1024
-"""Results of commands that are kept until somebody asks for them."""
+"""Newest results of commands that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Load:
     """A load that is asked for or under way."""
 
     request: AnyAdapterRequest
-    tickets: list[int] = field(default_factory=list)
+    tickets: list[str] = field(default_factory=list)
     future: Future[dict[str, Any]] | None = None
 
     def is_for(self, request: AnyAdapterRequest) -> bool:
@@ -85,8 +85,7 @@ class AdapterManager:
         """Loads that commands have asked for, in order."""
         self._load: _Load | None = None
         """The load under way."""
-        self._results: dict[int, dict[str, Any]] = {}
-        self._num_tickets = 0
+        self._results: dict[str, dict[str, Any]] = {}
         self._news = AdapterNews()
         """What `advance` returns next."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="quire-adapters")
@@ -154,24 +153,22 @@ class AdapterManager:
 
     # Commands of the front end.
 
-    def begin_load(self, fields: dict[str, Any]) -> int:
-        """Asks for a load. Returns a ticket for `load_result`."""
+    def begin_load(self, fields: dict[str, Any], ticket: str) -> None:
+        """Asks for a load. `ticket`: a name of the caller's for `load_result`; several engines may
+        get the same command."""
         request: AnyAdapterRequest = msgspec.convert(fields, self._kind.request_type)
-        self._num_tickets += 1
-        ticket = self._num_tickets
         found = self._resident(request)
         if found is not None and not request.load_inplace:
             self._note([ticket], {"digest": found.digest, "is_new": False})
         else:
             self._asked.append(_Load(request, [ticket]))
             self._begin_asked()
-        return ticket
 
-    def load_result(self, ticket: int) -> dict[str, Any] | None:
-        """The result of a load, once: `digest`, or `error`; None: not there yet."""
+    def load_result(self, ticket: str) -> dict[str, Any] | None:
+        """The result of a load: `digest`, or `error`; None: not there yet."""
         self._finish_load(0.0)
         self._begin_asked()
-        return self._results.pop(ticket, None)
+        return self._results.get(ticket)
 
     def remove(self, adapter_id: int) -> bool:
         """Forgets an adapter; requests that use it go on. Returns whether it was known."""
@@ -263,7 +260,7 @@ class AdapterManager:
         if all(version.digest != digest for version in self._current.values()):
             self._residents.drop(digest)
 
-    def _note(self, tickets: list[int], result: dict[str, Any]) -> None:
+    def _note(self, tickets: list[str], result: dict[str, Any]) -> None:
         for ticket in tickets:
             self._results[ticket] = result
         while len(self._results) > _MOST_TICKETS:
