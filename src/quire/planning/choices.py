@@ -130,9 +130,7 @@ def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRACon
     if found is None:
         return None
     checkpoint, reason = facts.checkpoint, None
-    if checkpoint.pooling is not None:
-        reason = "a model that pools takes no adapters yet"
-    elif checkpoint.model.is_transformers:
+    if checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
     elif resolve.resolve_parallel(args, usage).world_size > 1:
         reason = "an adapter is computed by one rank; use data_parallel_size for more cores"

@@ -145,6 +145,13 @@ class InputProcessor:
                 tokenization,
                 trace_headers,
             )
+            if of_prompt is not None:
+                raise RequestError(
+                    "a pooling request must have no prompt adapter",
+                    parameter="prompt_adapter_request",
+                )
+            for core_request in pooled.core_requests:
+                core_request.lora_request = adapter
             pooled.core_requests[0].data_parallel_rank = data_parallel_rank
             return pooled
         if not isinstance(params, SamplingParams):
