@@ -94,7 +94,7 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "bias": ({"bias": "all"}, "Adapter bias is not supported"),
     "pissa": ({"init_lora_weights": "pissa_niter_4"}, "convert the adapter"),
     "aLoRA": ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens must be empty"),
-    "saved modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save must be empty"),
+    "saved modules": ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names"),
     "dora without magnitudes": ({"use_dora": True}, "magnitude vector"),
     "slow pattern": ({"rank_pattern": {"(a+)+": 4}}, "without repeated groups"),
     "pattern": ({"rank_pattern": {"q_proj": 8}}, "not of rank 8"),
@@ -170,3 +170,30 @@ def test_names_with_another_beginning_are_found(adapter: Path, base: Path) -> No
     assert load(adapter, base).digest() == wanted
     rewrite(adapter, _renamed("base_model.model.model.language_model.", "base_model.model."))
     assert load(adapter, base).digest() == wanted
+
+
+def test_a_module_that_is_stored_whole_becomes_a_change(adapter: Path, base: Path) -> None:
+    """Of whichever rank is smaller; the sum is the stored weight."""
+    weights = load_file(base / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj"  # [64, 96]
+    saved = weights[f"{name}.weight"] + np.float32(0.25)
+    for stored in (f"base_model.model.{name}.weight",
+                   f"base_model.model.{name}.modules_to_save.default.weight"):  # fmt: skip
+
+        def change(tensors: Tensors, stored: str = stored) -> Tensors:
+            kept = {key: value for key, value in tensors.items() if "layers.0.mlp.down" not in key}
+            return {**kept, stored: saved}
+
+        rewrite(write_adapter(adapter, base), change, modules_to_save=["down_proj"])
+        [part] = [
+            part
+            for part in load(adapter, base, max_rank=64).parts
+            if part.param == "layers.0.down.weight"
+        ]
+        assert (part.rank, part.scale) == (64, 1.0)
+        assert np.allclose(part.b @ part.a, 0.25, atol=1e-5)
+    with pytest.raises(CheckpointError, match="of rank 64, which is greater than max_lora_rank 16"):
+        load(adapter, base)
+    rewrite(adapter, lambda _: None, modules_to_save=["up_proj"])
+    with pytest.raises(CheckpointError, match="is not supported"):
+        load(adapter, base, max_rank=64)

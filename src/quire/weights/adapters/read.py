@@ -34,15 +34,23 @@ _NAME = re.compile(
 )
 _IGNORED = (".base_layer.weight", ".base_layer.bias")
 """Ends of names of tensors that PEFT saves although they are the base model's."""
+_SAVED = re.compile(
+    r"(?:base_model\.model\.)?(?P<module>.+?)(?:\.modules_to_save(?:\.default)?)?"
+    r"\.(?P<what>weight|bias)"
+)
+"""Names of tensors of modules that are stored whole."""
 _EMBEDDING = {"embedding_A": "A", "embedding_B": "B"}
 
 
 @dataclass(slots=True)
 class LoraModule:
-    """The tensors of one module, by kind: A, B, bias, magnitude."""
+    """The tensors of one module, by kind: A, B, bias, magnitude; or if it is stored whole, weight
+    and bias."""
 
     name: str
     is_embedding: bool
+    is_saved: bool = False
+    """Whether it is stored whole."""
     tensors: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, Floats] = field(default_factory=dict)
 
@@ -65,7 +73,7 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
         raise CheckpointError(f"{folder} is not a folder with an adapter")
     config = read_config(folder)
     with closing(open_adapter(folder)) as store:
-        modules = _modules(store)
+        modules = _modules(store, config)
         for module in modules:
             _check(store, module, config, max_rank)
         total = sum(_bytes(store, name) for one in modules for name in one.tensors.values())
@@ -89,18 +97,26 @@ def open_adapter(folder: Path) -> WeightStore:
     raise CheckpointError(f"{folder} doesn't contain tensors: it has no {', '.join(_FILES)}")
 
 
-def _modules(store: WeightStore) -> list[LoraModule]:
+def _modules(store: WeightStore, config: PeftConfig) -> list[LoraModule]:
     found: dict[str, LoraModule] = {}
     for name in sorted(store.names()):
         if name.endswith(_IGNORED):
             continue
         match = _NAME.fullmatch(name)
+        if match is None and (saved := _SAVED.fullmatch(name)) is not None:
+            key = saved["module"]
+            if key.rpartition(".")[2] in config.saved or key in config.saved:
+                module = found.setdefault(key, LoraModule(key, False, is_saved=True))
+                module.tensors[saved["what"]] = name
+                continue
         if match is None:
             raise CheckpointError(f"{store.source}: the tensor {name!r} is not supported")
         kind = _EMBEDDING.get(match["kind"], match["kind"])
         is_embedding = match["kind"] in _EMBEDDING
         key = match["module"]
         module = found.setdefault(key, LoraModule(key, is_embedding))
+        if module.is_saved:
+            raise CheckpointError(f"{store.source}: {key} is stored whole and as an adapter")
         if match["what"] == "bias":
             if kind != "B":
                 raise CheckpointError(f"{store.source}: the tensor {name!r} is not supported")
@@ -119,6 +135,9 @@ def _modules(store: WeightStore) -> list[LoraModule]:
 
 def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank: int) -> None:
     """Checks the shapes of a module's tensors against each other and the configuration."""
+    if module.is_saved:
+        _check_saved(store, module, config, max_rank)
+        return
     for kind in ("A", "B"):
         if kind not in module.tensors:
             raise CheckpointError(f"{store.source}: {module.name} has no tensor lora_{kind}")
@@ -144,6 +163,25 @@ def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank:
         raise CheckpointError(
             f"{store.source}: {module.name} must have a magnitude vector if use_dora is true in "
             f"{config.path}, and none otherwise"
+        )
+
+
+def _check_saved(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank: int) -> None:
+    """Checks a module that is stored whole. Its change is a matrix of full rank."""
+    shape = store.shape(module.tensors["weight"]) if "weight" in module.tensors else ()
+    if len(shape) != 2 or not {"weight", "bias"}.issuperset(module.tensors):
+        raise CheckpointError(
+            f"{store.source}: {module.name} must have a weight of two dimensions to be one of "
+            "modules_to_save"
+        )
+    if "bias" in module.tensors and store.shape(module.tensors["bias"]) != shape[:1]:
+        raise CheckpointError(
+            f"{store.source}: the bias of {module.name} must have {shape[0]} rows"
+        )
+    if min(shape) > max_rank:
+        raise CheckpointError(
+            f"{config.path}: modules_to_save has {module.name}, whose change is of rank "
+            f"{min(shape)}, which is greater than max_lora_rank {max_rank}."
         )
 
 
