@@ -56,7 +56,7 @@ class WorkerAdapters:
             if loaded is None:
                 loaded = model.load_adapter(weights, limits.lora_dtype)
                 self._loaded[digest] = loaded
-        if files.config.has_magnitudes:
+        if files.config.has_magnitudes or any(module.is_saved for module in files.modules):
             self._of_base.add(digest)
         return {
             "digest": digest,
@@ -88,7 +88,7 @@ class WorkerAdapters:
         if isinstance(opened, PackedFile):
             opened.close()
             raise CheckpointError(
-                f"{opened.path}: an adapter with use_dora needs the weights of the checkpoint, but "
-                "these are packed (quire quantize)"
+                f"{opened.path}: an adapter with use_dora or modules_to_save needs the weights of the "
+                "checkpoint, but these are packed (quire quantize)"
             )
         return opened

@@ -176,7 +176,7 @@ def _check_saved(store: WeightStore, module: LoraModule, config: PeftConfig, max
         )
     if "bias" in module.tensors and store.shape(module.tensors["bias"]) != shape[:1]:
         raise CheckpointError(
-            f"{store.source}: the bias of {module.name} must have {shape[0]} rows"
+            f"{store.source}: the bias of {module.name} must have {shape[0]} numbers"
         )
     if min(shape) > max_rank:
         raise CheckpointError(
