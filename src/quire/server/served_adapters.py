@@ -93,7 +93,7 @@ class ServedAdapters:
                     "load the adapter in place, set 'load_inplace' to True.",
                     "lora_name",
                 )
-            if not (Path(module.path) / _CONFIG).is_file():
+            if not _is_adapter(Path(module.path)):
                 raise HttpError(
                     Problem(404, f"No adapter found for {quoted(module.path)}", "lora_path")
                 )
@@ -197,6 +197,13 @@ def check_modules(
                 f"{option}: the name {quoted(module.name)} is that of another model or adapter; "
                 "choose another name"
             )
+
+
+def _is_adapter(path: Path) -> bool:
+    """Whether there may be an adapter: a folder of PEFT, or a GGUF file."""
+    if path.suffix == ".gguf":
+        return path.is_file()
+    return (path / _CONFIG).is_file() or (path.is_dir() and any(path.glob("*.gguf")))
 
 
 async def _asked(resolver: LoRAResolver, base_model: str, name: str) -> LoRARequest | None:

@@ -8,9 +8,10 @@ Tensors of PEFT are named `base_model.model.<module>.lora_A.weight` [rank, K], `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -76,12 +77,8 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
         modules = _modules(store, config)
         for module in modules:
             _check(store, module, config, max_rank)
-        total = sum(_bytes(store, name) for one in modules for name in one.tensors.values())
-        if total > max_bytes:
-            raise CheckpointError(
-                f"{store.source}: the adapter has {total} bytes, and at most {max_bytes} are "
-                "possible with this model and max_lora_rank"
-            )
+        names = [name for one in modules for name in one.tensors.values()]
+        check_size(store.source, map(store.shape, names), max_bytes)
         for module in modules:
             for kind, name in module.tensors.items():
                 module.arrays[kind] = _read(store, name)
@@ -185,8 +182,14 @@ def _check_saved(store: WeightStore, module: LoraModule, config: PeftConfig, max
         )
 
 
-def _bytes(store: WeightStore, name: str) -> int:
-    return 4 * int(np.prod(store.shape(name), dtype=np.int64))
+def check_size(source: str, shapes: Iterable[tuple[int, ...]], max_bytes: int) -> None:
+    """Raises CheckpointError for tensors that are larger than the model allows."""
+    total = sum(4 * prod(shape) for shape in shapes)
+    if total > max_bytes:
+        raise CheckpointError(
+            f"{source}: the adapter has {total} bytes, and at most {max_bytes} are possible with "
+            "this model and max_lora_rank"
+        )
 
 
 def _read(store: WeightStore, name: str) -> Floats:
