@@ -131,8 +131,8 @@ def _rank(path: Path, module: LoraModule, pair: dict[str, GgufTensor], max_rank:
     axis = 1 if module.is_embedding else 0
     if len(a) != 2 or len(b) != 2 or a[axis] != b[1] or not 1 <= b[1] <= MAX_RANK:
         raise CheckpointError(
-            f"{path}: {module.name} has lora_a {list(a)} and lora_b {list(b)}, which must be of one "
-            "rank"
+            f"{path}: {module.name} has lora_a {list(a)} and lora_b {list(b)}, which must be of "
+            "one rank"
         )
     if b[1] > max_rank:
         raise CheckpointError(f"{path}: LoRA rank {b[1]} is greater than max_lora_rank {max_rank}.")
