@@ -97,7 +97,7 @@ class Load:
 
 async def measure(args: argparse.Namespace, folder: Path) -> None:
     """Write the adapters, run the load, print what it cost."""
-    config = read_config(resolve_model(args.model, None))
+    config = read_config(resolve_model(args.model))
     for number in range(args.adapters):
         write_adapter(folder / str(number), config, args.rank, number)
     adapters = [
