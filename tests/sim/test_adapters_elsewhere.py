@@ -1,4 +1,4 @@
-"""Adapters on recurrent models and on models that pool, in the KV store, and with several engines."""
+"""Adapters on models that recur or pool, in a KV store after a restart, and in several engines."""
 
 from __future__ import annotations
 

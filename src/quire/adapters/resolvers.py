@@ -75,22 +75,23 @@ class FilesystemResolver(LoRAResolver):
 
     async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
         """Looks at the files on a thread."""
-        path = await asyncio.to_thread(self._folder, base_model_name, lora_name)
-        return None if path is None else LoRARequest(lora_name, 1, str(path))
+        is_there = await asyncio.to_thread(self._has, base_model_name, lora_name)
+        path = os.path.join(self.lora_cache_dir, lora_name)
+        return LoRARequest(lora_name, 1, path) if is_there else None
 
-    def _folder(self, base_model_name: str, lora_name: str) -> Path | None:
+    def _has(self, base_model_name: str, lora_name: str) -> bool:
         try:
             top = Path(self.lora_cache_dir).resolve()
             folder = (top / lora_name).resolve()
             if folder == top or not folder.is_relative_to(top):
-                return None
+                return False
             with (folder / "adapter_config.json").open("rb") as file:
                 config = json.loads(file.read(_MAX_CONFIG_BYTES))
         except (OSError, ValueError, RuntimeError, RecursionError):
-            return None
+            return False
         if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-            return None
-        return folder if config.get("base_model_name_or_path") == base_model_name else None
+            return False
+        return bool(config.get("base_model_name_or_path") == base_model_name)
 
 
 def registered_resolvers() -> list[LoRAResolver]:
