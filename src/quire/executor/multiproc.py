@@ -26,8 +26,8 @@ from quire.executor.rank_processes import RankProcesses
 from quire.executor.runners import make_runner
 from quire.program import OpPlace
 from quire.protocol import SchedulePlan, StepResult
+from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.model_runner import BegunStep
-from quire.worker.prompt_adapters import PromptAdapters
 
 
 class RankedModel(StepModel):

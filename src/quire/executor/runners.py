@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
+from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner
-from quire.worker.prompt_adapters import PromptAdapters
 
 
 def make_runner(

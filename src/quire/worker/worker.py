@@ -32,7 +32,7 @@ from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
-from quire.worker.adapters import WorkerAdapters
+from quire.worker.adapters.loading import WorkerAdapters
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.model_weights import ModelWeights
 

@@ -20,13 +20,12 @@ from quire.program.passes import run_passes
 from quire.weights import bind, open_checkpoint
 from quire.weights.adapters import (
     AdapterWeights,
-    HeadCounts,
     adapter_bytes,
     adapter_width,
     bind_adapter,
     read_adapter,
-    read_gguf_adapter,
 )
+from quire.weights.adapters.gguf import HeadCounts, read_gguf_adapter
 
 Tensors = dict[str, np.ndarray]
 PROGRAM = run_passes(build_program(CONFIG), None)

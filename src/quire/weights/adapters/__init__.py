@@ -1,7 +1,6 @@
 """Reads adapters in PEFT's format and binds them to a program."""
 
 from quire.weights.adapters.bind import bind_adapter
-from quire.weights.adapters.gguf import HeadCounts, gguf_file, read_gguf_adapter
 from quire.weights.adapters.parts import AdapterPart, AdapterWeights
 from quire.weights.adapters.prompts import (
     PromptAdapter,
@@ -13,7 +12,7 @@ from quire.weights.adapters.read import read_adapter
 from quire.weights.adapters.slots import adapter_bytes, adapter_width
 
 __all__ = [
-    "AdapterPart", "AdapterWeights", "HeadCounts", "PromptAdapter", "adapter_bytes",
-    "adapter_width", "bind_adapter", "gguf_file", "is_prompt_adapter", "num_virtual_tokens",
-    "read_adapter", "read_gguf_adapter", "read_prompt_adapter",
+    "AdapterPart", "AdapterWeights", "PromptAdapter", "adapter_bytes", "adapter_width",
+    "bind_adapter", "is_prompt_adapter", "num_virtual_tokens", "read_adapter",
+    "read_prompt_adapter",
 ]  # fmt: skip

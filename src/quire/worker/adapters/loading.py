@@ -14,13 +14,7 @@ from quire.log import get_logger
 from quire.models import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
-from quire.weights.adapters import (
-    HeadCounts,
-    bind_adapter,
-    gguf_file,
-    read_adapter,
-    read_gguf_adapter,
-)
+from quire.weights.adapters import bind_adapter, read_adapter
 from quire.weights.adapters.config import CONFIG_NAME
 from quire.weights.adapters.read import AdapterFiles
 
@@ -88,7 +82,11 @@ class WorkerAdapters:
 
     def _read(self, path: Path, max_rank: int, max_bytes: int) -> AdapterFiles:
         """Reads a folder of PEFT or a GGUF file."""
-        if not (path / CONFIG_NAME).exists() and (file := gguf_file(path)) is not None:
+        if (path / CONFIG_NAME).exists():
+            return read_adapter(path, max_rank=max_rank, max_bytes=max_bytes)
+        from quire.weights.adapters.gguf import HeadCounts, gguf_file, read_gguf_adapter
+
+        if (file := gguf_file(path)) is not None:
             config = self._config.model.hf_text_config
             query = int(config.get("num_attention_heads") or 1)
             heads = HeadCounts(query, int(config.get("num_key_value_heads") or query))
