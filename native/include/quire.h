@@ -633,17 +633,17 @@ typedef struct quire_batch {
   const int32_t* adapter_of;       // [num_seqs]; which of `adapters` a request has, -1: none. Null:
                                    // no request has one
   const quire_adapter* const* adapters;
+  int32_t num_adapters;
+  int32_t num_tokens;
+  int32_t num_seqs;
+  int32_t table_width;
+  int32_t num_logits_rows;
   // [num_tokens]; for each token the numbers that take the place of its embedding, as wide as the
   // embedding, or null. Null: no token has any.
   const float* const* input_rows;
   // [num_tokens]; for each token the K and V that are written to the cache in place of those that
   // the layers compute, or null. Null: no token has any.
   const float* const* given_kv;
-  int32_t num_adapters;
-  int32_t num_tokens;
-  int32_t num_seqs;
-  int32_t table_width;
-  int32_t num_logits_rows;
 } quire_batch;
 
 typedef struct quire_output {
