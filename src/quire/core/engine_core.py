@@ -406,7 +406,8 @@ def _publisher(
     if KV events are off."""
     if config.kv_events is None:
         return None, None
-    publisher, as_int = EventPublisher(config.kv_events), env.kv_events_have_numbers()
+    publisher = EventPublisher(config.kv_events, config.parallel.data_parallel_rank)
+    as_int = env.kv_events_have_numbers()
     kv.pool.events = BlockEvents(kv.layout, kv.block_size, publisher.publish, as_int=as_int)
     return publisher, TierEvents(publisher.publish, as_int=as_int)
 

@@ -73,6 +73,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         *,
         engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+        max_engine_restarts: int = 0,
         client: EngineCoreClient | None = None,
         tracer: RequestTracer | None = None,
         request_log: RequestLogChoice | None = None,
@@ -96,7 +97,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self._dead_error: EngineDeadError | None = None
         self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
         """Requests with a prompt that is still arriving."""
-        self._client = client or make_client(config, engine_mode, step_timeout_s)
+        self._client = client or make_client(
+            config, engine_mode, step_timeout_s, max_engine_restarts
+        )
         weakref.finalize(self, self._client.abandon).atexit = False
         self.requests = OnlineRequests(config, self.tokenizer, self._client, observers, this)
 
@@ -436,7 +439,10 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     def get_kv_event_sources(self) -> dict[int, KVEventsConfig]:
         """Configuration of KV events by data-parallel rank; empty if they are off."""
         events = self.config.kv_events
-        return {} if events is None else {0: events}
+        if events is None:
+            return {}
+        count = self.config.parallel.data_parallel_size
+        return {rank: events.of_rank(rank) for rank in range(count)}
 
     async def is_tracing_enabled(self) -> bool:
         """Whether requests are traced."""
