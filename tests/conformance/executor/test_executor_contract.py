@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[Callable[[EngineConfig], Executor], dict[str, Any]]] = {
             "tensor_parallel_size": 2,
             "pipeline_parallel_size": 2,
             "backend": "cpu",
-        },  # fmt: skip
+        },
     ),
 }
 _PARAMS = [

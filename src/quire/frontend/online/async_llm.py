@@ -328,13 +328,22 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             session.abort()
 
     async def refresh_metrics(self) -> None:
-        """Update the metrics of the KV store, which continues to work after the last step. Does not
-        wait for a busy engine, because that sends them every second."""
-        shown = self.metrics.series.kv_store
-        if shown is not None:
-            with suppress(asyncio.TimeoutError, QuireError):
+        """Update the metrics of the KV store, which continues to work after the last step, and
+        those of ranks. Does not wait for a busy engine."""
+        series = self.metrics.series
+        with suppress(asyncio.TimeoutError, QuireError):
+            if series.kv_store is not None:
                 found = await asyncio.wait_for(self.call("kv_store_stats"), _REFRESH_S)
-                shown.show(found["sums"], found["usage"])
+                series.kv_store.show(found["sums"], found["usage"])
+            await self.refresh_ranks()
+
+    async def refresh_ranks(self) -> None:
+        """Update the metrics of ranks. Raises TimeoutError if the engine is busy, and what the
+        engine raises."""
+        shown = self.metrics.series.ranks
+        if shown is not None:
+            shown.restarts.value = float(self._client.num_restarts)
+            shown.show(await asyncio.wait_for(self.collective_rpc("rank_stats"), _REFRESH_S))
 
     # --- life
 
