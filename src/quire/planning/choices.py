@@ -184,8 +184,6 @@ def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
 def _needs_one_rank(checkpoint: Checkpoint) -> str | None:
     """Why the model cannot be split among ranks; None if it can."""
     program = checkpoint.model.program
-    if checkpoint.pooling is not None:
-        return "models that give vectors are computed by one rank"
     if not all(memory.kept.is_by_position for memory in program.memories()):
         return "models with recurrent layers are computed by one rank"
     return None

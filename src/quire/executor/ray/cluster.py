@@ -12,6 +12,8 @@ from quire.log import get_logger
 
 logger = get_logger(__name__)
 
+_LEAST_CPUS = 64
+"""A cluster of this process alone does not limit its ranks, as `mp` does not."""
 _OBJECT_STORE_BYTES = 80 << 20
 """About the least that Ray takes; Quire keeps nothing in it."""
 
@@ -38,7 +40,7 @@ def connect(config: EngineConfig) -> Any:
     os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise ranks have the lowest priority
     num_cpus = config.parallel.world_size * config.device.num_threads
     ray.init(
-        num_cpus=max(num_cpus, os.cpu_count() or 1),
+        num_cpus=max(num_cpus, _LEAST_CPUS),
         object_store_memory=_OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, quoted
