@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from quire import env
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
 from quire.chat.process.renderer_process import CLOCK_FACTOR
@@ -9,10 +11,12 @@ from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.core.parallel.restarts import DEFAULT_RESTARTS
 from quire.frontend.observers.request_log import RequestLogChoice
-from quire.frontend.online.async_llm import AsyncLLM
 from quire.log import get_logger
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
+
+if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
 
 logger = get_logger(__name__)
 
@@ -34,6 +38,9 @@ def load_engine(
     config: EngineConfig, context: ServerContext, request_log: RequestLogChoice | None
 ) -> AsyncLLM:
     """Loads the engine of the context's model, and gives the model its chat templates."""
+    # Imported here, because it imports all that plans a model.
+    from quire.frontend.online.async_llm import AsyncLLM
+
     args = context.args
     engine = AsyncLLM(
         config,

@@ -7,10 +7,9 @@ from importlib import import_module
 from typing import Any
 
 from quire.errors import ConfigError
+from quire.ray.serve.access import check_cluster, required_keys
 from quire.ray.serve.autoscaling import scale_on_queue_seconds
 from quire.ray.serve.config import LLMConfig
-from quire.ray.serve.replica import Replica, required_keys
-from quire.ray.serve.tokens import check_cluster
 from quire.server.http.auth import load_api_keys
 from quire.suggest import did_you_mean
 
@@ -50,6 +49,8 @@ def build_llm_deployment(
         raise ConfigError(
             f"quire.ray.serve needs Ray: pip install 'quire[ray]' ({error})"
         ) from None
+    from quire.ray.serve.replica import Replica  # needs all that loads a model
+
     keys = required_keys(load_api_keys(llm_config.server_args()), is_insecure=insecure)
     if import_module("ray").is_initialized():
         check_cluster(is_insecure=insecure)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quire.errors import ConfigError, EngineDeadError
+from quire.errors import EngineDeadError
 from quire.frontend.observers.request_log import request_log_choice
 from quire.log import get_logger
 from quire.planning.plan import build_engine_config
+from quire.ray.serve.access import check_cluster
 from quire.ray.serve.autoscaling import PLACES, QUEUE_SECONDS
 from quire.ray.serve.config import LLMConfig
-from quire.ray.serve.tokens import check_cluster
 from quire.server.app import build_app
 from quire.server.loading import load_engine, make_context
 
@@ -64,13 +64,3 @@ class Replica:
             self._context.model.chat.close()
         self._context.pool.close()
         await asyncio.to_thread(self._engine.shutdown)
-
-
-def required_keys(keys: tuple[str, ...], *, is_insecure: bool) -> tuple[str, ...]:
-    """The API keys of an application. Raises ConfigError if there are none."""
-    if not keys and not is_insecure:
-        raise ConfigError(
-            "server_kwargs must have an api_key, or QUIRE_API_KEY must be set: a proxy of Ray "
-            "Serve can be reached from other machines; insecure=True starts without one"
-        )
-    return keys

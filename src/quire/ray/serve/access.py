@@ -1,4 +1,5 @@
-"""Whether a Ray cluster asks for a token: without one, everybody who reaches it runs code there."""
+"""Who may use an application and its Ray cluster: everybody who reaches a cluster without tokens runs
+code there."""
 
 from __future__ import annotations
 
@@ -22,3 +23,13 @@ def check_cluster(*, is_insecure: bool) -> None:
         raise ConfigError(f"this version of Ray has no tokens; 2.52 has them: {_HOW}") from None
     if not found.is_token_auth_enabled():
         raise ConfigError(f"the Ray cluster takes commands from everybody; {_HOW}")
+
+
+def required_keys(keys: tuple[str, ...], *, is_insecure: bool) -> tuple[str, ...]:
+    """The API keys of an application. Raises ConfigError if there are none."""
+    if not keys and not is_insecure:
+        raise ConfigError(
+            "server_kwargs must have an api_key, or QUIRE_API_KEY must be set: a proxy of Ray "
+            "Serve can be reached from other machines; insecure=True starts without one"
+        )
+    return keys
