@@ -26,7 +26,7 @@ from quire.executor.messages import (
 )
 from quire.log import configure, get_logger
 from quire.ranks import Link, RankGroup
-from quire.system.parent import die_with_parent
+from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 

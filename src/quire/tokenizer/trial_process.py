@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.system.child_python import die_with_parent
 from quire.system.child_serving import limit, limit_processor_time, serve
-from quire.system.parent import die_with_parent
 
 if TYPE_CHECKING:
     from quire.tokenizer.tokenizer import Tokenizer

@@ -29,7 +29,7 @@ from quire.core.process.channel import (
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import configure, get_logger, unblock_stderr
 from quire.system import clock
-from quire.system.parent import die_with_parent
+from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 

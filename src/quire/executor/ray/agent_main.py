@@ -7,7 +7,7 @@ import sys
 from quire.errors import QuireError
 from quire.executor.nodes.agent import NodeArgs, serve_node
 from quire.log import get_logger
-from quire.system.parent import die_with_parent
+from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 

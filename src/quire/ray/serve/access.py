@@ -1,4 +1,4 @@
-"""Who may use an application and its Ray cluster: everybody who reaches a cluster without tokens runs
+"""Who may use an application and its cluster: everybody who reaches one without tokens runs
 code there."""
 
 from __future__ import annotations
