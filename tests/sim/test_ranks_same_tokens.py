@@ -176,6 +176,7 @@ def test_ranks_give_the_bits_of_one(models: dict[str, Path], number: int) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(21))
 def test_many_splits_give_the_bits_of_one(models: dict[str, Path], part: int) -> None:
     num_preempted = sum(
