@@ -5,7 +5,7 @@
 One rank has all threads; the ranks of a tensor-parallel engine, and the stages of a pipeline, have
 an equal part of them each. On one socket ranks cannot win: what is measured is the cost of the
 exchanges. The tokens of all engines are compared too, and must be the same. The last column has
-the share of the time in which the ranks waited for each other. For vLLM's ranks on the same machine:
+the share of the time in which the ranks waited for each other. For vLLM's ranks:
 
     python bench/peers.py --model MODEL --peer vllm-tp2=VENV/bin/python --peer quire-tp2=python
         --option vllm-tp2='{"tensor_parallel_size": 2}'

@@ -34,7 +34,7 @@ def serving() -> Iterator[None]:
 
     from quire.ray.serve import LLMConfig, build_openai_app
 
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ.update(RAY_worker_niceness="0")
     init(num_cpus=8, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
     config = LLMConfig(
         model_loading_config={"model_id": "demo"},
