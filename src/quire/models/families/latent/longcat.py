@@ -4,6 +4,7 @@ MLP reads, and are added at the end of the layer. Some experts return their inpu
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from quire.models.base import NameMap
 from quire.models.config_reader import ConfigReader
@@ -26,8 +27,7 @@ from quire.program import Builder, Routing, Value
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     spec = latent_spec(reader, "longcat_flash", interleaved=True)
-    mixer = spec.mixers[0]
-    assert isinstance(mixer, LatentAttention)  # noqa: S101  # by `latent_spec`
+    mixer = cast(LatentAttention, spec.mixers[0])
     if mixer.q_rank is not None and reader.flag("mla_scale_q_lora", True):
         mixer = replace(mixer, scale=mixer.scale * (spec.hidden_size / mixer.q_rank) ** 0.5)
     if reader.flag("mla_scale_kv_lora", True):
@@ -66,8 +66,8 @@ def _experts(reader: ConfigReader) -> MoeSpec:
 
 def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
     prefix = f"{spec.names.root}{spec.names.layers}.{layer}."
-    mixer, moe, added = spec.mixers[layer], spec.experts[layer], None
-    assert isinstance(mixer, LatentAttention) and moe is not None  # noqa: S101  # by `_spec`
+    mixer = cast(LatentAttention, spec.mixers[layer])
+    moe, added = cast(MoeSpec, spec.experts[layer]), None
     for half in range(2):
         normed = norm_rows(builder, x, spec, f"{prefix}input_layernorm.{half}", "norm")
         own = replace(mixer, prefix=f"self_attn.{half}.")

@@ -17,8 +17,8 @@ EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 
 
 class InputFields(PoolingFields, kw_only=True):
-    """Exactly one of `input` and `messages`: texts, or a conversation that the model's chat template
-    turns into one text."""
+    """Exactly one of `input` and `messages`: texts, or a conversation that the model's chat
+    template turns into one text."""
 
     input: Inputs | None = None
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
