@@ -63,6 +63,8 @@ class MoeSpec:
     """Whether routing weights multiply the experts' inputs, see `Experts`."""
     shared: SharedExpert | None = None
     latent: ExpertLatent | None = None
+    out_bias: str | None = None
+    """Name of a vector that is added to the sum of the experts."""
     num_copies: int = 0
     """Number of further experts whose output is their input. They follow the others."""
 
@@ -72,10 +74,11 @@ class ExpertNames:
     """How a checkpoint names the experts' tensors.
 
     `single`: separate gate, up and down matrices for every expert. `fused`: [E, 2 I, D] with the
-    gate's rows first, and [E, D, I]. `transposed`: [E, D, 2 I] and [E, I, D].
+    gate's rows first, and [E, D, I]. `transposed`: [E, D, 2 I] and [E, I, D]. `stacked`: two
+    tensors [E I, D] without a gate, the second one transposed.
     """
 
-    layout: Literal["single", "fused", "transposed"] = "single"
+    layout: Literal["single", "fused", "transposed", "stacked"] = "single"
     prefix: str = "mlp.experts"
     gate: str | None = "gate_proj.weight"
     """None: the experts have no gate."""
@@ -89,6 +92,12 @@ class ExpertNames:
     def of(self, layer: str, num_experts: int, width: int, hidden_size: int) -> ExpertTensors:
         """Return the tensors of a layer. `width`: I; `hidden_size`: D."""
         prefix = f"{layer}{self.prefix}"
+        if self.layout == "stacked":
+            runs = tuple(((expert * width, width),) for expert in range(num_experts))
+            shape = (num_experts * width, hidden_size)
+            ups = tuple(Tensor(f"{prefix}.{self.up}", shape, rows=run) for run in runs)
+            downs = tuple(Tensor(f"{prefix}.{self.down}", shape, True, run) for run in runs)
+            return ExpertTensors(ups, downs, width, gated=False)
         if self.layout != "single":
             is_transposed = self.layout == "transposed"
 
@@ -193,6 +202,8 @@ def mixture(builder: Builder, x: Value, moe: MoeSpec, layer: str) -> Value:
         out = builder.linear(out, layer + latent.after, x.dim, bias=latent.bias, hint="from_latent")
     if copied is not None:
         out = builder.add(out, copied)
+    if moe.out_bias is not None:
+        out = builder.add_vector(out, layer + moe.out_bias, "experts_bias")
     if moe.shared is None:
         return out
     return builder.add(out, _shared(builder, x, moe, moe.shared, layer))

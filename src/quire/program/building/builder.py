@@ -148,6 +148,12 @@ class Builder(RecurrentBuilder):
         out = self._value("typed", x.dim)
         return self._emit(TokenTypes(x, out, self._param("embed_types", (tensor,))), out)
 
+    def add_vector(self, x: Value, name: str, hint: str) -> Value:
+        """x plus the checkpoint's vector `name`: token types of a model that has one of them."""
+        out = self._value(hint, x.dim)
+        table = Param(self._unique(f"{self._scope}{hint}"), (1, x.dim), (Tensor(name, (x.dim,)),))
+        return self._emit(TokenTypes(x, out, table), out)
+
     def rms_norm(
         self,
         x: Value,

@@ -69,7 +69,13 @@ def _bert(reader: ConfigReader) -> EncoderSpec:
 
 
 def _roberta(reader: ConfigReader) -> EncoderSpec:
-    """Positions are counted from the row after that of the padding."""
+    """Positions are counted from the row after that of the padding; or they are rotary, as in Jina
+    Embeddings 3 as published."""
+    if reader.text("position_embedding_type") == "rotary":
+        from quire.models.families.encoders.rotary import jina_v3  # which imports this module
+
+        keys = {"rope_theta": "rotary_emb_base"}
+        return jina_v3(reader.translated(keys, {"rope_theta": 10_000.0, "type_vocab_size": 1}))
     return _after_padding(reader, read_encoder(reader, "roberta", "roberta."))
 
 
