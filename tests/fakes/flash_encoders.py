@@ -1,5 +1,5 @@
-"""Random checkpoints of encoders that transformers does not have, and what they compute: Nomic Embed
-2, with experts in every other layer, and Jina Embeddings 3 with an adapter for each task.
+"""Random checkpoints of encoders that transformers does not have, and what they compute: Nomic
+Embed 2, with experts in every other layer, and Jina Embeddings 3 with an adapter for each task.
 
 Sources: nomic-ai/nomic-bert-2048, modeling_hf_nomic_bert.py; jinaai/xlm-roberta-flash-
 implementation, modeling_lora.py and mha.py.

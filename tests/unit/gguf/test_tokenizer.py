@@ -190,6 +190,7 @@ def test_kimis_words_are_cut_as_by_its_own_tokenizer(tmp_path: Path) -> None:
         assert [span for _, span in found.pre_tokenizer.pre_tokenize_str(text)] == wanted, text
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("pre", WORD_PATTERNS)
 def test_every_known_name_makes_a_tokenizer_that_loses_nothing(pre: str, tmp_path: Path) -> None:
     metadata = _metadata(byte_level(), "gpt2", pre=pre, add_bos_token=False)

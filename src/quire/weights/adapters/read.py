@@ -57,7 +57,8 @@ class AdapterFiles:
 
 
 def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles:
-    """Reads an adapter, or CHECKPOINT/TASK, the adapter of a task in a checkpoint. Every size is checked before a tensor is read.
+    """Reads an adapter, or CHECKPOINT/TASK, the adapter of a task in a checkpoint. Every size is
+    checked before a tensor is read.
 
     Raises CheckpointError for files that are damaged, too large or not supported.
     """
