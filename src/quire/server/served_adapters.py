@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.adapters import AdapterModule, LoRARequest
+from quire.config.checkpoint.adapter_tasks import has_adapter
 from quire.errors import ConfigError, quoted
 from quire.server.http.problems import HttpError, Problem
-from quire.weights.adapters import has_adapter
 
 if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM

@@ -151,8 +151,7 @@ class Builder(RecurrentBuilder):
     def add_vector(self, x: Value, name: str, hint: str) -> Value:
         """x plus the checkpoint's vector `name`: token types of a model that has one of them."""
         out = self._value(hint, x.dim)
-        table = Param(self._unique(f"{self._scope}{hint}"), (1, x.dim), (Tensor(name, (x.dim,)),))
-        return self._emit(TokenTypes(x, out, table), out)
+        return self._emit(TokenTypes(x, out, self._param(hint, (Tensor(name, (1, x.dim)),))), out)
 
     def rms_norm(
         self,

@@ -4,9 +4,8 @@ from quire.weights.adapters.bind import bind_adapter
 from quire.weights.adapters.parts import AdapterPart, AdapterWeights
 from quire.weights.adapters.read import read_adapter
 from quire.weights.adapters.slots import adapter_bytes, adapter_width
-from quire.weights.adapters.tasks import has_adapter
 
 __all__ = [
     "AdapterPart", "AdapterWeights", "adapter_bytes", "adapter_width", "bind_adapter",
-    "has_adapter", "read_adapter",
+    "read_adapter",
 ]  # fmt: skip

@@ -57,18 +57,12 @@ class AdapterFiles:
 
 
 def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles:
-    """Reads an adapter, or CHECKPOINT/TASK, the adapter of a task in a checkpoint. Every size is
-    checked before a tensor is read.
+    """Reads an adapter. Every size is checked before a tensor is read.
 
     Raises CheckpointError for files that are damaged, too large or not supported.
     """
     if not folder.is_dir():
-        from quire.weights.adapters.tasks import read_task  # which needs the types of this module
-
-        found = read_task(folder, max_rank=max_rank, max_bytes=max_bytes)
-        if found is None:
-            raise CheckpointError(f"{folder} is not a folder with an adapter")
-        return found
+        raise CheckpointError(f"{folder} is not a folder with an adapter")
     config = read_config(folder)
     with closing(_open(folder)) as store:
         modules = _modules(store)

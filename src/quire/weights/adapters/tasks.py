@@ -16,38 +16,38 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.config.checkpoint.model_files import has_file, read_json_object
+from quire.config.checkpoint.adapter_tasks import MAX_CONFIG_BYTES, tasks_of
+from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
-from quire.units import MiB
-from quire.weights.adapters.config import CONFIG_NAME, MAX_RANK, PeftConfig
+from quire.weights.adapters.config import MAX_RANK, PeftConfig
 from quire.weights.adapters.parts import Floats
-from quire.weights.adapters.read import AdapterFiles, LoraModule
+from quire.weights.adapters.read import AdapterFiles, LoraModule, read_adapter
 from quire.weights.open import open_checkpoint
 from quire.weights.store import WeightStore
 
 _MIDDLE = ".parametrizations.weight.0.lora_"
-_MAX_CONFIG_BYTES = 1 * MiB
 _UNUSED = "pooler."
 """Modules that no vector is computed with."""
 
 
-def read_task(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles | None:
-    """Reads the adapter CHECKPOINT/TASK. None: there is no such checkpoint, or it has no tasks.
-
-    Raises CheckpointError for an unknown task, and for files that are damaged or too large.
-    """
-    path = folder.parent / "config.json"
-    if not has_file(path):
-        return None
-    tasks = _tasks(path)
+def read_adapter_or_task(path: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles:
+    """Reads the adapter in a folder, or the adapter CHECKPOINT/TASK. Raises CheckpointError as
+    `read_adapter` does, and for an unknown task."""
+    tasks = [] if path.is_dir() else tasks_of(path.parent)
     if not tasks:
-        return None
-    fields = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES)
-    if folder.name not in tasks:
+        return read_adapter(path, max_rank=max_rank, max_bytes=max_bytes)
+    if path.name not in tasks:
         raise CheckpointError(
-            f"{folder.parent} has no task {quoted(folder.name)}; it has "
-            f"{', '.join(map(quoted, tasks))}"
+            f"{path.parent} has no task {quoted(path.name)}; it has {', '.join(map(quoted, tasks))}"
         )
+    return _read_task(path.parent, tasks.index(path.name), len(tasks), max_rank, max_bytes)
+
+
+def _read_task(
+    checkpoint: Path, task: int, num_tasks: int, max_rank: int, max_bytes: int
+) -> AdapterFiles:
+    path = checkpoint / "config.json"
+    fields = read_json_object(path, max_bytes=MAX_CONFIG_BYTES)
     rank, alpha = fields.get("lora_rank"), fields.get("lora_alpha", 1)
     if type(rank) is not int or not 1 <= rank <= min(max_rank, MAX_RANK):
         raise CheckpointError(
@@ -56,26 +56,12 @@ def read_task(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles | 
         )
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not np.isfinite(alpha):
         raise CheckpointError(f"{path}: lora_alpha must be a number, got {quoted(alpha)}")
-    config = PeftConfig(path, rank, float(alpha), False, {}, {}, False, str(folder.parent))
-    with closing(open_checkpoint(folder.parent)) as store:
-        modules = tuple(_modules(store, tasks.index(folder.name), len(tasks), rank, max_bytes))
+    config = PeftConfig(path, rank, float(alpha), False, {}, {}, False, str(checkpoint))
+    with closing(open_checkpoint(checkpoint)) as store:
+        modules = tuple(_modules(store, task, num_tasks, rank, max_bytes))
         if not modules:
             raise CheckpointError(f"{store.source}: the file has no tensors of an adapter")
         return AdapterFiles(store.source, config, modules)
-
-
-def has_adapter(folder: Path) -> bool:
-    """Whether it is the folder of an adapter, or CHECKPOINT/TASK."""
-    if has_file(folder / CONFIG_NAME):
-        return True
-    path = folder.parent / "config.json"
-    return not folder.exists() and has_file(path) and folder.name in _tasks(path)
-
-
-def _tasks(path: Path) -> list[str]:
-    """The tasks that a config.json names."""
-    found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES).get("lora_adaptations")
-    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 def _modules(

@@ -16,7 +16,13 @@ from quire.models.experts import (
     read_num_experts,
     read_top_k,
 )
-from quire.models.families.encoders.bert import read_encoder
+from quire.models.families.encoders.reading import (
+    FLASH,
+    ROTARY,
+    jina_v3,
+    read_encoder,
+    rotated,
+)
 from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
 from quire.models.pooling.head import PoolingHead
 from quire.models.reading import read_spec
@@ -24,26 +30,11 @@ from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec
 from quire.program import Activation, Builder, Rotary, Routing, Value
 
-_ROTARY = ("rotary", "rope", "absolute")
-"""Values of position_embedding_type; the configurations of these classes may have any of them."""
 _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
-
-_FLASH = EncoderNames(
-    embed_norm="emb_ln",
-    layers="encoder.layers",
-    qkv="attn.Wqkv",
-    out="attn.out_proj",
-    attention_norm="norm1",
-    up="mlp.fc11",
-    gate="mlp.fc12",
-    down="mlp.fc2",
-    mlp_norm="norm2",
-)
-"""The names of BERT in the flash-attention package, which Nomic and Jina have kept."""
 
 
 def _modernbert(reader: ConfigReader) -> EncoderSpec:
-    spec = _without_tables(read_encoder(reader, "modernbert", "model.", _ROTARY))
+    spec = _without_tables(read_encoder(reader, "modernbert", "model.", ROTARY))
     every = reader.size("global_attn_every_n_layers", MAX_LAYERS, example=3, default=3)
     kinds = reader.texts("layer_types", spec.num_layers) or [
         "sliding_attention" if layer % every else "full_attention"
@@ -117,8 +108,8 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
     """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
-    spec = _rotated(reader, read_encoder(reader, "nomic_bert", "bert.", _ROTARY))
-    names = replace(_FLASH, root="bert.")
+    spec = rotated(reader, read_encoder(reader, "nomic_bert", "bert.", ROTARY))
+    names = replace(FLASH, root="bert.")
     if not reader.count("num_experts", MAX_EXPERTS, default=0):
         biases = Biases(qkv=False, out=False, up=False, down=False)
         return replace(spec, position_rows=0, biases=biases, names=names)
@@ -162,11 +153,6 @@ def _nomic_experts(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
     )
 
 
-def _rotated(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
-    rotation = rotary(reader, spec.heads.head_dim)
-    return replace(spec, rotaries=(rotation,) * spec.num_layers)
-
-
 def _gte(reader: ConfigReader) -> EncoderSpec:
     names = EncoderNames(
         root="new.",
@@ -178,7 +164,7 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
-    spec = read_encoder(reader, "gte", names.root, _ROTARY)
+    spec = read_encoder(reader, "gte", names.root, ROTARY)
     return replace(
         spec,
         rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
@@ -202,15 +188,6 @@ def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5) * factor
     steps = range(0, head_dim, 2)
     return Rotary(tuple(theta ** (-i / head_dim) / factor ** (2 / head_dim) for i in steps))
-
-
-def jina_v3(reader: ConfigReader) -> EncoderSpec:
-    """Read Jina Embeddings 3, which is XLM-R with rotary positions."""
-    names = replace(
-        _FLASH, root="roberta.", qkv="mixer.Wqkv", out="mixer.out_proj", up="mlp.fc1", gate=""
-    )
-    spec = _rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root, _ROTARY))
-    return replace(spec, position_rows=0, names=names)
 
 
 def _eurobert(reader: ConfigReader) -> DecoderSpec:
