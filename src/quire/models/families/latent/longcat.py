@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from quire.models.base import NameMap
+from quire.models.base import ModelFacts, NameMap
 from quire.models.config_reader import ConfigReader
 from quire.models.decoder import decoder_family, feed_forward, norm_rows
 from quire.models.experts import (
@@ -97,6 +97,12 @@ _FAMILY = decoder_family(
 )  # fmt: skip
 
 
+def _facts(reader: ConfigReader) -> ModelFacts:
+    """Count attentions, as transformers does."""
+    facts = _FAMILY.facts(reader)
+    return replace(facts, num_layers=2 * facts.num_layers)
+
+
 def _names(reader: ConfigReader) -> NameMap:
     """transformers writes matrices of experts that only return their input."""
     first = reader.size("n_routed_experts", MAX_EXPERTS, example=512, default=512)
@@ -107,4 +113,4 @@ def _names(reader: ConfigReader) -> NameMap:
     return replace(names, ignorable=(*names.ignorable, *unused))
 
 
-LONGCAT_FLASH = replace(_FAMILY, names=_names)
+LONGCAT_FLASH = replace(_FAMILY, facts=_facts, names=_names)
