@@ -34,6 +34,7 @@ COMMANDS = (
     Command("run", "run", "Generate text or chat in this process, without a server"),
     Command("chat", "chat", "Chat with a running server"),
     Command("complete", "complete", "Complete text with a running server"),
+    Command("top", "top", "Watch a running server in the terminal"),
     Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
     Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
