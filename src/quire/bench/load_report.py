@@ -21,7 +21,7 @@ _BOX = plot.Box(64, 44, 470, 190)
 _SIZE = (560, 270)
 
 
-def parse_levels(text: str, traffic: TrafficArgs) -> list[int | None]:
+def parse_levels(text: str, traffic: TrafficArgs) -> Sequence[int | None]:
     """The numbers of requests at once, ascending; that of `traffic` if none is given. Raises
     ConfigError."""
     if not text.strip():
@@ -31,7 +31,7 @@ def parse_levels(text: str, traffic: TrafficArgs) -> list[int | None]:
         raise ConfigError(f"--levels {quoted(text)} must be numbers of requests, such as 1,2,4,8")
     if traffic.max_concurrency is not None:
         raise ConfigError("--levels sets --max-concurrency; leave it out")
-    return list(sorted({int(word) for word in words}))
+    return sorted({int(word) for word in words})
 
 
 @dataclass(frozen=True, slots=True)

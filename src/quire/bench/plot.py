@@ -213,7 +213,9 @@ def _bar(x: float, y: float, width: float, height: float, color: str) -> str:
 
 def _dot(place: str, value: str, color: str) -> str:
     x, y = place.split(",")
-    return f"<circle cx='{x}' cy='{y}' r='3.5' fill='{color}'><title>{escape(value)}</title></circle>"
+    return (
+        f"<circle cx='{x}' cy='{y}' r='3.5' fill='{color}'><title>{escape(value)}</title></circle>"
+    )
 
 
 def _legends(box: Box, names: Sequence[str]) -> list[str]:

@@ -347,4 +347,6 @@ def _save(
     limit = f"-concurrency{traffic.max_concurrency}" if traffic.max_concurrency else ""
     model = Path(str(summary["model_id"])).name
     name = args.result_filename or f"{label}-{rate}qps{limit}-{model}-{now}.json"
-    save_json(Path(args.result_dir or ".") / name, result, append=args.append_result or not is_first)
+    save_json(
+        Path(args.result_dir or ".") / name, result, append=args.append_result or not is_first
+    )

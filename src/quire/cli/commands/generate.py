@@ -1,4 +1,4 @@
-"""Answer a prompt for every row of a file: CSV, JSON lines or Parquet in, the same with replies out.
+"""Answer a prompt for every row of a file: CSV, JSON lines or Parquet in, rows with replies out.
 
 Many rows are computed at once. A row that fails gets its error in a column and does not affect
 others. Finished rows are kept, so the same command goes on after it was stopped or killed.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 
 from quire.cli.rows.options import add_row_options, facts_of, open_server
-from quire.cli.rows.reading import RowFile
 from quire.cli.rows.prompts import Prompts
+from quire.cli.rows.reading import RowFile
 from quire.cli.rows.replies import ReplyJob, read_schema, request_body
 from quire.cli.rows.work import RowRun
 from quire.cli.rows.writing import TABLES, check_target

@@ -83,7 +83,9 @@ def _read(path: Path, line_column: str) -> Iterator[Row]:
             if is_csv:
                 yield from _csv_rows(path, file)
             elif path.suffix in JSON_LINES:
-                yield from (_json_row(path, n, line) for n, line in enumerate(file, 1) if line.strip())
+                yield from (
+                    _json_row(path, n, line) for n, line in enumerate(file, 1) if line.strip()
+                )
             else:
                 yield from ({line_column: line.rstrip("\n")} for line in file)
     except UnicodeDecodeError as error:

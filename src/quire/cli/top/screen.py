@@ -84,10 +84,9 @@ def _prefix(cache: Mapping[str, Any]) -> str:
 def _kv(kv: Mapping[str, Any] | None, width: int) -> Iterator[str]:
     if kv is None:
         return
-    yield (
-        f"KV cache     {100 * kv['usage']:.1f} % of {kv['num_blocks']:,} blocks in use: "
-        f"{kv['used']:,} used, {kv['shared']:,} shared, {kv['cached']:,} cached, {kv['free']:,} free"
-    )
+    counts = ", ".join(f"{kv[name]:,} {name}" for name in ("used", "shared", "cached", "free"))
+    share = 100 * kv["usage"]
+    yield f"KV cache     {share:.1f} % of {kv['num_blocks']:,} blocks in use: {counts}"
     cells = "".join(state * int(count) for state, count in re.findall(r"([a-z])(\d+)", kv["map"]))
     columns = (width - 13) * _MAP_LINES
     per_column = max(1, -(-len(cells) // columns))
