@@ -11,7 +11,7 @@ import pytest
 
 from quire.cli import main
 from quire.cli.in_process import InProcessServer
-from quire.cli.rows.journal import ENDING
+from quire.cli.rows.journal import ENDING, Journal
 
 SCHEMA = {
     "type": "object",
@@ -157,8 +157,13 @@ def test_what_belongs_to_another_run_is_refused(
     told = capsys.readouterr().err
     assert "has 1 rows of a run with another input file" in told
     assert journal.exists()
-    journal.write_text("{}\n[\n")
+    journal.write_text("[\n")
     run([{"text": "a"}], "--prompt", "{text}", code=1)
+    assert "is damaged; delete it" in capsys.readouterr().err
+    journal.unlink()
+    with Journal(run.target, {}):
+        run([{"text": "a"}], "--prompt", "{text}", code=1)
+    assert "is in use by another process" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,12 +40,16 @@ class Journal:
         """Finished rows that did not fail."""
         try:
             self._file = self.path.open("a+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._read(facts)
-        except BlockingIOError:
-            raise ConfigError(f"{self.path} is in use: another process writes {output}") from None
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written: {reason(error)}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read(facts)
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, BlockingIOError):
+                raise ConfigError(f"{self.path} is in use by another process") from None
+            raise
 
     def __contains__(self, number: int) -> bool:
         return number in self._places
@@ -89,31 +94,39 @@ class Journal:
         """Read the places of the answers. Rows that failed are computed again, and so is a row
         whose line a power failure cut."""
         self._file.seek(0)
-        place, is_first = 0, True
+        place, found = 0, None
         for line in self._file:
             if not line.endswith(b"\n"):
                 self._file.truncate(place)
                 break
-            try:
-                found = json.loads(line)
-                if is_first:
-                    self._compare(found, facts)
-                elif "error" not in found[1]:
-                    self._places[found[0]] = place
-                    self.num_good += 1
-            except (ValueError, LookupError, TypeError):
-                raise ConfigError(f"{self.path} is damaged; delete it to begin again") from None
-            place, is_first = place + len(line), False
-        if is_first:
+            if found is None:
+                found = self._parse(line, dict)
+            else:
+                number, answer = self._parse(line, list)
+                if "error" not in answer:
+                    self._places[number] = place
+            place += len(line)
+        self.num_good = len(self._places)
+        if found is None:
             self._append(facts)
+        else:
+            self._compare(found, facts)
+
+    def _parse(self, line: bytes, kind: type) -> Any:
+        """The JSON of a line. Raises ConfigError."""
+        with suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, kind) and (kind is dict or len(found) == 2):
+                return found
+        raise ConfigError(f"{self.path} is damaged; delete it to begin again")
 
     def _compare(self, found: dict[str, Any], facts: dict[str, Any]) -> None:
         """Raises ConfigError unless the file was written with the same facts."""
         wanted = json.loads(json.dumps(facts))
-        other = [name for name in wanted if found.get(name) != wanted[name]]
+        other = [name for name in (*wanted, *found) if found.get(name) != wanted.get(name)]
         if other:
             raise ConfigError(
-                f"{self.path} has {len(list(self.path.open('rb'))) - 1} rows of a run with another "
-                f"{' and another '.join(other)}. Give the same to go on with it, or delete the "
-                "file to begin again"
+                f"{self.path} has {self.num_good} rows of a run with another "
+                f"{' and another '.join(dict.fromkeys(other))}. Give the same to go on with it, or "
+                "delete the file to begin again"
             )
