@@ -19,7 +19,7 @@ from quire.cli.rows.reading import Row, RowFile
 from quire.cli.rows.work import RowError, RowRun
 from quire.cli.rows.writing import check_target
 from quire.config.command_line.parser import Parser
-from quire.errors import ConfigError, RequestError, quoted
+from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
 
 _OUTPUTS = (".npy", ".jsonl", ".parquet")
 
@@ -100,8 +100,10 @@ class _VectorJob:
         )
         try:
             found = [output async for output in outputs]
-        except RequestError as error:
-            is_long = error.parameter == "input_tokens"
+        except EngineDeadError:
+            raise
+        except QuireError as error:
+            is_long = getattr(error, "parameter", None) == "input_tokens"
             raise RowError(f"{error}{'; --truncate cuts such texts' * is_long}") from None
         vector = np.asarray(found[-1].outputs.data, dtype=np.float32)
         return {"vector": base64.b64encode(vector.tobytes()).decode()}

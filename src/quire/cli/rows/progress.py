@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +20,15 @@ class Progress:
             total=count, initial=kept, unit="row", disable=not shows_bar, dynamic_ncols=True
         )
         if kept:
-            self._bar.write(f"{kept} of {count} rows were finished by an earlier run")
+            self.say(f"{kept} of {count} rows were finished by an earlier run")
         self._started_at = time.monotonic()
         self._num_tokens = 0
         self.num_failed = 0
         self.first_error = ""
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(text, file=sys.stderr)
 
     def fail(self, message: str) -> None:
         """Note the error of a row."""

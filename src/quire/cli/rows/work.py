@@ -63,10 +63,9 @@ class RowRun:
                     asyncio.run(self._compute(journal, at_once))
                 except BaseException:
                     if journal.num_good:
-                        print(
+                        self.progress.say(
                             f"{journal.num_good} of {self.source.count} rows are kept in "
-                            f"{journal.path}; the same command computes the others",
-                            file=sys.stderr,
+                            f"{journal.path}; the same command computes the others"
                         )
                     raise
             self._write(journal)
