@@ -43,8 +43,8 @@ COMMANDS = (
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
-    Command("generate", "generate", "Answer a prompt for every row of a file"),
-    Command("embed", "embed", "Give every text of a file a vector"),
+    Command("generate", "rows.generate", "Answer a prompt for every row of a file"),
+    Command("embed", "rows.embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 

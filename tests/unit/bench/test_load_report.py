@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.bench.load_report import LoadPoint, parse_levels, report
+from quire.bench.charts.load_report import LoadPoint, parse_levels, report
 from quire.bench.traffic import TrafficArgs
 from quire.errors import ConfigError
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +94,6 @@ def test_a_schema_gives_columns_and_a_row_fails_alone(run: Run) -> None:
     assert found[1] == {"other": 1, "n": None, "ok": None,
                         "found_error": "the column 'text' is empty"}  # fmt: skip
     assert "maximum" in found[2]["found_error"]
-    (cut,) = run([{"text": "a", "id": 1}, {"text": "a"}], *options, "--max-tokens", "60")[1:]
-    assert cut["ok"] in (True, False)
 
 
 def test_a_reply_that_is_not_complete_json_is_an_error(
@@ -114,21 +114,21 @@ def test_conversations_and_plain_texts(run: Run) -> None:
     assert plain["reply"] != chat["reply"]
 
 
-@pytest.mark.parametrize("stops_after", [1, 5, 8])
 def test_a_stopped_run_goes_on(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stops_after: int
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rows that were finished are not computed again, apart from those that failed."""
     rows: list[dict[str, Any]] = [{"text": f"row {n}"} for n in range(9)] + [{}]
     whole = run(rows, "--prompt", "{text}")
     run.target.unlink()
     asked: list[Any] = []
+    stops_after = 7
     post = InProcessServer.post
 
     async def counted(server: InProcessServer, path: str, body: Any) -> Any:
         asked.append(body["messages"][0]["content"])
-        if len(asked) > stops_after and stops_after > 0:
-            raise KeyboardInterrupt
+        if len(asked) == stops_after:
+            os.kill(os.getpid(), signal.SIGINT)
         return await post(server, path, body)
 
     monkeypatch.setattr(InProcessServer, "post", counted)
@@ -139,12 +139,13 @@ def test_a_stopped_run_goes_on(
     with journal.open("a") as file:
         file.write('[7, {"cel')  # the line that a loss of power cut
     asked.clear()
-    stops_after = 0
+    stops_after = 100
     assert run(rows, "--prompt", "{text}") == whole
     good = {f"row {number}" for number, answer in kept if "error" not in answer}
     assert sorted(asked) == sorted({f"row {n}" for n in range(9)} - good)
     assert not journal.exists()
-    assert "rows were finished before" in capsys.readouterr().err or not good
+    assert good
+    assert f"{len(good)} of 10 rows were finished by an earlier run" in capsys.readouterr().err
 
 
 def test_what_belongs_to_another_run_is_refused(

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import argparse
 import base64
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.cli.in_process import InProcessServer
-from quire.cli.rows.journal import Answer
 from quire.cli.rows.options import add_row_options, facts_of, open_server
 from quire.cli.rows.reading import Row, RowFile
 from quire.cli.rows.work import RowError, RowRun
 from quire.cli.rows.writing import check_target
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError, EngineDeadError, QuireError, quoted
+
+if TYPE_CHECKING:
+    from quire.cli.in_process import InProcessServer
+    from quire.cli.rows.journal import Answer
 
 _OUTPUTS = (".npy", ".jsonl", ".parquet")
 
