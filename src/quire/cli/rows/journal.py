@@ -100,9 +100,9 @@ class Journal:
                 self._file.truncate(place)
                 break
             if found is None:
-                found = self._parse(line, dict)
+                found = self._parse(line, is_first=True)
             else:
-                number, answer = self._parse(line, list)
+                number, answer = self._parse(line, is_first=False)
                 if "error" not in answer:
                     self._places[number] = place
             place += len(line)
@@ -112,11 +112,12 @@ class Journal:
         else:
             self._compare(found, facts)
 
-    def _parse(self, line: bytes, kind: type) -> Any:
+    def _parse(self, line: bytes, *, is_first: bool) -> Any:
         """The JSON of a line. Raises ConfigError."""
         with suppress(ValueError):
-            found = json.loads(line)
-            if isinstance(found, kind) and (kind is dict or len(found) == 2):
+            found: Any = json.loads(line)
+            is_answer = isinstance(found, list) and len(found) == 2
+            if isinstance(found, dict) if is_first else is_answer:
                 return found
         raise ConfigError(f"{self.path} is damaged; delete it to begin again")
 

@@ -53,7 +53,8 @@ def open_server(args: argparse.Namespace) -> Iterator[InProcessServer]:
     if not args.verbose:
         quiet_log()
     wanted = engine_args(args, record=AsyncEngineArgs, defaults=_DEFAULTS)
-    server = InProcessServer(wanted, ServerArgs(**{**_QUIET, **server_defaults()}))
+    settings: dict[str, Any] = {**_QUIET, **server_defaults()}
+    server = InProcessServer(wanted, ServerArgs(**settings))
     try:
         yield server
     finally:

@@ -96,7 +96,7 @@ def _read(path: Path, line_column: str) -> Iterator[Row]:
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     reader = parquet()
-    from pyarrow import ArrowException  # type: ignore[import-not-found]
+    from pyarrow import ArrowException
 
     try:
         for batch in reader.ParquetFile(path).iter_batches():

@@ -90,7 +90,7 @@ def _tqdm() -> Callable[..., Any]:
     if "ipykernel" in sys.modules and find_spec("ipywidgets") is not None:
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
     else:
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
     return cast("Callable[..., Any]", tqdm)
 

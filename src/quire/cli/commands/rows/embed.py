@@ -70,7 +70,7 @@ class _VectorJob:
 
     server: InProcessServer
     """Must be set before the first row."""
-    columns = ("embedding",)
+    columns: tuple[str, ...] = ("embedding",)
 
     def __init__(self, args: argparse.Namespace, error_column: str | None) -> None:
         self.error_column = error_column
