@@ -30,10 +30,16 @@ class Command:
 
 
 COMMANDS = (
-    Command("serve", "serve", "Serve a model over HTTP to OpenAI clients, with a web page"),
+    Command("serve", "serve", "Serve models over HTTP to OpenAI clients, with a web page"),
     Command("run", "run", "Generate text or chat in this process, without a server"),
     Command("chat", "chat", "Chat with a running server"),
     Command("complete", "complete", "Complete text with a running server"),
+    Command("pull", "pull", "Fetch models from the hub"),
+    Command("list", "list_models", "List the models on this machine"),
+    Command("show", "show", "Show what is known of a model on this machine"),
+    Command("ps", "ps", "Show the models of a running server"),
+    Command("rm", "rm", "Delete models from the hub's cache"),
+    Command("alias", "alias", "Give a model a short name"),
     Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
     Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),

@@ -61,10 +61,14 @@ class Server:
 
     def first_model(self) -> str:
         """The id of the first model that the server lists. Raises ServerError if there is none."""
+        return str(self.models()[0].get("id"))
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models that the server lists, at least one. Raises ServerError if there is none."""
         connection, response = self._send("GET", "/models", None)
         try:
-            reply = json.loads(response.read(_MAX_REPLY_BYTES))
-            return str(reply["data"][0]["id"])
+            listed = json.loads(response.read(_MAX_REPLY_BYTES))["data"]
+            return [{**listed[0]}, *({**card} for card in listed[1:])]
         except (ValueError, LookupError, TypeError):
             raise ServerError(f"{self.url}/models lists no model") from None
         finally:

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.server.apis.ollama.keep_alive import keep_loaded
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import PoolingFields, as_inputs
@@ -26,8 +27,8 @@ class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     """Whether a text that is too long loses its end."""
     dimensions: Int64 | None = None
     options: dict[str, Any] | None = None
+    """Accepted and not used."""
     keep_alive: str | int | float | None = None
-    """Both are accepted and not used."""
 
 
 class OllamaEmbedReply(msgspec.Struct, kw_only=True):
@@ -50,6 +51,7 @@ async def embed(http: Request) -> Response:
         fields.truncate_prompt_tokens = -1
     job = PoolingJob.of(http, fields, "embd")
     job.require("embed")
+    keep_loaded(http, job.model, request.keep_alive)
     params = fields.params("embed")
     params.dimensions = request.dimensions
     results = await job.run(
