@@ -164,7 +164,7 @@ class StepResult(msgspec.Struct, kw_only=True):
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """One entry per sampled token, for requests that asked for them."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
-    """Of the prompt tokens that the step predicts, for requests that asked for them."""
+    """The prompt tokens that the step predicts, for requests that asked for them."""
     pooled: dict[str, PooledRows] = {}
     """Results of pooling requests whose last token the step computed."""
     failures: dict[str, str] = {}

@@ -265,9 +265,9 @@ class _Loaded:
     model: CompiledModel
     packed: PackedFile | None
     program: Program
-    """Of the whole model."""
+    """The program of the whole model, not of the rank's part."""
     block_bytes: int
-    """Of a KV block of this rank."""
+    """Bytes of a KV block of this rank."""
 
 
 def _load(

@@ -68,6 +68,7 @@ def config(made: tuple[Executor, EngineConfig]) -> EngineConfig:
     return made[1]
 
 
+@pytest.mark.sweep(2)
 def test_results_come_in_the_order_of_plans(executor: Executor) -> None:
     plans = [plan_of(name, PROMPT[: 9 + index]) for index, name in enumerate("abcd")]
     results: list[Any] = []

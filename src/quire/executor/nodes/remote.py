@@ -137,7 +137,7 @@ class RemoteNode(Node):
         try:
             with self._lock:
                 self._control.send_bytes(encode(message))
-        except (OSError, ValueError):  # it has ended, or was closed here; `look` tells
+        except (OSError, ValueError):  # the rank has ended or was closed; `look` reports it
             return
 
     def _read(self, until: float) -> FromNode:
