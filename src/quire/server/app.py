@@ -69,7 +69,7 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     )
     app.router.redirect_slashes = False  # a redirect would trust the Host header
     app.state.context = context
-    app.state.live = LiveView(context)
+    app.state.live = dict[str, LiveView]()
     app.state.response_store = ResponseStore(
         context.args.response_store_bytes,
         context.args.max_stored_responses,

@@ -194,9 +194,11 @@ class _Server:
         seconds = self._args.shutdown_timeout
         drains = [loop.create_task(engine.drain(seconds)) for engine in engines]
         hurried = loop.create_task(self._hurried.wait())
-        draining = asyncio.gather(*drains)
-        await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        is_complete = draining.done() and all(draining.result())
+        pending: set[asyncio.Task[bool]] = set(drains)
+        while pending and not hurried.done():
+            done, _ = await asyncio.wait({*pending, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            pending -= done
+        is_complete = not pending and all(drain.result() for drain in drains)
         for task in (*drains, hurried):
             task.cancel()
         if not is_complete:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from quire import env
 from quire.cli.library import ago, table
 from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.parser import Parser
 from quire.config.places.aliases import read_aliases
-from quire.config.places.library import models_of
+from quire.config.places.library import LibraryModel, models_of
 from quire.units import format_bytes
 
 
@@ -36,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
         ]  # fmt: skip
         print(json.dumps(rows, indent=2))
         return 0
-    lines = [
+    lines: list[Sequence[str]] = [
         (
             one.name, one.kind, format_bytes(one.num_bytes),
             ago(one.modified) if one.is_complete else "incomplete",
@@ -52,5 +53,5 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _is_listed(model: str, found: list[object]) -> bool:
-    return model == DEMO_MODEL or any(getattr(one, "name", "") == model for one in found)
+def _is_listed(model: str, found: Sequence[LibraryModel]) -> bool:
+    return model == DEMO_MODEL or any(one.name == model for one in found)

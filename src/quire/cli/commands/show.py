@@ -58,8 +58,9 @@ def facts_of(name: str) -> dict[str, Any]:
         }  # fmt: skip
     directory = resolve_model(name)
     config = read_config(directory)
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    facts |= {key: text.get(key, config.get(key)) for key in _KEYS if key in {**config, **text}}
+    text = config.get("text_config")
+    known = {**config, **(text if isinstance(text, dict) else {})}
+    facts |= {key: known[key] for key in _KEYS if key in known}
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
         facts["quantisation"] = quantised.get("quant_method", "unknown")
