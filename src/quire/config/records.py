@@ -168,7 +168,7 @@ class DeviceConfig:
     cores: tuple[int, ...] | None = None
     """What the compute threads are bound to; None: what the process may use."""
     turns: str | None = None
-    """Directory of the locks (`system.turns`) of engines that compute by turns; None: the engine
+    """Directory of the locks (`executor.turns`) of engines that compute by turns; None: the engine
     has the cores for itself."""
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.executor.runners import make_runner
+from quire.executor.turns import Turns
 from quire.protocol import SchedulePlan, StepResult
-from quire.system.turns import Turns
 from quire.worker.extension import worker_class
 from quire.worker.worker import Worker
 

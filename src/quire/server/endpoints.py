@@ -22,6 +22,8 @@ from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
 from quire.server.apis.engine import server_info
 from quire.server.apis.fleet import routes as fleet_routes
+from quire.server.apis.llama_server import routes as llama
+from quire.server.apis.llama_server import schema as llama_schema
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
@@ -238,6 +240,35 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET", "/api/version", ollama_models.version, "server",
         response=ollama_schema.OllamaVersion, form="ollama",
+    ),
+    *(
+        Endpoint(
+            "POST", path, llama.completion, "generation", llama_schema.LlamaCompletionRequest,
+            llama_schema.LlamaReply, stream=llama_schema.LlamaReply, has_named_events=True,
+            errors=(*_BAD_BODY, 500),
+        )
+        for path in ("/completion", "/completions")
+    ),
+    Endpoint(
+        "POST", "/infill", llama.infill, "generation", llama_schema.InfillRequest,
+        llama_schema.LlamaReply, stream=llama_schema.LlamaReply, has_named_events=True,
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/apply-template", llama.apply_template, "prompts",
+        llama_schema.ApplyTemplateRequest, llama_schema.AppliedTemplate, errors=_BAD_BODY,
+    ),
+    Endpoint("GET", "/props", llama.props, "server", response=llama_schema.Props, errors=(404,)),
+    Endpoint(
+        "GET", "/slots", llama.slots, "server", response=list[llama_schema.Slot], errors=(404,)
+    ),
+    Endpoint(
+        "GET", "/lora-adapters", llama.list_adapters, "models",
+        response=list[llama_schema.LlamaAdapter], errors=(404,),
+    ),
+    Endpoint(
+        "POST", "/lora-adapters", llama.set_adapters, "models",
+        request=list[dict[str, Any]], response=list[llama_schema.LlamaAdapter], errors=(400,),
     ),
     Endpoint(
         "POST", "/inference/v1/generate", token_routes.generate, "generation",

@@ -27,7 +27,7 @@ from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
-from quire.server.live_models import LiveModels, Outcome, one_model
+from quire.server.life.live_models import LiveModels, Outcome, one_model
 from quire.server.served_model import check_formats
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds

@@ -14,19 +14,21 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.adapters import parse_modules
 from quire.errors import QuireError
 from quire.log import get_logger
 from quire.metrics.series import MetricSet
 from quire.planning.machine import available_memory
-from quire.server.fleet.member import Member
 from quire.server.fleet.room import Holding, to_unload
 from quire.server.http.problems import HttpError, Problem, unavailable
-from quire.server.loading import ModelLoader
 from quire.server.served_model import ServedModel
 from quire.units import format_bytes
+
+if TYPE_CHECKING:
+    from quire.server.fleet.member import Member
+    from quire.server.life.loading import ModelLoader
 
 logger = get_logger(__name__)
 _WATCH_S = 0.25

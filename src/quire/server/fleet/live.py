@@ -19,8 +19,8 @@ from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
 from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError
-from quire.server.live_models import LiveModels, context_of_configs
-from quire.server.loading import ModelLoader
+from quire.server.life.live_models import LiveModels, context_of_configs
+from quire.server.life.loading import ModelLoader
 from quire.server.served_adapters import check_modules
 from quire.units import format_bytes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -12,9 +13,11 @@ from quire.errors import ConfigError, RequestError
 from quire.server.apis.service.schema import ModelStatus
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.fleet.catalog import keep_alive_seconds
-from quire.server.fleet.fleet import Fleet
-from quire.server.fleet.member import Member
 from quire.server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from quire.server.fleet.fleet import Fleet
+    from quire.server.fleet.member import Member
 
 
 class ModelCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

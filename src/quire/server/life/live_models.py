@@ -9,7 +9,7 @@ import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from quire import env
 from quire.adapters import AdapterModule, parse_modules
@@ -19,9 +19,11 @@ from quire.frontend.observers.request_log import RequestLogChoice
 from quire.log import get_logger
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
-from quire.server.loading import ModelLoader
 from quire.server.served_adapters import check_modules
 from quire.server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from quire.server.life.loading import ModelLoader
 
 logger = get_logger(__name__)
 _WATCH_INTERVAL_S = 0.2
@@ -61,6 +63,8 @@ def one_model(
     args: ServerArgs, config: EngineConfig, request_log: RequestLogChoice | None
 ) -> tuple[ServerContext, LiveModels]:
     """The context of a server with one model. Raises ConfigError."""
+    from quire.server.life.loading import ModelLoader
+
     context = context_of_configs(args, [config])
     modules = parse_modules(args.lora_modules)
     names = config.model.served_model_name
