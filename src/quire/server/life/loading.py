@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.adapters import AdapterModule
 from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
@@ -16,9 +17,11 @@ from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.core.hosts import EngineMode
 from quire.frontend.observers.request_log import RequestLogChoice
-from quire.frontend.online.async_llm import AsyncLLM
 from quire.server.args import ServerArgs
 from quire.server.served_model import LoadedParts, ServedModel
+
+if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class ModelLoader:
             await asyncio.to_thread(parts.engine.shutdown)
 
     def _build(self, config: EngineConfig) -> LoadedParts:
+        from quire.frontend.online.async_llm import AsyncLLM
+
         args = self.args
         engine = AsyncLLM(
             config,

@@ -34,7 +34,7 @@ def completion_request(asked: LlamaFields, prompt: str | Sequence[int]) -> Compl
     fields |= {
         "max_tokens": _max_tokens(asked.n_predict),
         "seed": None if asked.seed is None or asked.seed < 0 else asked.seed,
-        "logit_bias": _bias(asked.logit_bias),  # type: ignore[arg-type]
+        "logit_bias": _bias(asked.logit_bias),
         "structured_outputs": _constraint(asked),
     }
     if asked.repeat_penalty is not None:

@@ -48,7 +48,7 @@ def infill_ids(tokenizer: Tokenizer, asked: InfillRequest) -> tuple[list[int], l
         )
     ids = _beginning(tokenizer)
     separator = None if marks.file is None else tokenizer.token_to_id(marks.file)
-    for extra in asked.input_extra:
+    for extra in asked.input_extra or ():
         if separator is not None:
             ids.append(separator)
         ids += _text(tokenizer, f"{extra.filename}\n{extra.text}\n")

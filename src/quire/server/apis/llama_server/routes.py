@@ -45,7 +45,7 @@ async def infill(http: Request) -> Response | ASGIApp:
     asked = await read_body(http, InfillRequest)
     model = context_of(http).target(asked.model).model
     texts = [asked.input_prefix, asked.input_suffix, asked.prompt]
-    texts += [part for extra in asked.input_extra for part in (extra.filename, extra.text)]
+    texts += [part for extra in asked.input_extra or () for part in (extra.filename, extra.text)]
     size = sum(map(len, texts))
     model.limits.check_text("input_prefix", size)
     ids, ends = await model.pool.run(size, infill_ids, model.tokenizer(), asked)

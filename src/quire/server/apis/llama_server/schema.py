@@ -67,7 +67,7 @@ class InfillRequest(LlamaFields, kw_only=True):
     """What stands before the gap."""
     input_suffix: str
     """What stands after it."""
-    input_extra: list[ExtraFile] = []
+    input_extra: list[ExtraFile] | None = None
     prompt: str = ""
     """How the gap's text begins."""
 
