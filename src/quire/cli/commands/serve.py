@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
     if ((several or server_args.models) and wanted.model) or (several and server_args.models):
         raise ConfigError("give the models as words, with --model or with --models; one way only")
     if server_args.headless:
-        from quire.server.headless import serve_headless
+        from quire.executor.nodes.headless import serve_headless
 
         return serve_headless(wanted)
     from quire.server.serving import serve

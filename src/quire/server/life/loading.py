@@ -16,6 +16,7 @@ from quire.chat.process.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.core.hosts import EngineMode
+from quire.core.parallel.restarts import DEFAULT_RESTARTS
 from quire.frontend.observers.request_log import RequestLogChoice
 from quire.server.args import ServerArgs
 from quire.server.served_model import LoadedParts, ServedModel
@@ -37,7 +38,7 @@ class ModelLoader:
     ) -> AsyncLLM:
         """Loads a model with its adapters, on a thread: the event loop answers meanwhile. Raises
         QuireError."""
-        parts = await asyncio.to_thread(self._build, config)
+        parts = await asyncio.to_thread(self.build, config)
         engine = parts.engine
         assert engine is not None
         try:
@@ -58,7 +59,8 @@ class ModelLoader:
         if parts.engine is not None:
             await asyncio.to_thread(parts.engine.shutdown)
 
-    def _build(self, config: EngineConfig) -> LoadedParts:
+    def build(self, config: EngineConfig) -> LoadedParts:
+        """Loads an engine and its chat templates, on the caller's thread. Raises QuireError."""
         from quire.frontend.online.async_llm import AsyncLLM
 
         args = self.args
@@ -66,6 +68,7 @@ class ModelLoader:
             config,
             engine_mode=self.engine_mode,
             step_timeout_s=args.step_timeout,
+            max_engine_restarts=_max_restarts(args, config),
             request_log=self.request_log,
         )
         if engine.tokenizer is None:
@@ -74,6 +77,12 @@ class ModelLoader:
         seconds, num_waiting = args.template_timeout, args.max_waiting_chats
         bounds = RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds)
         return LoadedParts(engine, AsyncChatRenderer(templates, bounds))
+
+
+def _max_restarts(args: ServerArgs, config: EngineConfig) -> int:
+    if args.max_engine_restarts is not None:
+        return args.max_engine_restarts
+    return DEFAULT_RESTARTS if config.parallel.world_size_across_dp > 1 else 0
 
 
 def _check_plugins(args: ServerArgs, engine: AsyncLLM) -> None:

@@ -76,6 +76,10 @@ class NativePass(NativeOp):
 class NativeCopy(NativePointwise):
     """Copies one of the values that a product has written to the place where it is exchanged."""
 
+    @property
+    def copied(self) -> Value | None:
+        return self.a
+
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:
         return (self.a,) if self.out in wide else ()
 
