@@ -49,6 +49,7 @@ COMMANDS = (
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
     Command("embed", "embed", "Give every text of a file a vector"),
+    Command("completion", "library.completion", "Print a shell's code to complete commands"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 
@@ -63,6 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     sys.excepthook = _print_exception
     expect_imports()
+    if words[:1] == ["__complete"]:
+        from quire.cli.completion import completions
+
+        print("\n".join(completions(words[1:], COMMANDS)))
+        return 0
     try:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()
