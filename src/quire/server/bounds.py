@@ -61,6 +61,7 @@ def describe_bounds(args: ServerArgs, config: EngineConfig | None = None) -> lis
         option("max_stop_string_chars", str, "a stop string", "400"),
         option("max_stop_token_ids", str, "stop token ids", "400"),
         option("max_request_id_chars", str, "X-Request-Id", "400"),
+        option("max_engine_restarts", str, "starts of an engine that has died", "the server ends"),
         option("max_waiting_loads", str, "requests whose model is not loaded", "503 + Retry-After"),
         option("model_load_timeout", _s, "time for a model of several to load", "503"),
         option("model_memory_bytes", format_bytes, "all models of several", "idle ones unload"),
