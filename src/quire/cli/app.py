@@ -40,6 +40,7 @@ COMMANDS = (
     Command("ps", "library.ps", "Show the models of a running server"),
     Command("rm", "library.rm", "Delete models from the hub's cache"),
     Command("alias", "library.alias", "Give a model a short name"),
+    Command("top", "top", "Watch a running server in the terminal"),
     Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
     Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
@@ -48,8 +49,9 @@ COMMANDS = (
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
-    Command("embed", "embed", "Give every text of a file a vector"),
     Command("completion", "library.completion", "Print a shell's code to complete commands"),
+    Command("generate", "rows.generate", "Answer a prompt for every row of a file"),
+    Command("embed", "rows.embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 
