@@ -145,7 +145,7 @@ def test_a_stream_shows_life_while_its_model_loads(
             assert lines[0] == sign
             assert lines.count(sign) > 2
         else:
-            assert lines[0].startswith("   {")
+            assert lines[0].startswith("   ")
             assert "" not in lines[:-1]
         end = [line for line in lines if line and not line.startswith(":")]
         if not is_error:
