@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 17
+#define QUIRE_ABI_VERSION 18
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -141,6 +141,7 @@ typedef struct quire_embed {
   float scale;
   int32_t first_id;  // the token id of the table's first row; rows of other ids are left as they are
   int32_t num_ids;   // of the tables of all ranks
+  float given_scale;  // times a row of quire_batch.input_rows, in place of the table's; 0: not read
 } quire_embed;
 
 // out = x + table[i + offset], i is the token's position, or its type.
@@ -195,6 +196,7 @@ typedef struct quire_heads_part {
   float eps;
   int32_t rope;  // of add_rope, or -1
   int32_t target;
+  int32_t given_at;  // to the cache: where its numbers lie in a row of quire_batch.given_kv
 } quire_heads_part;
 
 typedef struct quire_heads {
@@ -631,6 +633,12 @@ typedef struct quire_batch {
   const int32_t* adapter_of;       // [num_seqs]; which of `adapters` a request has, -1: none. Null:
                                    // no request has one
   const quire_adapter* const* adapters;
+  // [num_tokens]; for each token the numbers that take the place of its embedding, as wide as the
+  // embedding, or null. Null: no token has any.
+  const float* const* input_rows;
+  // [num_tokens]; for each token the K and V that are written to the cache in place of those that
+  // the layers compute, or null. Null: no token has any.
+  const float* const* given_kv;
   int32_t num_adapters;
   int32_t num_tokens;
   int32_t num_seqs;

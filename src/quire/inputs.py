@@ -6,7 +6,7 @@ Read by the InputProcessor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from quire.params import SamplingParams
 
@@ -37,7 +37,23 @@ class TokensPrompt(_TokensOptions):
     prompt_token_ids: list[int]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt
+class _EmbedsOptions(_PromptOptions, total=False):
+    prompt: str
+    """The text of the embeddings, for outputs."""
+    prompt_token_ids: list[int]
+    """Token ids, for a prompt of tokens and embeddings; those of given positions have no effect."""
+    prompt_is_token_ids: list[bool]
+    """For each position whether its token id is used; otherwise its row of `prompt_embeds` is."""
+
+
+class EmbedsPrompt(_EmbedsOptions):
+    """Rows that take the place of token embeddings; the engine needs `enable_prompt_embeds`."""
+
+    prompt_embeds: Any
+    """A NumPy array or torch tensor [tokens, hidden_size]."""
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
 
 
 @dataclass(frozen=True, slots=True)

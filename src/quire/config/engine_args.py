@@ -197,6 +197,8 @@ class EngineArgs:
     """The same as `num_speculative_tokens` in `speculative_config`."""
     per_request_spec_decode_metrics: Literal["none", "summary", "detailed"] = "none"
     """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
+    enable_prompt_embeds: bool = False
+    """Accept prompts of embeddings (`prompt_embeds`), which take the place of token ids."""
     enable_lora: bool = False
     """Let requests name LoRA adapters, in the format of PEFT."""
     max_lora_rank: int = 16

@@ -69,6 +69,8 @@ class ModelConfig:
     chat_template: str | None = None
     pooling: PoolingConfig | None = None
     """How it pools; None: it generates."""
+    prompt_embeds_width: int | None = None
+    """Numbers of a row of `prompt_embeds`; None: prompts of embeddings are refused."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""

@@ -132,6 +132,7 @@ def _model_config(
         chat_template=facts.chat_template,
         logits_processors=() if checkpoint.pooling else facts.logits_processors,
         pooling=checkpoint.pooling,
+        prompt_embeds_width=choices.prompt_embeds_width,
     )
 
 

@@ -18,6 +18,7 @@ import msgspec
 from quire.adapters.request import LoRARequest
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
+from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
@@ -65,6 +66,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter: str = ""
     """Digest of the version of the adapter with which the request begins; set when it is in
     memory. "": no adapter."""
+    input_rows: list[InputRows] = []
+    """Rows that take the place of the embeddings of prompt tokens, in order of position."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -87,7 +90,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning: ReasoningTokens | None = None
     """`banned_token_ids` and `reasoning` are as in `EngineCoreRequest`."""
     adapter: str = ""
-    """As in `EngineCoreRequest`."""
+    input_rows: list[InputRows] = []
+    """Both as in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):

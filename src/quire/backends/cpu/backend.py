@@ -39,6 +39,7 @@ from quire.backends.cpu.steps.rank_callback import RankCallback
 from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
 from quire.backends.cpu.weights import WeightLoader, unread_places
+from quire.backends.given_rows import RowWidths
 from quire.config.kv_groups import StateGroup
 from quire.errors import BackendError
 from quire.log import get_logger, phase
@@ -232,6 +233,7 @@ class CpuBackend(Backend):
             vector_width=program.result_width if gives_vectors else None,
             step_block_size=kv.block_size if is_of_step else None,
             adapters=AdapterLoader(self._library, loader.ids),
+            widths=RowWidths.of(program),
         )  # fmt: skip
 
 

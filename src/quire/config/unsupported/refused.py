@@ -48,7 +48,6 @@ REFUSED: dict[str, _Names] = {
         "aux_output_config": ({"enable_return_routed_experts": False},),
     },
     "only generation of text is supported": {
-        "enable_prompt_embeds": (False,),
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
     },

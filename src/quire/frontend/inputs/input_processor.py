@@ -89,7 +89,7 @@ class InputProcessor:
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
         self._has_adapters = config.lora is not None
-        self._prompts = PromptParser(config.model, tokenizer)
+        self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
         self._grammars = GrammarTrial(
             config.structured_outputs,
             config.model.vocab_size,
@@ -148,6 +148,10 @@ class InputProcessor:
         check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, tokenization)
+        if parsed.input_rows and params.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs is not compatible with prompt embeds.", parameter="prompt_logprobs"
+            )
         resolved = self._resolve(params, len(parsed.token_ids))
         for processor in self._logits_processors:
             check_processor(processor, resolved)
@@ -169,6 +173,7 @@ class InputProcessor:
             hands_off=handed.hands_off,
             awaited_kv=handed.awaited_kv,
             lora_request=adapter,
+            input_rows=parsed.input_rows,
         )
         return EngineInput(
             request_id=request_id,

@@ -50,7 +50,7 @@ class ChatPrompts:
     ) -> list[TokensPrompt]:
         """Add token ids to prompts. Raises RequestError."""
         model = self._engine.model_config
-        parser = PromptParser(model, self._engine.tokenizer)
+        parser = PromptParser(model, self._engine.tokenizer, self._engine.config.cache.block_size)
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len)
         encoded = []
         for index, text in enumerate(prompts):

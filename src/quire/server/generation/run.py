@@ -140,6 +140,7 @@ class Generation:
     ) -> Generation:
         """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
+        size += sum(one.embeds.nbytes // 64 for one in prompts if one.embeds is not None)
         size += params_work(params, len(prompts))
         inputs = await model.pool.run(
             size, _inputs, model, prompts, params, request_id, priority, trace_headers, adapter
