@@ -29,7 +29,7 @@ LAYERS: list[list[str]] = [
     ["structured", "adapters"],
     ["params", "outputs"],
     ["gguf"],
-    ["inputs", "config", "beam_search"],
+    ["inputs", "config", "beam_search", "images"],
     ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],
     ["scheduler", "models", "placement"],
