@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.adapters.config import LoRAConfig
+from quire.config.images import ImagesConfig
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
@@ -71,6 +72,10 @@ class ModelConfig:
     """How it pools; None: it generates."""
     prompt_embeds_width: int | None = None
     """Numbers of a row of `prompt_embeds`; None: prompts of embeddings are refused."""
+    images: ImagesConfig | None = None
+    """How it takes images; None: it takes none."""
+    no_images: str = ""
+    """Why it takes no images; "": it does."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""

@@ -33,6 +33,7 @@ from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
 from quire.planning.prompt_embeds import prompt_embeds_width
 from quire.planning.reasoning_marks import reasoning_marks
+from quire.planning.vision import ImagesChoice, images_choice
 from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader
@@ -70,6 +71,7 @@ class Choices:
     reasoning: ReasoningMarks | None
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
+    images: ImagesChoice
     prompt_embeds_width: int | None
     """Numbers of a row of `prompt_embeds`; None: they are refused."""
     parallel: ParallelConfig
@@ -110,6 +112,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
         lora=_lora(args, usage, facts, arithmetic.dtype),
+        images=images_choice(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
     )

@@ -150,7 +150,8 @@ class InputProcessor:
         parsed = self._prompts.parse(prompt, tokenization)
         if parsed.input_rows and params.prompt_logprobs is not None:
             raise RequestError(
-                "prompt_logprobs is not compatible with prompt embeds.", parameter="prompt_logprobs"
+                "prompt_logprobs is not compatible with prompt embeds and images.",
+                parameter="prompt_logprobs",
             )
         resolved = self._resolve(params, len(parsed.token_ids))
         for processor in self._logits_processors:
@@ -174,6 +175,7 @@ class InputProcessor:
             awaited_kv=handed.awaited_kv,
             lora_request=adapter,
             input_rows=parsed.input_rows,
+            images=parsed.images,
         )
         return EngineInput(
             request_id=request_id,

@@ -6,7 +6,7 @@ worker, which calls it between two steps of the text model.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from quire.backends.base import (
     Backend,
     CompiledModel,
-    CompileOptions,
-    KVCacheSpec,
     StepBatch,
     TokenRows,
 )
-from quire.config.records import Dtype
+from quire.backends.registry import make_backend
+from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
+from quire.models.vision.families import vision_model
 from quire.models.vision.model import Floats, VisionModel
 from quire.planning.vision import encoder_plans
-from quire.weights import WeightStore
+from quire.weights import WeightStore, open_checkpoint
+from quire.weights.dummy import DummyStore
 from quire.worker.images.weights import VisionStore
 
 
@@ -31,14 +32,16 @@ class ImageEncoder:
     """Compiled programs of one encoder. One caller at a time."""
 
     def __init__(
-        self, backend: Backend, vision: VisionModel, store: WeightStore, dtype: Dtype
+        self, backend: Backend, vision: VisionModel, store: WeightStore | None, dtype: Dtype
     ) -> None:
-        """Compiles the programs. Raises CheckpointError and BackendError."""
+        """Compiles the programs. `store` None: the weights are made up. Raises CheckpointError and BackendError."""
         self.vision = vision
         self._models: list[CompiledModel] = []
         with ExitStack() as stack:
             for plan in encoder_plans(backend, vision, dtype):
-                weights = VisionStore(store, vision, plan.program)
+                weights: WeightStore = DummyStore(plan.program)
+                if store is not None:
+                    weights = VisionStore(store, vision, plan.program)
                 model = backend.compile(plan.program, weights, plan.kv, plan.options)
                 stack.callback(model.close)
                 self._models.append(model)
@@ -60,6 +63,19 @@ class ImageEncoder:
         """Frees the weights. Idempotent."""
         for model in self._models:
             model.close()
+
+
+def load_encoder(config: EngineConfig) -> ImageEncoder | None:
+    """The encoder of an engine that takes images. Raises CheckpointError and BackendError."""
+    model = config.model
+    vision = None if model.images is None else vision_model(model.hf_config)
+    if vision is None:
+        return None
+    backend = make_backend(config.device)
+    if model.weights == "dummy":
+        return ImageEncoder(backend, vision, None, model.dtype)
+    with closing(open_checkpoint(model.path)) as store:
+        return ImageEncoder(backend, vision, store, model.dtype)
 
 
 def _run(model: CompiledModel, rows: Floats, first: int) -> Floats:
