@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quire.adapters.config import LoRAConfig
-from quire.config.images import ImagesConfig
 from quire.config.checkpoint.hf_overrides import HFValues
+from quire.config.images import ImagesConfig
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.pooling import PoolingConfig

@@ -90,9 +90,7 @@ def _free_child() -> ChildProcess:
     check_installed()
     variables = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     try:
-        return ChildProcess(
-            _command(), PICTURE + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/"
-        )
+        return ChildProcess(_command(), PICTURE + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/")
     except OSError as error:
         raise QuireError(f"no process for images can be started: {error}") from None
 

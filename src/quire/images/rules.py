@@ -208,7 +208,7 @@ class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
         height, width = size
         ratio = max(height / self.most[0], width / self.most[1])
         if ratio > 1:
-            height, width = int(math.floor(height / ratio)), int(math.floor(width / ratio))
+            height, width = math.floor(height / ratio), math.floor(width / ratio)
         height, width = max(1, height), max(1, width)
         return _multiple(height, self.patch[0]), _multiple(width, self.patch[1])
 

@@ -64,9 +64,10 @@ class ImageSources:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             raise _no_file(folder) from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _no_file(folder)
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _no_file(folder)
             real = Path(os.path.realpath(f"/proc/self/fd/{descriptor}"))
             if Path("/proc/self/fd").exists() and not real.is_relative_to(folder):
                 raise _no_file(folder)

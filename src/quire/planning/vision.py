@@ -42,7 +42,10 @@ class EncoderPlan:
 def encoder_plans(backend: Backend, vision: VisionModel, dtype: Dtype) -> list[EncoderPlan]:
     """The plans of the tower and of the projector."""
     block = max(16, backend.capabilities.block_size_multiple)
-    programs = (vision.tower_program, vision.tower.num_rows), (vision.projector, vision.rows_per_tile)
+    programs = (
+        (vision.tower_program, vision.tower.num_rows),
+        (vision.projector, vision.rows_per_tile),
+    )
     plans = []
     for program, num_rows in programs:
         program = run_passes(program, None)
@@ -128,7 +131,9 @@ def _limit(given: Any) -> int:
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        raise ConfigError(f"limit_mm_per_prompt must be a dict such as {{'image': 4}}, got {given!r}")
+        raise ConfigError(
+            f"limit_mm_per_prompt must be a dict such as {{'image': 4}}, got {given!r}"
+        )
     for name, value in given.items():
         if name not in ("image", "video", "audio"):
             raise ConfigError(f"limit_mm_per_prompt must name image, video or audio, got {name!r}")

@@ -258,8 +258,8 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     kv_store: KVStoreStats | None = None
     """Set from time to time, if there is a KV store."""
     mm_cache: tuple[int, int] | None = None
-    """Queries of the cache of encoded images since the engine's start, and how many were hits. None:
-    the engine takes no images."""
+    """Queries of the cache of encoded images since the engine's start, and how many were hits.
+    None: the engine takes no images."""
 
 
 class EngineCoreOutputs(msgspec.Struct, kw_only=True):

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, StepBatch, StepOutput
+from quire.backends.base import Backend, CompiledModel, StepBatch, StepOutput
 from quire.backends.registry import make_backend
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
@@ -33,8 +33,8 @@ from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
 from quire.worker.adapters import WorkerAdapters
-from quire.worker.images.encoder import load_encoder
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
+from quire.worker.images.encoder import load_encoder
 from quire.worker.model_weights import ModelWeights
 
 logger = get_logger(__name__)
@@ -68,7 +68,7 @@ class Worker:
         self._weights.note_loaded()
         self.model, self._packed, self._program = loaded.model, loaded.packed, loaded.program
         self._block_bytes = loaded.block_bytes
-        self._encoder = load_encoder(config)
+        self._encoder = load_encoder(config, loaded.backend)
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
@@ -280,6 +280,8 @@ class _Loaded:
     """Of the whole model."""
     block_bytes: int
     """Of a KV block of this rank."""
+    backend: Backend
+    """What compiled the model; its threads compute the image encoder too."""
 
 
 def _load(
@@ -297,4 +299,4 @@ def _load(
         weights.check()
         packed = weights if isinstance(weights, PackedFile) else None
         block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
-        return _Loaded(model, packed, whole.program, block_bytes)
+        return _Loaded(model, packed, whole.program, block_bytes, backend)

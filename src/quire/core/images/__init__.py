@@ -1,1 +1,1 @@
-"""Encodes the pictures of requests between steps: manager.py, and the cache of results, cache.py."""
+"""Pictures of requests: manager.py encodes them between steps, cache.py keeps the results."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
+from quire.frontend.inputs.images.placing import PlacedImages
+from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
     embeds_error,
@@ -18,8 +20,6 @@ from quire.frontend.inputs.prompt_embeds import (
     read_embeds,
     rows_at,
 )
-from quire.frontend.inputs.images.placing import PlacedImages
-from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.inputs.too_long import (
     prompt_fills_context,

@@ -15,7 +15,14 @@ from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
 from quire.models.vision.model import Floats, VisionModel, shuffled
 from quire.models.vision.settings import image_settings
-from quire.models.vision.tower import SIGLIP_NAMES, VISION, Tower, projector, square_side, tower_spec
+from quire.models.vision.tower import (
+    SIGLIP_NAMES,
+    VISION,
+    Tower,
+    projector,
+    square_side,
+    tower_spec,
+)
 
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)

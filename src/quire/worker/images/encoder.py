@@ -17,7 +17,6 @@ from quire.backends.base import (
     StepBatch,
     TokenRows,
 )
-from quire.backends.registry import make_backend
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
 from quire.models.vision.families import vision_model
@@ -34,7 +33,8 @@ class ImageEncoder:
     def __init__(
         self, backend: Backend, vision: VisionModel, store: WeightStore | None, dtype: Dtype
     ) -> None:
-        """Compiles the programs. `store` None: the weights are made up. Raises CheckpointError and BackendError."""
+        """Compiles the programs. `store` None: the weights are made up. Raises CheckpointError and
+        BackendError."""
         self.vision = vision
         self._models: list[CompiledModel] = []
         with ExitStack() as stack:
@@ -65,13 +65,12 @@ class ImageEncoder:
             model.close()
 
 
-def load_encoder(config: EngineConfig) -> ImageEncoder | None:
+def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
     """The encoder of an engine that takes images. Raises CheckpointError and BackendError."""
     model = config.model
     vision = None if model.images is None else vision_model(model.hf_config)
     if vision is None:
         return None
-    backend = make_backend(config.device)
     if model.weights == "dummy":
         return ImageEncoder(backend, vision, None, model.dtype)
     with closing(open_checkpoint(model.path)) as store:

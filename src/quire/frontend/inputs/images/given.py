@@ -45,8 +45,10 @@ def check_uuids(given: Any, num_images: int) -> None:
         return
     ids = given.get("image") if isinstance(given, Mapping) else None
     ids = [ids] if isinstance(ids, str) else ids
-    if not isinstance(ids, Sequence) or len(ids) != num_images or not all(
-        one is None or isinstance(one, str) for one in ids
+    if (
+        not isinstance(ids, Sequence)
+        or len(ids) != num_images
+        or not all(one is None or isinstance(one, str) for one in ids)
     ):
         raise PromptError(
             f"multi_modal_uuids must have the form {{'image': [id or None]}} with {num_images} "

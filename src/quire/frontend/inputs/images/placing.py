@@ -91,9 +91,7 @@ def place_in_tokens(
     for place, picture in zip(places, pictures, strict=True):
         found += token_ids[begin:place]
         expansion = encode(vision.expansion(picture.layout))
-        rows += [
-            len(found) + i for i, one in enumerate(expansion) if one == vision.row_token_id
-        ]
+        rows += [len(found) + i for i, one in enumerate(expansion) if one == vision.row_token_id]
         found += expansion
         begin = place + 1
     return _placed(vision, found + token_ids[begin:], rows, pictures)
