@@ -141,7 +141,6 @@ typedef struct quire_embed {
   float scale;
   int32_t first_id;  // the token id of the table's first row; rows of other ids are left as they are
   int32_t num_ids;   // of the tables of all ranks
-  float given_scale;  // times a row of quire_batch.input_rows, in place of the table's; 0: not read
 } quire_embed;
 
 // out = x + table[i + offset], i is the token's position, or its type.
@@ -196,7 +195,6 @@ typedef struct quire_heads_part {
   float eps;
   int32_t rope;  // of add_rope, or -1
   int32_t target;
-  int32_t given_at;  // to the cache: where its numbers lie in a row of quire_batch.given_kv
 } quire_heads_part;
 
 typedef struct quire_heads {
@@ -633,17 +631,20 @@ typedef struct quire_batch {
   const int32_t* adapter_of;       // [num_seqs]; which of `adapters` a request has, -1: none. Null:
                                    // no request has one
   const quire_adapter* const* adapters;
-  // [num_tokens]; for each token the numbers that take the place of its embedding, as wide as the
-  // embedding, or null. Null: no token has any.
-  const float* const* input_rows;
-  // [num_tokens]; for each token the K and V that are written to the cache in place of those that
-  // the layers compute, or null. Null: no token has any.
-  const float* const* given_kv;
   int32_t num_adapters;
   int32_t num_tokens;
   int32_t num_seqs;
   int32_t table_width;
   int32_t num_logits_rows;
+  // [num_tokens]; for each token `input_scale` times these numbers take the place of a row of an
+  // embedding table, and of its scale; null: it has none. Null: no token has any.
+  const float* const* input_rows;
+  float input_scale;
+  // [num_tokens]; for each token the K and V that are written to the cache in place of those that
+  // the layers compute; null: it has none. Null: no token has any.
+  const float* const* given_kv;
+  // [num_layer_groups, num_slots]; where K of a layer begins in such a row. V follows K.
+  const int32_t* given_kv_at;
 } quire_batch;
 
 typedef struct quire_output {

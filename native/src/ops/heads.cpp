@@ -75,7 +75,9 @@ class HeadsOp {
   const float* given_row(const quire_heads_part& part, int64_t token) const {
     const float* const* given = step_.batch.given_kv;
     if (part.target == QUIRE_TO_VIEW || !given || !given[token]) return nullptr;
-    return given[token] + part.given_at;
+    const int64_t place = int64_t{op_.kv.layer_group} * step_.model.kv.num_slots + op_.kv.slot;
+    const float* keys = given[token] + step_.batch.given_kv_at[place];
+    return part.target == QUIRE_TO_KEYS ? keys : keys + part.x.dim;
   }
 
   // The next head is processed when all tokens of the run have passed: the hardware

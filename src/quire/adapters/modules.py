@@ -1,4 +1,5 @@
-"""Reads `--lora-modules`: each item is `name=path`, or JSON with `name` and `path`."""
+"""Reads `--lora-modules` and `--prompt-adapters`: each item is `name=path`; of the first also JSON
+with `name` and `path`."""
 
 from __future__ import annotations
 
@@ -31,6 +32,20 @@ def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--lora-modules: the name {quoted(name)} must be given once only")
+    return found
+
+
+def parse_prompt_adapters(items: Iterable[str]) -> list[AdapterModule]:
+    """The adapters of `--prompt-adapters`, each `name=path`. Raises ConfigError for a wrong item,
+    and for a name that is given twice."""
+    found = []
+    for item in items:
+        name, equals, path = item.partition("=")
+        if not equals or not name or not path:
+            raise ConfigError(f"--prompt-adapters must be NAME=FOLDER, got {quoted(item)}")
+        if any(one.name == name for one in found):
+            raise ConfigError(f"--prompt-adapters: the name {quoted(name)} must be given once only")
+        found.append(AdapterModule(name, path))
     return found
 
 

@@ -207,6 +207,12 @@ class EngineArgs:
     """The folder below which `file://` URLs of images may point; empty: none may."""
     allowed_media_domains: list[str] | None = None
     """Domains from which images may be fetched. By default, nothing is fetched."""
+    enable_prompt_adapter: bool = False
+    """Let requests name prompt adapters of PEFT: prompt tuning, p-tuning and prefix tuning."""
+    max_prompt_adapters: int = 1
+    """Number of prompt adapters of the largest size for which memory is kept."""
+    max_prompt_adapter_token: int = 0
+    """Most virtual tokens of a prompt adapter; must be set with enable_prompt_adapter."""
     enable_lora: bool = False
     """Let requests name LoRA adapters, in the format of PEFT."""
     max_lora_rank: int = 16
@@ -238,7 +244,8 @@ class EngineArgs:
     and of the memory; a request goes to the one where its first token is expected first."""
     distributed_executor_backend: str | None = None
     """Who starts the processes: `uni` computes in the engine itself, `mp` in a process for each
-    rank; `uni` by default, and `mp` where there are several ranks."""
+    rank, `ray` in such processes on machines of a Ray cluster (needs `quire[ray]`); `uni` by
+    default, and `mp` where there are several ranks."""
     nnodes: int = 1
     """Machines that compute together; their ranks are divided among them in order. The others run
     `quire serve MODEL --headless` with the same address and QUIRE_RANK_KEY."""

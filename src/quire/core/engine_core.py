@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from quire import env
 from quire.config.records import EngineConfig
 from quire.core.adapters.commands import adapter_commands
-from quire.core.adapters.manager import AdapterManager
+from quire.core.adapters.gate import AdapterGate
+from quire.core.adapters.manager import failure_of
 from quire.core.event_publisher import EventPublisher
 from quire.core.images.cache import EncoderCache
 from quire.core.images.manager import ImageManager
@@ -63,7 +64,9 @@ _ENGINES_OWN = frozenset(
         "close",
         "drop_adapter",
         "encode_tile",
+        "drop_prompt_adapter",
         "load_adapter",
+        "load_prompt_adapter",
         "step",
         "release_memory",
         "restore_memory",
@@ -123,8 +126,10 @@ class EngineCore:
         weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
-        self._profiler = profiler = EngineProfiler(config.observability.profiler)
-        self._adapters = None if config.lora is None else AdapterManager(config.lora, self.executor)
+        self._profiler = profiler = EngineProfiler(
+            config.observability.profiler, partial(_record_ranks, self.executor)
+        )
+        self._adapters = AdapterGate(config, self.executor)
         self._images = _image_manager(config, self.executor)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
@@ -176,8 +181,8 @@ class EngineCore:
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
-        if self._adapters is not None and self._adapters.is_active:
-            late = self._take_adapter_news(self._adapters)
+        if self._adapters.is_active:
+            late = self._take_adapter_news()
         if self._images is not None and self._images.num_waiting and not self._pause.is_frozen:
             late += self._take_image_news(self._images)
         if self.structured_outputs.num_requests:
@@ -206,10 +211,9 @@ class EngineCore:
             outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
         if self.structured_outputs.num_requests:
             self._follow_grammars(outputs)
-        if self._adapters is not None:
-            self._adapters.release_ended(scheduler.states.by_id)
-            if outputs.stats is not None:
-                outputs.stats.num_waiting += self._adapters.num_waiting
+        self._adapters.release_ended(scheduler.states.by_id)
+        if outputs.stats is not None:
+            outputs.stats.num_waiting += self._adapters.num_waiting
         if self._images is not None and outputs.stats is not None:
             outputs.stats.num_waiting += self._images.num_waiting
             cache = self._images.cache
@@ -219,16 +223,16 @@ class EngineCore:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
 
-    def _take_adapter_news(self, adapters: AdapterManager) -> list[EngineCoreOutput]:
+    def _take_adapter_news(self) -> list[EngineCoreOutput]:
         """Queues the requests whose adapters are in memory. Returns outputs of requests that
         failed."""
         is_idle = self._is_idle and not self.scheduler.has_unfinished_requests()
-        news = adapters.advance(_GRAMMAR_WAIT_S if is_idle else 0.0)
+        news = self._adapters.advance(_GRAMMAR_WAIT_S if is_idle else 0.0)
         for request in news.ready:
             try:
                 self._queue(request)
             except RequestError as error:
-                news.failed.append(_refused(request, error))
+                news.failed.append(failure_of(request, str(error)))
         return news.failed
 
     def _take_image_news(self, images: ImageManager) -> list[EngineCoreOutput]:
@@ -237,9 +241,9 @@ class EngineCore:
         news = images.advance(has_others=self.scheduler.has_unfinished_requests())
         for request in news.ready:
             try:
-                self._queue_or_wait_for_adapter(request)
+                self._queue_or_wait(request)
             except RequestError as error:
-                news.failed.append(_refused(request, error))
+                news.failed.append(failure_of(request, str(error)))
         return news.failed
 
     def _take_grammar_news(self, timeout_s: float) -> list[EngineCoreOutput]:
@@ -327,15 +331,13 @@ class EngineCore:
                 raise RequestError("this engine takes no images")
             self._images.add(request)
             return
-        self._queue_or_wait_for_adapter(request)
+        self._queue_or_wait(request)
 
-    def _queue_or_wait_for_adapter(self, request: EngineCoreRequest) -> None:
-        if self._adapters is None or request.lora_request is None:
-            self._queue(request)
-            return
+    def _queue_or_wait(self, request: EngineCoreRequest) -> None:
         if self._adapters.has(request.request_id):
             raise RequestError(f"a request with id {request.request_id!r} is being served already")
-        self._adapters.add(request)
+        if not self._adapters.add(request):
+            self._queue(request)
 
     def _queue(self, request: EngineCoreRequest) -> None:
         self.scheduler.add_request(request)
@@ -364,17 +366,15 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
             self.structured_outputs.forget(request_id)
-            if self._adapters is not None:
-                self._adapters.abort(request_id)
+            self._adapters.abort(request_id)
             if self._images is not None:
                 self._images.abort(request_id)
-        if self._adapters is not None:
-            self._adapters.release_ended(self.scheduler.states.by_id)
+        self._adapters.release_ended(self.scheduler.states.by_id)
         self._flush_events()
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        waits = self._adapters is not None and self._adapters.num_waiting > 0
+        waits = self._adapters.num_waiting > 0
         waits = waits or (self._images is not None and self._images.num_waiting > 0)
         return self._pause.is_busy() or (waits and not self._pause.is_frozen)
 
@@ -389,8 +389,7 @@ class EngineCore:
             self._transfers.close()
         if self._publisher is not None:
             self._publisher.close()
-        if self._adapters is not None:
-            self._adapters.shutdown()
+        self._adapters.shutdown()
         self.executor.shutdown()
 
     def _flush_events(self) -> None:
@@ -409,12 +408,6 @@ def _image_manager(config: EngineConfig, executor: Executor) -> ImageManager | N
         return rows
 
     return ImageManager(encode, EncoderCache(config.model.images.cache_bytes))
-
-
-def _refused(request: EngineCoreRequest, error: Exception) -> EngineCoreOutput:
-    return EngineCoreOutput(
-        request_id=request.request_id, finish_reason="error", error=str(error), is_unmet=True
-    )
 
 
 def _reset_prefix_cache(
@@ -451,9 +444,15 @@ def _publisher(
     if KV events are off."""
     if config.kv_events is None:
         return None, None
-    publisher, as_int = EventPublisher(config.kv_events), env.kv_events_have_numbers()
+    publisher = EventPublisher(config.kv_events, config.parallel.data_parallel_rank)
+    as_int = env.kv_events_have_numbers()
     kv.pool.events = BlockEvents(kv.layout, kv.block_size, publisher.publish, as_int=as_int)
     return publisher, TierEvents(publisher.publish, as_int=as_int)
+
+
+def _record_ranks(executor: Executor, is_on: bool) -> list[Any]:
+    """Makes ranks record their steps, or end it; returns what they have recorded."""
+    return [] if executor.num_ranks == 1 else executor.call("record_steps", is_on)
 
 
 def _join(outputs: list[EngineCoreOutput], forced: list[EngineCoreOutput]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
+from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner
@@ -14,6 +15,7 @@ from quire.worker.pooling_runner import PoolingRunner
 def make_runner(
     config: EngineConfig,
     model: StepModel,
+    prompt_adapters: PromptAdapters,
     adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
 ) -> ModelRunner | PoolingRunner:
     """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest.
@@ -26,6 +28,7 @@ def make_runner(
         config.model.vocab_size,
         config.model.logprobs_mode,
         adapter,
+        prompt_adapters.find,
     )
     if config.model.pooling is not None:
         return PoolingRunner(model, batch, config.model.pooling, layout.keeps_all)

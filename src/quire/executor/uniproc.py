@@ -10,6 +10,7 @@ from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.executor.runners import make_runner
 from quire.protocol import SchedulePlan, StepResult
+from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.extension import worker_class
 from quire.worker.worker import Worker
 
@@ -19,7 +20,10 @@ class UniProcExecutor(Executor):
 
     def __init__(self, config: EngineConfig) -> None:
         self._worker = worker_class(config)(config)
-        self._runner = make_runner(config, self._worker.model, self._worker.adapters.get)
+        self.prompt_adapters = PromptAdapters(config)
+        self._runner = make_runner(
+            config, self._worker.model, self.prompt_adapters, self._worker.adapters.get
+        )
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quire.adapters.config import LoRAConfig
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
 from quire.config.memory import MemoryNeeds, fit
@@ -178,7 +178,9 @@ def _draft(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
             max_adapter_width=_adapter_width(program, choices.lora),
         ),
         gives_logits,
-        adapters_bytes=0 if choices.lora is None else _sized(program, choices.lora).memory_bytes,
+        adapters_bytes=_adapters_bytes(
+            None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
+        ),
         encoder_bytes=encoder_bytes(
             backend, hf_config, choices.images.config, choices.arithmetic.dtype
         ),
@@ -187,6 +189,10 @@ def _draft(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
 
 def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:
     return 0 if lora is None else adapter_width(program, lora.max_lora_rank)
+
+
+def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
+    return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
 def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
@@ -209,7 +215,7 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
             max_adapter_width=_adapter_width(program, config.lora),
         ),
         bool(model.logits_processors),
-        adapters_bytes=0 if config.lora is None else config.lora.memory_bytes,
+        adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
         encoder_bytes=encoder_bytes(
             make_backend(config.device), model.hf_config, model.images, model.dtype
         ),

@@ -90,6 +90,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         kv_events=facts.kv_events,
         reasoning=choices.reasoning,
         lora=fitted.lora,
+        prompt_adapters=choices.prompt_adapters,
         worker_extension=args.worker_extension_cls,
         parallel=choices.parallel,
     )

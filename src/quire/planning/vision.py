@@ -42,13 +42,12 @@ class EncoderPlan:
 def encoder_plans(backend: Backend, vision: VisionModel, dtype: Dtype) -> list[EncoderPlan]:
     """The plans of the tower and of the projector."""
     block = max(16, backend.capabilities.block_size_multiple)
-    programs = (
+    plans = []
+    for program, num_rows in (
         (vision.tower_program, vision.tower.num_rows),
         (vision.projector, vision.rows_per_tile),
-    )
-    plans = []
-    for program, num_rows in programs:
-        program = run_passes(program, None)
+    ):
+        program = run_passes(program)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
         plans.append(EncoderPlan(program, kv, CompileOptions(dtype, num_rows, 1, num_rows)))
     return plans

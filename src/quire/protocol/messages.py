@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
@@ -64,6 +65,9 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     output); "" if the name is unknown. None: no other engine computes the prompt."""
     lora_request: LoRARequest | None = None
     """The adapter that the caller names."""
+    prompt_adapter_request: PromptAdapterRequest | None = None
+    """The prompt adapter that the caller names. The prompt then begins with placeholders for its
+    virtual tokens, and `input_rows` with the rows, whose digest is set when it is in memory."""
     adapter: str = ""
     """Digest of the version of the adapter with which the request begins; set when it is in
     memory. "": no adapter."""
@@ -171,7 +175,7 @@ class StepResult(msgspec.Struct, kw_only=True):
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """One entry per sampled token, for requests that asked for them."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
-    """Of the prompt tokens that the step predicts, for requests that asked for them."""
+    """The prompt tokens that the step predicts, for requests that asked for them."""
     pooled: dict[str, PooledRows] = {}
     """Results of pooling requests whose last token the step computed."""
     failures: dict[str, str] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from quire.errors import IntegrityError
 from quire.protocol import InputRows
-from quire.worker.given_rows import GivenRows
+from quire.worker.adapters.given_rows import GivenRows
 
 WIDTH = 3
 

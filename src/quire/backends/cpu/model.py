@@ -22,8 +22,8 @@ from quire.backends.base import (
 from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
+from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.step_kv import step_tables
-from quire.backends.given_rows import RowWidths
 from quire.config.kv_groups import KVGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
@@ -57,12 +57,12 @@ class CpuModel(CompiledModel):
         vector_width: int | None = None,
         step_block_size: int | None = None,
         adapters: AdapterLoader | None = None,
-        widths: RowWidths,
+        given: GivenRowPlaces,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
-        blocks of so many tokens (`step_kv`). `widths`: of the rows that steps may be given."""
+        blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -92,7 +92,7 @@ class CpuModel(CompiledModel):
             memory.kv_reserved_bytes - of_step,
         )
         self._block_bytes: int = self._measure_block()
-        self._widths = widths
+        self._given = given
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call. Raises BackendError."""
@@ -260,28 +260,13 @@ class CpuModel(CompiledModel):
             native.token_types = self._int32(batch.token_types, alive)
         if batch.adapters is not None and self._adapters is not None:
             self._adapters.place(native, batch, alive)
-        self._place_rows(native, batch, alive)
+        if batch.input_rows or batch.given_kv:
+            self._given.fill(self._ffi, native, batch, alive)
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
         native.table_width = tables.shape[2]
         native.num_logits_rows = len(batch.logits_rows)
         return native
-
-    def _place_rows(self, native: Any, batch: StepBatch, alive: list[Any]) -> None:
-        """Fill in the rows that are given with the step."""
-        self._widths.check(batch)
-        for name, given in (("input_rows", batch.input_rows), ("given_kv", batch.given_kv)):
-            if given:
-                places = np.zeros(len(batch.token_ids), np.uintp)
-                for one in given:
-                    rows = np.ascontiguousarray(one.rows, np.float32)
-                    alive.append(rows)
-                    begin, step = rows.ctypes.data, rows.strides[0]
-                    addresses = np.arange(begin, begin + step * len(rows), step, np.uintp)
-                    places[one.first : one.first + len(rows)] = addresses
-                pointers = self._ffi.from_buffer("float *[]", places)
-                alive.append(pointers)
-                setattr(native, name, pointers)
 
     def _open(self) -> Any:
         if self._model is None:

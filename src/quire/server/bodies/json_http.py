@@ -58,6 +58,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         raise HttpError(decode_problem(error)) from None
     if decoded.unknown:
         context.ignored_fields.tell(request, decoded.unknown)
+    await context.resolve(getattr(decoded.body, "model", None))
     return decoded.body
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from quire.adapters import LoRARequest
+from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.errors import RequestError
-from quire.frontend.arguments import located
+from quire.frontend.arguments import check_data_parallel_rank, located
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from quire.frontend.online.request_stream import RequestStream
 
 TIMEOUT_HEADER = "x-request-timeout"
+DATA_PARALLEL_HEADER = "x-data-parallel-rank"
 _SUBMITTED_AT_ONCE = 1 << 15
 """Tokens of core requests, plus 64 for each, that are added before other tasks may run."""
 _GRAMMAR_SIZE = 1 << 12
@@ -68,6 +69,17 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
     return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
 
 
+def chosen_engine(request: Request, num_engines: int) -> int | None:
+    """The engine that the caller has chosen with vLLM's header; None: any. A header that is not a
+    number is ignored, as by vLLM. Raises RequestError for an engine that does not exist."""
+    try:
+        rank = int(request.headers[DATA_PARALLEL_HEADER])
+    except (KeyError, ValueError):
+        return None
+    check_data_parallel_rank(rank, num_engines)
+    return rank
+
+
 def params_work(params: SamplingParams, num_prompts: int = 1) -> int:
     """The size of checking parameters for so many prompts, and of trying their grammar."""
     grammar = 0 if params.structured_outputs is None else _GRAMMAR_SIZE
@@ -81,7 +93,7 @@ def _inputs(
     request_id: str,
     priority: int,
     trace_headers: Mapping[str, str] | None,
-    adapter: LoRARequest | None,
+    adapter: AnyAdapterRequest | None,
 ) -> list[EngineInput]:
     """Validated, as the engine takes them. Raises RequestError."""
     max_model_len = model.config.model.max_model_len
@@ -97,7 +109,7 @@ def _inputs(
                     fitted,
                     priority=priority,
                     trace_headers=trace_headers,
-                    lora_request=adapter,
+                    **as_arguments(adapter),
                 )
             )
         check_wanted()
@@ -120,6 +132,8 @@ class Generation:
         self._is_closed = False
         self._is_late = False
         self._closers: list[Callable[[], object]] = []
+        self.engine: int | None = None
+        """The one of several engines that the caller has chosen."""
         self.named: Callable[[RequestError], RequestError] = lambda error: error
         """Renames the fields in an error to those of the API."""
         model.num_generating += 1
@@ -136,16 +150,18 @@ class Generation:
         priority: int,
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
-        adapter: LoRARequest | None = None,
+        adapter: AnyAdapterRequest | None = None,
+        engine: int | None = None,
     ) -> Generation:
-        """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
+        """Admits all prompts or none. `engine`: the one of several that computes them. Raises
+        RequestError, CapacityError, EngineDeadError."""
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
         size += sum(one.embeds.nbytes // 64 for one in prompts if one.embeds is not None)
         size += params_work(params, len(prompts))
         inputs = await model.pool.run(
             size, _inputs, model, prompts, params, request_id, priority, trace_headers, adapter
         )
-        return await cls.of_inputs(model, inputs, deadline)
+        return await cls.of_inputs(model, inputs, deadline, engine)
 
     async def _submit(self, inputs: Sequence[EngineInput], *, is_admitted: bool = False) -> None:
         """Passes the requests to the engine; other tasks run meanwhile if there are many.
@@ -161,6 +177,7 @@ class Generation:
             for core_request in stream.record.input.core_requests:
                 if stream.is_done:  # its caller does not wait any more
                     break
+                core_request.data_parallel_rank = self.engine
                 self._requests.hand_over(core_request)
                 size += 64 + len(core_request.prompt_token_ids)
                 if size > _SUBMITTED_AT_ONCE:
@@ -190,10 +207,15 @@ class Generation:
 
     @classmethod
     async def of_inputs(
-        cls, model: ServedModel, inputs: Sequence[EngineInput], deadline: Deadline
+        cls,
+        model: ServedModel,
+        inputs: Sequence[EngineInput],
+        deadline: Deadline,
+        engine: int | None = None,
     ) -> Generation:
         """Admits validated requests or none. Raises CapacityError, EngineDeadError."""
         generation = cls(model, model.live_engine().requests, deadline)
+        generation.engine = engine
         try:
             await generation._submit(inputs)
         except BaseException:

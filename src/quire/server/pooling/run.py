@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
+from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.frontend.arguments import located
@@ -19,7 +20,7 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.run import Generation, deadline_of
+from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.presence import until_gone
 from quire.server.pooling.fields import PoolingFields, PoolingUsage
@@ -42,7 +43,8 @@ class PoolingJob:
     id: str
     created: int
     name: str
-    """The model's, in the reply."""
+    """The model's or the adapter's, in the reply."""
+    adapter: AnyAdapterRequest | None = None
 
     @classmethod
     def of(cls, http: Request, request: PoolingFields, prefix: str) -> PoolingJob:
@@ -53,7 +55,7 @@ class PoolingJob:
             raise RequestError(cannot_pool(model), parameter="model")
         base = http.state.request_id if "x-request-id" in http.headers else request.request_id
         name = f"{prefix}-{base or http.state.request_id}"
-        return cls(http, request, target.model, name, int(time.time()), target.name)
+        return cls(http, request, target.model, name, int(time.time()), target.name, target.adapter)
 
     def require(self, *tasks: PoolingTask) -> None:
         """Raises RequestError unless the model does one of these tasks."""
@@ -78,7 +80,8 @@ class PoolingJob:
         model.live_engine().requests.check_admission(1)
         salt = _salt(http, self.request.cache_salt)
         inputs = await model.pool.run(size, self._inputs, field, make, params, tokenization, salt)
-        generation = await Generation.of_inputs(model, inputs, deadline)
+        engine = chosen_engine(http, model.config.parallel.data_parallel_size)
+        generation = await Generation.of_inputs(model, inputs, deadline, engine)
         try:
             found: Any = await until_gone(http, generation.close, generation.final_outputs())
         finally:
@@ -106,6 +109,7 @@ class PoolingJob:
                     params,
                     priority=self.request.priority or 0,
                     tokenization=tokenization,
+                    **as_arguments(self.adapter),
                 )
                 if salt is not None:
                     for core_request in made.core_requests:

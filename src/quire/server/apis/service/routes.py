@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.adapters import AnyAdapterRequest, LoRARequest
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.apis.service.schema import (
     LoadResponse,
@@ -37,11 +38,15 @@ def _card(context: ServerContext, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=context.created,
-        root=config.model if adapter is None else adapter.lora_path,
-        parent=None if adapter is None else adapter.base_model_name or target.model.names[0],
+        root=config.model if adapter is None else adapter.path,
+        parent=None if adapter is None else _base_of(adapter) or target.model.names[0],
         max_model_len=config.max_model_len,
         permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
     )
+
+
+def _base_of(adapter: AnyAdapterRequest) -> str | None:
+    return adapter.base_model_name if isinstance(adapter, LoRARequest) else None
 
 
 async def version(_: Request) -> Response:

@@ -66,13 +66,6 @@ class NativeHeads(NativeOp):
             slot.norm_after = part.norm_after
             slot.rope = fields.rope(part.rotation)
             slot.target = fields.code(f"QUIRE_TO_{part.target.upper()}")
-            slot.given_at = self._given_at(part)
-
-    def _given_at(self, part: HeadsPart) -> int:
-        """Where the numbers of a part begin in a row of `StepBatch.given_kv`."""
-        if part.target == "view" or self.layer is None:
-            return 0
-        return (2 * self.layer + (part.target == "values")) * part.num_heads * self.head_dim
 
 
 def _norm_weight(norm: HeadNorm | None, fields: Fields) -> int:

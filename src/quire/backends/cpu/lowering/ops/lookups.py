@@ -35,8 +35,6 @@ class NativeEmbed(NativeOp):
     scale: float
     tied: bool
     owners: Split | None = None
-    given_scale: float = 0.0
-    """What given rows are multiplied with; 0: the op takes none."""
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -68,7 +66,6 @@ class NativeEmbed(NativeOp):
         struct.scale = self.scale
         struct.first_id = 0 if self.owners is None else self.owners.own[0]
         struct.num_ids = self.table.shape[0] if self.owners is None else self.owners.total
-        struct.given_scale = self.given_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +132,7 @@ class NativeTakeRows(NativeOp):
 def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
     # The first stage of a pipeline has no head, but must have the same numbers.
     tied = op.table.format != "dense" or op.table.name == graph.program.head_name
-    scales = (op.scale, tied, op.owners, op.given_scale)
-    return (NativeEmbed((op.out,), op.table, *scales),)
+    return (NativeEmbed((op.out,), op.table, op.scale, tied, op.owners),)
 
 
 @lower.register
