@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
-from quire.config.images import ImagesConfig
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
 from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
+from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig

@@ -61,7 +61,7 @@ def _rgb(image: Any) -> Image.Image:
     """The picture in RGB. What is transparent becomes white, as in vLLM; of 16 bits, the upper 8
     are kept."""
     if image.mode == "RGB":
-        return image  # type: ignore[no-any-return]
+        return image
     if image.mode in _16_BITS or image.mode == "I":
         image = image.point(lambda value: value * (1 / 256)).convert("L")
     if image.mode == "F":
@@ -71,4 +71,4 @@ def _rgb(image: Any) -> Image.Image:
         ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
         ground.paste(image, (0, 0), image)
         image = ground
-    return image.convert("RGB")  # type: ignore[no-any-return]
+    return image.convert("RGB")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from quire.config.images import ImagesConfig
 from quire.errors import RequestError, quoted
+from quire.images.config import ImagesConfig
 from quire.images.fetch import Fetcher
 from quire.images.job import MAX_FILE_BYTES
 from quire.units import format_bytes

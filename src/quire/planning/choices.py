@@ -32,9 +32,9 @@ from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
+from quire.planning.images.choice import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
-from quire.planning.vision import ImagesChoice, images_choice
 from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
 from quire.weights import PACKED_NAME, PackedHeader

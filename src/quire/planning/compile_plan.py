@@ -18,7 +18,7 @@ from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ParallelConfig
 from quire.errors import DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
-from quire.planning.vision import encoder_bytes
+from quire.planning.images.encoder import encoder_bytes
 from quire.program import Program, kv_layout, layout_of_rank
 from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from quire.config.images import ImagesConfig
 from quire.errors import RequestError
+from quire.images.config import ImagesConfig
 from quire.images.fetch import Fetcher, is_public, public_addresses
 from quire.images.sources import ImageSources
 

@@ -21,7 +21,7 @@ from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
 from quire.models.vision.families import vision_model
 from quire.models.vision.model import Floats, VisionModel
-from quire.planning.vision import encoder_plans
+from quire.planning.images.encoder import encoder_plans
 from quire.weights import WeightStore, open_checkpoint
 from quire.weights.dummy import DummyStore
 from quire.worker.images.weights import VisionStore

@@ -18,7 +18,6 @@ from quire.errors import BackendError
 from quire.program import Program
 from quire.units import ceil_div
 
-
 _UNUSED = KVShape(1, 16, 16)
 """The shape of a cache that no op uses."""
 
