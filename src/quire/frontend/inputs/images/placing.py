@@ -12,13 +12,15 @@ import secrets
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.errors import PromptError
 from quire.images.picture import Picture
-from quire.models.vision.model import VisionModel
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
+
+if TYPE_CHECKING:
+    from quire.models.vision.model import VisionModel
 
 Encode = Callable[[str], list[int]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError
@@ -18,8 +18,9 @@ from quire.frontend.inputs.images.placing import (
 )
 from quire.images.picture import Picture
 from quire.images.sources import ImageSources
-from quire.models.vision.families import vision_model
-from quire.models.vision.model import VisionModel
+
+if TYPE_CHECKING:
+    from quire.models.vision.model import VisionModel
 
 
 class ImagePrompts:
@@ -99,6 +100,8 @@ class ImagePrompts:
 
     @cached_property
     def _vision(self) -> VisionModel:
+        from quire.models.vision.families import vision_model  # for requests with images alone
+
         found = vision_model(self._model.hf_config)
         if found is None:
             raise PromptError("this model takes no images", parameter="image")
