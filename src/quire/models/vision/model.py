@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.images.rules import AnyResizing, Layout, Size
-from quire.program import Program
 
 if TYPE_CHECKING:
     from quire.models.vision.tower import Tower
+    from quire.program import Program
 
 Floats = NDArray[np.float32]
 

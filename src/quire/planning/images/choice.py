@@ -11,7 +11,6 @@ from typing import Any
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError, ModelError
 from quire.images.config import ImagesConfig
-from quire.models.vision.families import vision_model
 from quire.models.vision.model import VisionModel
 from quire.planning.checkpoint import Checkpoint
 from quire.weights import open_checkpoint
@@ -51,6 +50,8 @@ def images_choice(args: EngineArgs, checkpoint: Checkpoint) -> ImagesChoice:
 
 def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
     """Why the model takes no images; "": it does."""
+    from quire.models.vision.families import vision_model  # for models with images alone
+
     model = checkpoint.model
     try:
         vision = vision_model(model.hf_config)

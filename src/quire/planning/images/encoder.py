@@ -8,7 +8,6 @@ from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.config.records import Dtype
 from quire.images.config import ImagesConfig
 from quire.models.base import HfConfig
-from quire.models.vision.families import vision_model
 from quire.models.vision.model import VisionModel
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
@@ -46,6 +45,8 @@ def encoder_bytes(
     backend: Backend, hf_config: HfConfig, images: ImagesConfig | None, dtype: Dtype
 ) -> int:
     """Bytes of the encoder and of the cache of its results; 0: the engine takes no images."""
+    from quire.models.vision.families import vision_model  # for models with images alone
+
     vision = None if images is None else vision_model(hf_config)
     if images is None or vision is None:
         return 0

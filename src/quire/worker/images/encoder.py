@@ -19,7 +19,6 @@ from quire.backends.base import (
 )
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
-from quire.models.vision.families import vision_model
 from quire.models.vision.model import Floats, VisionModel
 from quire.planning.images.encoder import encoder_plans
 from quire.weights import WeightStore, open_checkpoint
@@ -68,6 +67,8 @@ class ImageEncoder:
 def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
     """The encoder of an engine that takes images. Raises CheckpointError and BackendError."""
     model = config.model
+    from quire.models.vision.families import vision_model  # for models with images alone
+
     vision = None if model.images is None else vision_model(model.hf_config)
     if vision is None:
         return None
