@@ -22,11 +22,12 @@ from pathlib import Path
 import numpy as np
 from adapters import write_adapter
 
-from quire import AsyncLLM, SamplingParams
+from quire import SamplingParams
 from quire.adapters import LoRARequest
 from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import AsyncEngineArgs
 from quire.config.places.hub import resolve_model
+from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import RequestOutputKind
 
 BASE_STREAMS, ADAPTER_STREAMS = 4, 4

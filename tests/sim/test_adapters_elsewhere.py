@@ -12,9 +12,10 @@ from adapter_writer import write_adapter, write_merged
 from prompt_adapter_writer import write_prompt_adapter
 from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
-from quire import LLM, AsyncLLM
+from quire import LLM
 from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.config.engine_args import AsyncEngineArgs
+from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import RequestOutputKind, SamplingParams
 
 PROMPTS = [[*range(3, 3 + n)] for n in (40, 21, 40)]

@@ -38,7 +38,7 @@ def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
 def parse_prompt_adapters(items: Iterable[str]) -> list[AdapterModule]:
     """The adapters of `--prompt-adapters`, each `name=path`. Raises ConfigError for a wrong item,
     and for a name that is given twice."""
-    found = []
+    found: list[AdapterModule] = []
     for item in items:
         name, equals, path = item.partition("=")
         if not equals or not name or not path:

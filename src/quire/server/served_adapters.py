@@ -14,6 +14,7 @@ from quire.adapters import (
     PromptAdapterRequest,
 )
 from quire.adapters.resolvers import LoRAResolver
+from quire.config.checkpoint.adapter_tasks import has_adapter
 from quire.errors import CheckpointError, ConfigError, quoted, reason
 from quire.log import get_logger
 from quire.server.http.problems import HttpError, Problem
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-_CONFIG = "adapter_config.json"
 _MOST_NAME = 256
 
 
@@ -200,10 +200,10 @@ def check_modules(
 
 
 def _is_adapter(path: Path) -> bool:
-    """Whether there may be an adapter: a folder of PEFT, or a GGUF file."""
+    """Whether there may be an adapter: a folder of PEFT, a task, or a GGUF file."""
     if path.suffix == ".gguf":
         return path.is_file()
-    return (path / _CONFIG).is_file() or (path.is_dir() and any(path.glob("*.gguf")))
+    return has_adapter(path) or (path.is_dir() and any(path.glob("*.gguf")))
 
 
 async def _asked(resolver: LoRAResolver, base_model: str, name: str) -> LoRARequest | None:

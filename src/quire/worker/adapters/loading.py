@@ -14,9 +14,10 @@ from quire.log import get_logger
 from quire.models import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
-from quire.weights.adapters import bind_adapter, read_adapter
+from quire.weights.adapters import bind_adapter
 from quire.weights.adapters.config import CONFIG_NAME
 from quire.weights.adapters.read import AdapterFiles
+from quire.weights.adapters.tasks import read_adapter_or_task
 
 if TYPE_CHECKING:
     from quire.worker.model_weights import ModelWeights
@@ -81,9 +82,9 @@ class WorkerAdapters:
         return found
 
     def _read(self, path: Path, max_rank: int, max_bytes: int) -> AdapterFiles:
-        """Reads a folder of PEFT or a GGUF file."""
+        """Reads a folder of PEFT, a GGUF file, or a task of the checkpoint."""
         if (path / CONFIG_NAME).exists():
-            return read_adapter(path, max_rank=max_rank, max_bytes=max_bytes)
+            return read_adapter_or_task(path, max_rank=max_rank, max_bytes=max_bytes)
         from quire.weights.adapters.gguf import HeadCounts, gguf_file, read_gguf_adapter
 
         if (file := gguf_file(path)) is not None:
@@ -91,7 +92,7 @@ class WorkerAdapters:
             query = int(config.get("num_attention_heads") or 1)
             heads = HeadCounts(query, int(config.get("num_key_value_heads") or query))
             return read_gguf_adapter(file, heads, max_rank=max_rank, max_bytes=max_bytes)
-        return read_adapter(path, max_rank=max_rank, max_bytes=max_bytes)
+        return read_adapter_or_task(path, max_rank=max_rank, max_bytes=max_bytes)
 
     def _limits(self) -> LoRAConfig:
         if self._config.lora is None:

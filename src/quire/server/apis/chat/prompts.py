@@ -68,6 +68,38 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
         text = model.tokenizer().decode(ids, skip_special_tokens=False)
         return PreparedPrompt(ids, text, request.cache_salt)
     messages = request.messages or []
+    if any(isinstance(one.content, list) and any(map(_is_image, one.content)) for one in messages):
+        _check_messages(model, request, messages)
+        return await _chat_with_images(model, request, messages)
+    text = await chat_text(model, request)
+    special = request.add_special_tokens is True
+    salt = truncation = None
+    if isinstance(request, ChatRequest):
+        salt = request.cache_salt
+        truncation = Truncation.of(
+            request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
+        )
+    token_ids = await model.pool.run(len(text), prompt_ids, model, text, special, truncation)
+    return PreparedPrompt(token_ids, text, salt)
+
+
+async def chat_text(model: ServedModel, request: ChatRequest | TokenizeRequest) -> str:
+    """The text that the model's chat template makes of the messages. Raises RequestError."""
+    messages = request.messages or []
+    _check_messages(model, request, messages)
+    size = sum(len(text) for message in messages for text in message.texts)
+    model.limits.check_text("messages", size)
+    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
+    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
+    await model.pool.run(size, _check_template_fields, model, request)
+    chat = _chat_input(model, request, messages)
+    chat = replace(chat, no_images=model.config.model.no_images)
+    return await render_chat(model, chat, offers_tools=not _forbids_calls(request))
+
+
+def _check_messages(
+    model: ServedModel, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
+) -> None:
     if len(messages) > model.args.max_messages:
         raise RequestError(
             f"{len(messages)} messages are more than this server allows in one request "
@@ -80,25 +112,6 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
             "give it one with --chat-template",
             parameter="chat_template",
         )
-    if any(isinstance(one.content, list) and any(map(_is_image, one.content)) for one in messages):
-        return await _chat_with_images(model, request, messages)
-    size = sum(len(text) for message in messages for text in message.texts)
-    model.limits.check_text("messages", size)
-    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
-    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
-    await model.pool.run(size, _check_template_fields, model, request)
-    chat = _chat_input(model, request, messages)
-    chat = replace(chat, no_images=model.config.model.no_images)
-    text = await render_chat(model, chat, offers_tools=not _forbids_calls(request))
-    special = request.add_special_tokens is True
-    salt = truncation = None
-    if isinstance(request, ChatRequest):
-        salt = request.cache_salt
-        truncation = Truncation.of(
-            request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
-        )
-    token_ids = await model.pool.run(len(text), prompt_ids, model, text, special, truncation)
-    return PreparedPrompt(token_ids, text, salt)
 
 
 def _is_image(part: str | ContentPart) -> bool:
