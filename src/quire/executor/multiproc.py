@@ -89,7 +89,7 @@ class MultiprocExecutor(Executor):
         weakref.finalize(self, self._ranks.abandon).atexit = False
         self._model = RankedModel(self._ranks)
         self.prompt_adapters = PromptAdapters(config)
-        self._runner = make_runner(config, self._model, self.prompt_adapters)
+        self._runner = make_runner(config, self._model, find_rows=self.prompt_adapters.find)
         self._begun: deque[tuple[BegunStep, int] | BackendError] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:

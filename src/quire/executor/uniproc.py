@@ -22,7 +22,7 @@ class UniProcExecutor(Executor):
         self._worker = worker_class(config)(config)
         self.prompt_adapters = PromptAdapters(config)
         self._runner = make_runner(
-            config, self._worker.model, self.prompt_adapters, self._worker.adapters.get
+            config, self._worker.model, self._worker.adapters.get, self.prompt_adapters.find
         )
         self._submitted: deque[SchedulePlan] = deque()
 

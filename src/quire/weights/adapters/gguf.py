@@ -114,11 +114,11 @@ def _checked(header: GgufHeader) -> tuple[Architecture, float]:
 def _module_of(path: Path, row: Architecture, base: str) -> LoraModule:
     """The module of a weight of the base model."""
     places = row.places(base)
-    [place] = places if len(places) == 1 else [None]
-    is_plain = place is not None and place.form == "same" and not place.is_row
-    if place is None or not is_plain or place.half is not None or place.is_of_experts:
+    place = places[0] if len(places) == 1 else None
+    is_whole = place is not None and place.half is None and place.share is None
+    if place is None or not is_whole or place.is_row or place.is_of_experts or place.form != "same":
         raise CheckpointError(f"{path}: {quoted(base)} must be a matrix that an adapter can change")
-    if place.share is not None or not place.name.endswith(".weight"):
+    if not place.name.endswith(".weight"):
         raise CheckpointError(f"{path}: {quoted(base)} must be a matrix that an adapter can change")
     return LoraModule(place.name.removesuffix(".weight"), base == _EMBEDDING)
 
