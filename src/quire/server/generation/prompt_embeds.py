@@ -61,7 +61,8 @@ def _tensor(data: bytes) -> NDArray[np.float32]:
             names = list(store.names())
             if len(names) != 1:
                 raise CheckpointError(f"the file must have one tensor, not {len(names)}")
-            return store.get(names[0]).to_float32().copy()
+            rows: NDArray[np.float32] = store.get(names[0]).to_float32().copy()
+            return rows
         except CheckpointError as error:
             raise _unreadable(str(error).replace(file.name, "the file")) from None
 
