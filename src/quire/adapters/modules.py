@@ -20,6 +20,8 @@ class AdapterModule:
     name: str
     path: str
     base_model_name: str | None = None
+    is_prompt: bool = False
+    """Whether it is a prompt adapter."""
 
 
 def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
@@ -45,7 +47,7 @@ def parse_prompt_adapters(items: Iterable[str]) -> list[AdapterModule]:
             raise ConfigError(f"--prompt-adapters must be NAME=FOLDER, got {quoted(item)}")
         if any(one.name == name for one in found):
             raise ConfigError(f"--prompt-adapters: the name {quoted(name)} must be given once only")
-        found.append(AdapterModule(name, path))
+        found.append(AdapterModule(name, path, is_prompt=True))
     return found
 
 

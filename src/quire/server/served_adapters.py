@@ -12,11 +12,15 @@ from quire.adapters import (
     AnyAdapterRequest,
     LoRARequest,
     PromptAdapterRequest,
+    parse_modules,
+    parse_prompt_adapters,
 )
 from quire.adapters.resolvers import LoRAResolver
 from quire.config.checkpoint.adapter_tasks import has_adapter
+from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError, quoted, reason
 from quire.log import get_logger
+from quire.server.args import ServerArgs
 from quire.server.http.problems import HttpError, Problem
 
 if TYPE_CHECKING:
@@ -49,24 +53,27 @@ class ServedAdapters:
     def __getitem__(self, name: str) -> AnyAdapterRequest:
         return self._by_name[name]
 
-    def add(self, module: AdapterModule) -> LoRARequest:
-        """Offers an adapter, which is loaded with the first request that names it."""
-        request = self._by_name[module.name] = self._request(module, load_inplace=False)
+    def add(self, module: AdapterModule) -> AnyAdapterRequest:
+        """Offers an adapter, which is loaded with the first request that names it. Raises
+        ConfigError for a prompt adapter whose configuration cannot be read."""
+        request: AnyAdapterRequest
+        if module.is_prompt:
+            known = self._by_name.get(module.name)
+            number = self._next_id() if known is None else known.adapter_id
+            request = _prompt_adapter(module, number)
+        else:
+            request = self._request(module, load_inplace=False)
+        self._by_name[module.name] = request
         return request
 
-    async def load_all(
-        self,
-        engine: AsyncLLM,
-        modules: Iterable[AdapterModule],
-        prompt_adapters: Iterable[AdapterModule] = (),
-    ) -> None:
+    async def load_all(self, engine: AsyncLLM, modules: Iterable[AdapterModule]) -> None:
         """Loads the adapters of the options. Raises ConfigError for one that cannot be loaded."""
         for module in modules:
-            await engine.add_lora(self.add(module))
-        for module in prompt_adapters:
-            request = await asyncio.to_thread(_prompt_adapter, module, self._next_id())
-            await engine.add_prompt_adapter(request)
-            self._by_name[module.name] = request
+            request = self.add(module)
+            if isinstance(request, LoRARequest):
+                await engine.add_lora(request)
+            else:
+                await engine.add_prompt_adapter(request)
 
     async def load(
         self, engine: AsyncLLM, module: AdapterModule, taken: Iterable[str], *, in_place: bool
@@ -228,6 +235,19 @@ def _prompt_adapter(module: AdapterModule, number: int) -> PromptAdapterRequest:
     except CheckpointError as error:
         raise ConfigError(f"--prompt-adapters: {error}") from None
     return PromptAdapterRequest(module.name, number, module.path, count)
+
+
+def served_modules(
+    args: ServerArgs, names: Sequence[str], config: EngineConfig
+) -> list[AdapterModule]:
+    """The adapters of the options. Raises ConfigError if they cannot be served with a model of
+    these names."""
+    loras = parse_modules(args.lora_modules)
+    prompts = parse_prompt_adapters(args.prompt_adapters)
+    check_modules("lora", loras, names, is_on=config.lora is not None)
+    taken = [*names, *(one.name for one in loras)]
+    check_modules("prompt", prompts, taken, is_on=config.prompt_adapters is not None)
+    return [*loras, *prompts]
 
 
 def _invalid(message: str, parameter: str | None = None) -> HttpError:

@@ -58,6 +58,10 @@ def module(name: str, path: Path | str) -> AdapterModule:
     return AdapterModule(name, str(path))
 
 
+def prompt_module(name: str, path: Path) -> AdapterModule:
+    return AdapterModule(name, str(path), is_prompt=True)
+
+
 def test_adapters_come_and_go(base: Path, tmp_path: Path) -> None:
     one, two = (write_adapter(tmp_path / f"a{seed}", base, seed) for seed in (1, 2))
 
@@ -177,7 +181,7 @@ def test_prompt_adapters_are_served_next_to_others(base: Path, tmp_path: Path) -
     async def use() -> None:
         engine, served = engine_of(base), ServedAdapters()
         try:
-            await served.load_all(engine, [module("lora", good)], [module("mine", folder)])
+            await served.load_all(engine, [module("lora", good), prompt_module("mine", folder)])
             assert await engine.list_prompt_adapters() == {2}
             plain = await text_of(engine, None, "plain")
             assert await text_of(engine, served["mine"], "mine") != plain
@@ -186,7 +190,7 @@ def test_prompt_adapters_are_served_next_to_others(base: Path, tmp_path: Path) -
             with pytest.raises(HttpError, match="cannot be found"):
                 await served.unload(engine, "mine")
             with pytest.raises(ConfigError, match="peft_type must be one of"):
-                await served.load_all(engine, [], [module("x", good)])
+                await served.load_all(engine, [prompt_module("x", good)])
             assert await engine.remove_prompt_adapter(2)
         finally:
             engine.shutdown()
