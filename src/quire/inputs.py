@@ -14,6 +14,10 @@ from quire.params import SamplingParams
 class _PromptOptions(TypedDict, total=False):
     cache_salt: str
     """Requests share cached prefixes only under an equal salt."""
+    multi_modal_data: dict[str, Any]
+    """`{"image": picture}`, or a list of pictures: Pillow images, bytes of files, URLs."""
+    multi_modal_uuids: dict[str, Any]
+    """Accepted: the bytes of a picture identify it."""
     prediction: str | list[int]
     """The text that is expected as the reply, or its token ids. It only makes the reply faster."""
 

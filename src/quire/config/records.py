@@ -19,6 +19,7 @@ from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
+from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
@@ -71,6 +72,10 @@ class ModelConfig:
     """How it pools; None: it generates."""
     prompt_embeds_width: int | None = None
     """Numbers of a row of `prompt_embeds`; None: prompts of embeddings are refused."""
+    images: ImagesConfig | None = None
+    """How it takes images; None: it takes none."""
+    no_images: str = ""
+    """Why it takes no images; "": it does."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""

@@ -32,6 +32,7 @@ from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
+from quire.planning.images.choice import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
@@ -71,6 +72,7 @@ class Choices:
     reasoning: ReasoningMarks | None
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
+    images: ImagesChoice
     prompt_adapters: PromptAdapterConfig | None
     prompt_embeds_width: int | None
     """Numbers of a row of `prompt_embeds`; None: they are refused."""
@@ -112,6 +114,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
         lora=_lora(args, usage, facts, arithmetic.dtype),
+        images=images_choice(args, checkpoint),
         prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),

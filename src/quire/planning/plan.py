@@ -134,6 +134,8 @@ def _model_config(
         logits_processors=() if checkpoint.pooling else facts.logits_processors,
         pooling=checkpoint.pooling,
         prompt_embeds_width=choices.prompt_embeds_width,
+        images=choices.images.config,
+        no_images=choices.images.why_not,
     )
 
 

@@ -19,6 +19,7 @@ from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
+from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
@@ -72,6 +73,8 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory. "": no adapter."""
     input_rows: list[InputRows] = []
     """Rows that take the place of the embeddings of prompt tokens, in order of position."""
+    images: list[ImageInput] = []
+    """Pictures that are to be encoded before the request starts."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -258,6 +261,9 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     """None if no draft tokens were checked."""
     kv_store: KVStoreStats | None = None
     """Set from time to time, if there is a KV store."""
+    mm_cache: tuple[int, int] | None = None
+    """Queries of the cache of encoded images since the engine's start, and how many were hits.
+    None: the engine takes no images."""
 
 
 class EngineCoreOutputs(msgspec.Struct, kw_only=True):

@@ -166,7 +166,13 @@ class InputProcessor:
         parsed = self._prompts.parse(prompt, tokenization)
         if parsed.input_rows and params.prompt_logprobs is not None:
             raise RequestError(
-                "prompt_logprobs is not compatible with prompt embeds.", parameter="prompt_logprobs"
+                "prompt_logprobs is not compatible with prompt embeds and images.",
+                parameter="prompt_logprobs",
+            )
+        if parsed.images and of_prompt is not None:
+            raise RequestError(
+                "a request with images must have no prompt adapter",
+                parameter="prompt_adapter_request",
             )
         virtual = VirtualTokens.of(of_prompt, parsed, params, self.model_config)
         resolved = self._resolve(params, len(virtual.token_ids))
@@ -192,6 +198,7 @@ class InputProcessor:
             lora_request=adapter,
             prompt_adapter_request=of_prompt,
             input_rows=virtual.input_rows,
+            images=parsed.images,
         )
         return EngineInput(
             request_id=request_id,

@@ -11,6 +11,8 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
+from quire.frontend.inputs.images.placing import PlacedImages
+from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
     embeds_error,
@@ -24,16 +26,15 @@ from quire.frontend.inputs.too_long import (
     prompt_too_long,
     text_fills_model,
 )
+from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
-    "prompt_embeds", "prompt_is_token_ids",
+    "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids",
 })  # fmt: skip
-_NEUTRAL_KEYS = frozenset({
-    "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
-})  # fmt: skip
+_NEUTRAL_KEYS = frozenset({"mm_processor_kwargs", "media_io_kwargs"})
 """Further keys of vLLM's prompts, accepted only with an empty value."""
 
 
@@ -50,6 +51,8 @@ class ParsedPrompt:
     """The expected reply."""
     input_rows: list[InputRows] = field(default_factory=list)
     """Rows that take the place of the embeddings of some of the tokens."""
+    images: list[ImageInput] = field(default_factory=list)
+    """Pictures whose rows are computed before the request starts."""
 
 
 class PromptParser:
@@ -62,6 +65,7 @@ class PromptParser:
         self._model_config = model_config
         self._block_size = block_size
         self._tokenizer = tokenizer
+        self.images = ImagePrompts(model_config)
 
     def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
         """Parse a prompt and validate its token ids. Raises PromptError."""
@@ -127,6 +131,8 @@ class PromptParser:
                 "prompt_is_token_ids must come with prompt_embeds",
                 parameter="prompt_is_token_ids",
             )
+        if prompt.get("multi_modal_data"):
+            return self._with_images(prompt, text, ids, salt, tokenization)
         if ids is not None:
             cut = _cut(_as_token_ids(ids), tokenization)
             types = _as_token_ids(prompt.get("token_type_ids") or [])
@@ -136,6 +142,37 @@ class PromptParser:
                 "a prompt must contain prompt or prompt_token_ids", parameter="prompt"
             )
         return ParsedPrompt(text, self._encode(text, tokenization), salt)
+
+    def _with_images(
+        self,
+        prompt: Mapping[str, Any],
+        text: str | None,
+        ids: Any,
+        salt: str | None,
+        tokenization: Tokenization,
+    ) -> ParsedPrompt:
+        """A prompt with pictures."""
+        data = prompt["multi_modal_data"]
+        self.images.check_on("multi_modal_data")
+        if tokenization.truncation is not None:
+            raise PromptError(
+                "truncate_prompt_tokens is not supported with images",
+                parameter="truncate_prompt_tokens",
+            )
+        placed = data.get("image") if isinstance(data, Mapping) else None
+        if not isinstance(placed, PlacedImages):
+            plain = Tokenization(add_special_tokens=False)
+            placed = self.images.in_prompt(
+                text,
+                None if ids is None else _as_token_ids(ids),
+                data,
+                prompt.get("multi_modal_uuids"),
+                lambda given: self._encode(given, tokenization),
+                lambda given: self._encode(given, plain),
+            )
+        return ParsedPrompt(
+            text, placed.token_ids, salt, input_rows=placed.input_rows, images=placed.images
+        )
 
     def _embeds(
         self,
