@@ -60,6 +60,10 @@ BAD = {
     "two": (safetensors_file(a=ROWS, b=ROWS), "must have one tensor, not 2"),
     "cut": (GOOD["torch"][:400], "could not be deserialized"),
     "sizes": (text(base64.b64decode(GOOD["numpy"])[:-8]), "could not be deserialized"),
+    "header": (
+        text(base64.b64decode(GOOD["numpy"])[:60] + b"\n" * 90),
+        "could not be deserialized",
+    ),
     "integers": (numpy_file(ROWS.astype(np.int64)), "dtype int64 is not a floating-point type"),
     "1-D": (numpy_file(ROWS[0]), "2D tensor of shape (num_tokens, hidden_size); got shape (4,)."),
     "width": (numpy_file(ROWS[:, :3]), "hidden_size 3 does not match the model's hidden_size 4."),

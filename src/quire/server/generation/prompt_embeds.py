@@ -12,6 +12,7 @@ import binascii
 import io
 import tempfile
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ from quire.errors import CheckpointError
 from quire.frontend.inputs.prompt_embeds import NOT_ENABLED, embeds_error, read_embeds
 from quire.server.served_model import ServedModel
 
+_NUMPY_ERRORS = (
+    ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError, SyntaxError, TokenError,
+)  # fmt: skip
+"""What NumPy raises for a damaged file; it reads the header with Python's tokenizer."""
 _MOST_REASON = 200
 """Characters of a reader's reason that are repeated to the caller."""
 
@@ -44,7 +49,7 @@ def decode_embeds(model: ServedModel, text: str) -> NDArray[np.float32]:
 def _numpy_array(data: bytes) -> NDArray[Any]:
     try:
         found = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError, MemoryError, OverflowError, SyntaxError) as error:
+    except _NUMPY_ERRORS as error:
         raise _unreadable(str(error)) from None
     array: NDArray[Any] = found
     return array
