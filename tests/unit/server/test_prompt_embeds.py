@@ -110,7 +110,7 @@ def test_a_bad_file_is_refused(harness: Harness, name: str) -> None:
     ("fields", "message"),
     [
         ({"echo": True}, "Echo is unsupported with prompt embeds."),
-        ({"prompt_logprobs": 1}, "prompt_logprobs is not compatible with prompt embeds."),
+        ({"prompt_logprobs": 1}, "prompt_logprobs is not compatible with prompt embeds"),
         ({"truncate_prompt_tokens": 2}, "truncate_prompt_tokens is not supported"),
         ({"prompt_embeds": 5}, "prompt_embeds"),
         ({"prompt_embeds": []}, "Either prompt or prompt_embeds must be provided and non-empty."),
