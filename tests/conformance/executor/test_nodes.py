@@ -166,7 +166,7 @@ def test_a_hundred_machines_end(
         machine.communicate()
     with capsys.disabled():
         print(
-            f"\n{signal.Signals(number).name} of machines and their ranks: {len(times)}, told after "
+            f"\n{signal.Signals(number).name}: {len(times)} machines and ranks, reported after "
             f"{sorted(times)[len(times) // 2]:.2f} s (median), {max(times):.2f} s (most)"
         )
     assert max(times) < 15.0
