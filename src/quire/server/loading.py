@@ -10,6 +10,7 @@ from quire.chat.process.renderer_process import CLOCK_FACTOR
 from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.core.parallel.restarts import DEFAULT_RESTARTS
+from quire.errors import ConfigError
 from quire.frontend.observers.request_log import RequestLogChoice
 from quire.log import get_logger
 from quire.server.args import ServerArgs
@@ -59,6 +60,12 @@ def load_engine(
 
 
 def _max_restarts(args: ServerArgs, config: EngineConfig) -> int:
+    """Raises ConfigError if an engine would not be the same after a restart."""
+    if config.lora is not None and args.max_engine_restarts:
+        raise ConfigError(
+            f"max_engine_restarts={args.max_engine_restarts} must be 0 with enable_lora: an engine "
+            "that is started again has no adapters"
+        )
     if args.max_engine_restarts is not None:
         return args.max_engine_restarts
     return DEFAULT_RESTARTS if config.parallel.world_size_across_dp > 1 else 0
