@@ -123,12 +123,12 @@ def _with_room_for_states(
         return draft
     parts = [draft.of_rank(rank) for rank in parallel.ranks]
     sized = [backend.sized(part.program, part.kv).layout.groups for part in parts]
-    groups = [
-        msgspec.structs.replace(group, num_blocks=max(one[index].num_blocks for one in sized))
-        if isinstance(group, StateGroup)
-        else group
-        for index, group in enumerate(layout.groups)
-    ]
+    groups = list(layout.groups)
+    for index, group in enumerate(groups):
+        if isinstance(group, StateGroup):
+            of_ranks = (one[index] for one in sized)
+            most = max(one.num_blocks for one in of_ranks if isinstance(one, StateGroup))
+            groups[index] = msgspec.structs.replace(group, num_blocks=most)
     kv = replace(draft.kv, layout=KVLayout(tuple(groups), layout.num_slots))
     return replace(draft, kv=kv)
 
