@@ -330,7 +330,7 @@ class KVLayout:
         if not slot_bytes:
             return sum(group.num_bytes for group in self.states)
         pieces = (state.piece_bytes for group in self.states for state in group.states)
-        most = max(slot_bytes, *pieces)
+        most = max([slot_bytes, *pieces])
         return -(-most // STATE_ALIGN) * STATE_ALIGN
 
     def sized(self, block_bytes: int) -> KVLayout:
