@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from quire.adapters.config import LoRAConfig, lora_config
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig, lora_config
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
@@ -29,8 +29,10 @@ from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
+from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.facts import Facts
+from quire.planning.images.choice import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
@@ -70,6 +72,10 @@ class Choices:
     reasoning: ReasoningMarks | None
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
+    images: ImagesChoice
+    prompt_adapters: PromptAdapterConfig | None
+    prompt_embeds_width: int | None
+    """Numbers of a row of `prompt_embeds`; None: they are refused."""
     parallel: ParallelConfig
 
 
@@ -108,6 +114,9 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
         lora=_lora(args, usage, facts, arithmetic.dtype),
+        images=images_choice(args, checkpoint),
+        prompt_adapters=prompt_adapters(args, checkpoint),
+        prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
     )
 
@@ -125,12 +134,10 @@ def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRACon
     if found is None:
         return None
     checkpoint, reason = facts.checkpoint, None
-    if checkpoint.pooling is not None:
-        reason = "a model that pools takes no adapters yet"
-    elif checkpoint.model.is_transformers:
+    if checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
-    elif resolve.resolve_parallel(args, usage).world_size_across_dp > 1:
-        reason = "adapters are computed by one rank and one engine yet"
+    elif resolve.resolve_parallel(args, usage).world_size > 1:
+        reason = "an adapter is computed by one rank; use data_parallel_size for more cores"
     if reason is not None:
         raise ConfigError(f"enable_lora must be left out: {reason}")
     return found

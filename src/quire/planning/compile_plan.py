@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.adapters.config import LoRAConfig
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.backends.registry import make_backend
 from quire.config.kv_groups import KVLayout, StateGroup
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
@@ -20,6 +21,7 @@ from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ParallelConfig
 from quire.errors import DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
+from quire.planning.images.encoder import encoder_bytes
 from quire.program import Program, kv_layout, layout_of_rank
 from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes
@@ -48,6 +50,8 @@ class CompilePlan:
     """Whether custom logits processors change the logits before tokens are sampled."""
     adapters_bytes: int = 0
     """Bytes of the adapters in memory, at most."""
+    encoder_bytes: int = 0
+    """Bytes of the image encoder and of the cache of its results, at most."""
 
     def of_rank(self, rank: Rank) -> CompilePlan:
         """Return the part of the plan that a rank compiles. Raises ConfigError if the model cannot
@@ -71,6 +75,7 @@ class CompilePlan:
             weight_bytes=backend.weight_bytes(program, options.dtype),
             workspace_bytes=workspace_bytes
             + self.adapters_bytes
+            + self.encoder_bytes
             + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
             kv_block_bytes=backend.kv_block_bytes(program, kv),
             kv_layout=kv.layout,
@@ -96,7 +101,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
-    draft = _draft(program, choices, facts.backend, bool(facts.logits_processors))
+    draft = _draft(program, choices, facts)
     draft = _with_room_for_states(draft, choices.parallel, facts.backend)
     needs = _needs_of_ranks(draft, choices.parallel, facts.backend)
     try:
@@ -179,8 +184,10 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     return f". The weights would need: {', '.join(named)}, which does not fit either"
 
 
-def _draft(program: Program, choices: Choices, backend: Backend, gives_logits: bool) -> CompilePlan:
+def _draft(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
     """Return a plan whose number of KV blocks is not settled yet."""
+    backend, gives_logits = facts.backend, bool(facts.logits_processors)
+    hf_config = facts.checkpoint.model.hf_config
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
     spec = KVCacheSpec(1, choices.block_size, choices.kv_cache_dtype, layout)
@@ -195,12 +202,21 @@ def _draft(program: Program, choices: Choices, backend: Backend, gives_logits: b
             max_adapter_width=_adapter_width(program, choices.lora),
         ),
         gives_logits,
-        adapters_bytes=0 if choices.lora is None else _sized(program, choices.lora).memory_bytes,
+        adapters_bytes=_adapters_bytes(
+            None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
+        ),
+        encoder_bytes=encoder_bytes(
+            backend, hf_config, choices.images.config, choices.arithmetic.dtype
+        ),
     )
 
 
 def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:
     return 0 if lora is None else adapter_width(program, lora.max_lora_rank)
+
+
+def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
+    return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
 def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
@@ -223,6 +239,9 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
             max_adapter_width=_adapter_width(program, config.lora),
         ),
         bool(model.logits_processors),
-        adapters_bytes=0 if config.lora is None else config.lora.memory_bytes,
+        adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
+        encoder_bytes=encoder_bytes(
+            make_backend(config.device), model.hf_config, model.images, model.dtype
+        ),
     )
     return plan.of_rank(rank)

@@ -95,6 +95,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         kv_events=facts.kv_events,
         reasoning=choices.reasoning,
         lora=fitted.lora,
+        prompt_adapters=choices.prompt_adapters,
         worker_extension=args.worker_extension_cls,
         parallel=choices.parallel,
     )
@@ -137,6 +138,9 @@ def _model_config(
         chat_template=facts.chat_template,
         logits_processors=() if checkpoint.pooling else facts.logits_processors,
         pooling=checkpoint.pooling,
+        prompt_embeds_width=choices.prompt_embeds_width,
+        images=choices.images.config,
+        no_images=choices.images.why_not,
     )
 
 
