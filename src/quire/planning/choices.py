@@ -173,27 +173,13 @@ def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
     parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
     check_events_of_engines(facts.kv_events, parallel.data_parallel_size)
-    tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    tensor = parallel.tensor_parallel_size
     if tensor > 1 and checkpoint.packed is not None:
         raise ConfigError(
             f"tensor_parallel_size={tensor}: the weights of {checkpoint.path} are packed as whole "
             "matrices; load the checkpoint that they were made from, or use pipeline_parallel_size"
         )
-    reason = _needs_one_rank(checkpoint)
-    if reason is not None and tensor * stages > 1:
-        raise ConfigError(
-            f"tensor_parallel_size={tensor} and pipeline_parallel_size={stages} must be 1 for "
-            f"{checkpoint.path}: {reason}"
-        )
     return parallel
-
-
-def _needs_one_rank(checkpoint: Checkpoint) -> str | None:
-    """Why the model cannot be split among ranks; None if it can."""
-    program = checkpoint.model.program
-    if not all(memory.kept.is_by_position for memory in program.memories()):
-        return "models with recurrent layers are computed by one rank"
-    return None
 
 
 def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
+from quire.config.kv_groups import KVLayout, StateGroup
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS
 from quire.config.ranks import ONE_RANK, Rank
@@ -99,6 +102,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
     draft = _draft(program, choices, facts)
+    draft = _with_room_for_states(draft, choices.parallel, facts.backend)
     needs = _needs_of_ranks(draft, choices.parallel, facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
@@ -112,6 +116,26 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     )
     lora = None if choices.lora is None else _sized(plan.program, choices.lora)
     return FittedPlan(plan, fitted.needs, lora)
+
+
+def _with_room_for_states(
+    draft: CompilePlan, parallel: ParallelConfig, backend: Backend
+) -> CompilePlan:
+    """Return the plan with so many blocks for each state that they suffice on every rank: the
+    blocks of a rank are smaller, and hold the states of its layers."""
+    layout = draft.kv.layout
+    if parallel.world_size == 1 or not layout.states:
+        return draft
+    parts = [draft.of_rank(rank) for rank in parallel.ranks]
+    sized = [backend.sized(part.program, part.kv).layout.groups for part in parts]
+    groups = list(layout.groups)
+    for index, group in enumerate(groups):
+        if isinstance(group, StateGroup):
+            of_ranks = (one[index] for one in sized)
+            most = max(one.num_blocks for one in of_ranks if isinstance(one, StateGroup))
+            groups[index] = msgspec.structs.replace(group, num_blocks=most)
+    kv = replace(draft.kv, layout=KVLayout(tuple(groups), layout.num_slots))
+    return replace(draft, kv=kv)
 
 
 def _needs_of_ranks(draft: CompilePlan, parallel: ParallelConfig, backend: Backend) -> MemoryNeeds:

@@ -77,7 +77,12 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         model, cache, facts.backend.capabilities, facts.weights_digest, choices.parallel
     )
     store = settle_store(
-        facts.kv_store, facts.kv_disk, cache, model.weights, facts.memory.available_bytes
+        facts.kv_store,
+        facts.kv_disk,
+        cache,
+        model.weights,
+        facts.memory.available_bytes,
+        choices.parallel.world_size,
     )
     config = EngineConfig(
         model=model,
