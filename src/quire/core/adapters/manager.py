@@ -85,6 +85,8 @@ class AdapterManager:
         """Loads that commands have asked for, in order."""
         self._load: _Load | None = None
         """The load under way."""
+        self._unnamed: list[str] = []
+        """Versions to be dropped when the load under way has ended."""
         self._results: dict[str, dict[str, Any]] = {}
         self._news = AdapterNews()
         """What `advance` returns next."""
@@ -228,8 +230,14 @@ class AdapterManager:
         if not load.future.done():
             return
         self._load = None
+        self._take_in(load, load.future)
+        waiting, self._unnamed = self._unnamed, []
+        for digest in waiting:
+            self._drop_unnamed(digest)
+
+    def _take_in(self, load: _Load, future: Future[dict[str, Any]]) -> None:
         try:
-            found = load.future.result()
+            found = future.result()
         except (QuireError, OSError, MemoryError) as error:
             message = f"the adapter {load.request.name!r} cannot be loaded: {error}"
             logger.warning("%s", message)
@@ -256,8 +264,11 @@ class AdapterManager:
                 self._news.failed.append(failure_of(request, message))
 
     def _drop_unnamed(self, digest: str) -> None:
-        """Drops a version that no number means any more, unless requests use it."""
-        if all(version.digest != digest for version in self._current.values()):
+        """Drops a version that no number means any more, unless requests use it. While a load is
+        under way it waits, because that may be a load of the same numbers."""
+        if self._load is not None:
+            self._unnamed.append(digest)
+        elif all(version.digest != digest for version in self._current.values()):
             self._residents.drop(digest)
 
     def _note(self, tickets: list[str], result: dict[str, Any]) -> None:

@@ -1,0 +1,69 @@
+"""`AdapterManager`: what is in memory while adapters are loaded, replaced and dropped."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+
+from quire.adapters import LoRARequest
+from quire.adapters.config import AdapterLimits
+from quire.core.adapters.kinds import AdapterKind
+from quire.core.adapters.manager import AdapterManager
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest
+
+
+class Worker:
+    """Has adapters by digest; the digest of an adapter is its path."""
+
+    def __init__(self) -> None:
+        self.loaded: set[str] = set()
+        self.has_read, self.may_end = threading.Event(), threading.Event()
+        self.may_end.set()
+
+    def load(self, path: str, name: str) -> dict[str, Any]:
+        del name
+        self.loaded.add(path)
+        self.has_read.set()
+        self.may_end.wait(10)
+        return {"digest": path, "num_bytes": 1, "description": ""}
+
+
+def load(manager: AdapterManager, path: str, ticket: str) -> None:
+    request = LoRARequest("mine", 1, path, None, load_inplace=True)
+    manager.begin_load(msgspec.to_builtins(request), ticket)
+
+
+def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
+    """Its last request ends while the same numbers are loaded under a new version."""
+    worker = Worker()
+    kind = AdapterKind(
+        LoRARequest, lambda one: one.lora_request, worker.load, worker.loaded.discard,
+        lambda one, found: msgspec.structs.replace(one, adapter=found["digest"]),
+    )  # fmt: skip
+    manager = AdapterManager(kind, AdapterLimits(100, 1, None))
+    manager.add(
+        EngineCoreRequest(
+            request_id="r", prompt_token_ids=[1], sampling_params=SamplingParams(),
+            arrival_time=0.0, lora_request=LoRARequest("mine", 1, "first"),
+        )
+    )  # fmt: skip
+    manager.advance()
+    [ready] = manager.advance(10).ready
+    assert ready.adapter == "first"
+    load(manager, "second", "a")
+    manager.advance(10)
+    assert worker.loaded == {"first", "second"}  # the request uses the first
+    worker.may_end.clear()
+    worker.has_read.clear()
+    load(manager, "first", "b")
+    assert worker.has_read.wait(10)
+    manager.release_ended(())
+    worker.may_end.set()
+    manager.advance(10)
+    assert manager.load_result("b") == {"digest": "first", "is_new": True}
+    assert worker.loaded == {"first"}
+    assert manager.ids() == [1]
+    manager.shutdown()
