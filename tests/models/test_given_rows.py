@@ -86,7 +86,7 @@ def test_prefixes_are_those_of_transformers(case: Case, checkpoint: Path, runner
     for layer in range(layers):
         cache.update(heads[2 * layer][None], heads[2 * layer + 1][None], layer)
     with torch.no_grad():
-        truth = model(torch.tensor([tokens]), past_key_values=cache).logits[0].float().numpy()
+        truth = model(torch.tensor([tokens]), cache=cache).logits[0].float().numpy()
     request = runner.request([0] * count + tokens)
     request.given_kv = kv
     [first], [rest] = runner.step([(request, 4)]), runner.step([(request, LENGTH + 3)])
