@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def rate(done: float, step: int, decay: float) -> float:
-    """Warm-up, plateau, linear decay over the last share of the run; `done` is the share completed."""
+    """Warm-up, plateau, linear decay over the last part of the run, of which `done` is complete."""
     return max(0.0, min(1.0, (step + 1) / WARM_UP_STEPS, (1 - done) / decay))
 
 
