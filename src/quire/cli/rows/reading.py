@@ -67,7 +67,7 @@ class RowFile:
 def parquet() -> Any:
     """The module that reads and writes Parquet. Raises ConfigError if it is not installed."""
     try:
-        import pyarrow.parquet  # type: ignore[import-not-found]
+        import pyarrow.parquet
     except ImportError:
         raise ConfigError("Parquet files need pyarrow: pip install pyarrow") from None
     return pyarrow.parquet

@@ -96,7 +96,7 @@ def _write_parquet(
     columns: Sequence[str],
     types: dict[str, Any],
 ) -> None:
-    import pyarrow  # type: ignore[import-not-found]
+    import pyarrow
 
     try:
         tables = [_table(part, columns, types) for part in _portions(rows)]
