@@ -259,6 +259,8 @@ class EngineConfig:
     """Marks from the options; None: not given."""
     lora: LoRAConfig | None = None
     """Limits of adapters; None: requests have none."""
+    draft: ModelConfig | None = None
+    """The model that drafts tokens; None: no model does."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; "": none."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)

@@ -30,6 +30,7 @@ from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.checkpoint import Checkpoint
+from quire.planning.draft import check_ranks
 from quire.planning.facts import Facts
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
@@ -70,6 +71,8 @@ class Choices:
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
     parallel: ParallelConfig
+    draft: Arithmetic | None = None
+    """Of the draft model; None: there is none."""
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -108,7 +111,16 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
         lora=_lora(args, usage, facts, arithmetic.dtype),
         parallel=_parallel(args, usage, facts),
+        draft=_draft(args, usage, facts),
     )
+
+
+def _draft(args: EngineArgs, usage: Usage, facts: Facts) -> Arithmetic | None:
+    """The arithmetic of the draft model. Raises ConfigError if it cannot be used here."""
+    if facts.draft is None:
+        return None
+    check_ranks(resolve.resolve_parallel(args, usage))
+    return settle_arithmetic(facts.draft.args, facts.draft.checkpoint, facts.backend.capabilities)
 
 
 def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRAConfig | None:

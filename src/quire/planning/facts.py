@@ -24,6 +24,7 @@ from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
+from quire.planning.draft import DraftFacts, draft_facts
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.kv.asked import AskedStore, asked_store
 from quire.planning.kv.disk import StoreDisk, store_disk
@@ -58,6 +59,8 @@ class Facts:
     """None: KV events are off."""
     backend: Backend
     memory: AvailableMemory
+    draft: DraftFacts | None = None
+    """The draft model; None: there is none."""
 
 
 def gather_facts(args: EngineArgs) -> Facts:
@@ -99,6 +102,7 @@ def gather_facts(args: EngineArgs) -> Facts:
         kv_events=kv_events_config(args.kv_events_config),
         backend=make_backend(device),
         memory=_share_of_engine(available_memory(), args.data_parallel_size),
+        draft=draft_facts(args, checkpoint),
     )
 
 
