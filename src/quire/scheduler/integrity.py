@@ -19,7 +19,7 @@ def check_states(
     most_drafts: int = 0,
 ) -> None:
     """Raises IntegrityError unless queues, plans, progress and block tables agree. `most_drafts`:
-    maximum number of draft tokens of a request in a step."""
+    for how many draft tokens a request has blocks at most."""
     requests, running = states.by_id.values(), states.running
     num_preempted = sum(not request.is_finished for request in states.leaving)
     num_waiting = len(states.waiting) + states.num_idle

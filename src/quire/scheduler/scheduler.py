@@ -266,7 +266,9 @@ class Scheduler:
         """Raises IntegrityError unless requests, queues, plans and blocks agree."""
         self.kv.check_integrity()
         speculation = self.config.speculation
-        most_drafts = 0 if speculation is None else speculation.num_speculative_tokens
+        most_drafts = 0
+        if speculation is not None:  # a draft model has room for the drafts of the next step too
+            most_drafts = speculation.num_speculative_tokens * (1 + speculation.has_model)
         check_states(self.states, self.in_flight, self.kv, most_drafts)
 
     def _check_can_ever_run(self, request: Request) -> None:
