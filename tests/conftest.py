@@ -87,7 +87,9 @@ def _not_sampled(cases: list[pytest.Item], random: Random) -> list[pytest.Item]:
         frozenset((name, id(value)) for name, value in case.callspec.params.items())  # type: ignore[attr-defined]
         for case in here
     ]
-    chosen = {here[place].nodeid for place in sweeps.sample(values, random)}
+    mark = cases[0].get_closest_marker("sweep")
+    most = mark.args[0] if mark else None
+    chosen = {here[place].nodeid for place in sweeps.sample(values, random, most)}
     return [case for case in cases if case.nodeid not in chosen]
 
 

@@ -46,7 +46,7 @@ LAYERS: list[list[str]] = [
     ["frontend"],
     ["llm"],
     ["server", "bench"],
-    ["cli"],
+    ["cli", "ray"],
     ["vllm"],
     ["__main__"],
 ]

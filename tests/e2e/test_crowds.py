@@ -103,6 +103,7 @@ def test_a_long_storm_leaves_nothing(server: RunningServer) -> None:
     assert resident[-1] < 1.05 * resident[0]
 
 
+@pytest.mark.long
 def test_slow_readers_are_cut_and_harm_nobody(start_server: StartServer) -> None:
     read_slowly(start_server(slow_reader_timeout=1.0), 2, n=16, max_tokens=1500)
 

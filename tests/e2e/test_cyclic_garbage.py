@@ -11,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from redis_server import free_port
 
 PROGRAM = Path(__file__).with_name("garbage_of_requests.py")
 
 
+@pytest.mark.long
 def test_requests_leave_no_cyclic_garbage() -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(free_port())],

@@ -45,6 +45,7 @@ def test_blocks_are_found() -> None:
     assert len(BLOCKS) >= 5
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("place", BLOCKS)
 def test_a_block_runs(place: str, demo_server: RunningServer, tmp_path: Path) -> None:
     code = BLOCKS[place].replace(ADDRESS, demo_server.url.rstrip("/"))

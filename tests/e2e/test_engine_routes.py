@@ -21,6 +21,7 @@ KEY = {"Authorization": "Bearer secret"}
 BODY = {"prompt": "abcabcabcabcabcabc", "max_tokens": 8, "temperature": 0}
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("engine_mode", ["thread", "process"])
 def test_tokens_are_the_same_after_sleep(start_server: StartServer, engine_mode: str) -> None:
     server = start_server(
@@ -69,6 +70,7 @@ def test_a_request_waits_until_the_engine_is_awake(start_server: StartServer) ->
     assert replies[0].status_code == 200
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("engine_mode", ["thread", "process"])
 def test_a_benchmark_lets_the_server_record_its_steps(
     start_server: StartServer, engine_mode: str, tmp_path: Path

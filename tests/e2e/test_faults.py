@@ -100,6 +100,7 @@ IN_SHORT = {("thread", "hang"), ("process", "raise")}
 """What every run of the tests tries; the others take as long and differ little."""
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("mode", "fault"),
     [
@@ -121,6 +122,7 @@ def test_a_step_that_fails(
     everyone_is_told(server, break_it, FAULTS[fault])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("number", "cause"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "SIGSTOP")]
 )
@@ -144,6 +146,7 @@ def packed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return quantize_model(EngineArgs(str(checkpoint)), directory / "packed").path
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("mode", "size"), [("thread", 0), ("process", 8192)])
 def test_packed_weights_that_are_cut_short(
     start_server: StartServer, packed_model: Path, tmp_path: Path, mode: str, size: int
@@ -203,6 +206,7 @@ def _goes_on_after(server: RunningServer, pause: Callable[[], None], max_tokens:
     assert "died" not in server.log()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_server_that_is_stopped_and_continued_goes_on(
     start_server: StartServer, mode: str

@@ -36,6 +36,7 @@ def test_one_that_asks_for_all_memory(
     assert re.search(told, server.lines[-1])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_one_that_fails_on_every_text(
     start_server: StartServer, tiny_model: Path, tmp_path: Path, mode: str

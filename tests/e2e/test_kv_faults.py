@@ -82,6 +82,7 @@ def directory(stored: tuple[Path, RedisServer, dict[str, str]], tmp_path: Path) 
     return Path(shutil.copytree(stored[0], tmp_path / "kv"))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_disks(fault: str, start_server: StartServer, stored: Any, directory: Path) -> None:
     server = start_server(
@@ -113,6 +114,7 @@ def small_file_system(path: Path, num_bytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
+@pytest.mark.long
 def test_a_full_file_system(start_server: StartServer, stored: Any, tmp_path: Path) -> None:
     """One with room for less than the bound."""
     path = tmp_path / "small"
@@ -144,6 +146,7 @@ def _remove(files: list[Path]) -> None:
     shutil.rmtree(files[0].parents[2])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("damage", [_nothing, _flip, _truncate, _remove])
 def test_files(
     damage: Callable[[list[Path]], None], start_server: StartServer, stored: Any, directory: Path
@@ -178,6 +181,7 @@ def _garbage(_: bytes) -> Iterable[bytes]:
     yield b"HTTP/1.1 200 OK\r\n\r\n"
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("treat", [_cut, _late, drip, _wrong, _garbage])
 def test_a_redis_server(
     treat: Callable[[bytes], Iterable[bytes]], start_server: StartServer, stored: Any
@@ -205,6 +209,7 @@ def test_a_redis_server_that_goes(start_server: StartServer, stored: Any, tmp_pa
         assert counts(server)["errors"]["redis"]
 
 
+@pytest.mark.long
 def test_a_redis_server_that_refuses(
     start_server: StartServer, stored: Any, tmp_path: Path
 ) -> None:

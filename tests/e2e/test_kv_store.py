@@ -43,6 +43,7 @@ def wanted(server: RunningServer) -> str:
     return ask(server)[0]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_killed_server_is_remembered(
     start_server: StartServer, tmp_path: Path, wanted: str, mode: str
@@ -101,6 +102,7 @@ def test_two_servers_share_a_redis(start_server: StartServer, tmp_path: Path, wa
         assert ask(second)[0] == wanted
 
 
+@pytest.mark.long
 def test_whatever_happens_to_the_directory(
     start_server: StartServer, tmp_path: Path, wanted: str
 ) -> None:

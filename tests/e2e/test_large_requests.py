@@ -110,6 +110,7 @@ def attack(server: RunningServer) -> None:
         assert set(visitor.statuses) <= {200}
 
 
+@pytest.mark.long
 def test_others_are_answered_and_no_memory_is_kept(start_server: StartServer) -> None:
     server = start_demo(start_server)
     text = canary(server)

@@ -43,6 +43,7 @@ def client(serving: RunningServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.sweep(1)
 def test_arguments_of_a_request_reach_the_processor(client: openai.OpenAI) -> None:
     plain = client.completions.create(**BODY).choices[0].token_ids
     forced = client.completions.create(**asking(target_token=67)).choices[0].token_ids

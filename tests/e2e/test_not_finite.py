@@ -64,6 +64,7 @@ def start(start_server: StartServer, model: Path, backend: str) -> RunningServer
     return start_server(engine={"model": str(model), "backend": backend, "max_model_len": 256})
 
 
+@pytest.mark.sweep(1)
 def test_a_poisoned_token(start_server: StartServer, tmp_path: Path, backend: str) -> None:
     model = poisoned_model(tmp_path / "model", "model.embed_tokens.weight", (POISON, 9))
     server = start(start_server, model, backend)
@@ -94,6 +95,7 @@ def test_a_poisoned_token(start_server: StartServer, tmp_path: Path, backend: st
     server.until_idle()
 
 
+@pytest.mark.sweep(1)
 def test_a_poisoned_layer(start_server: StartServer, tmp_path: Path, backend: str) -> None:
     tensor = "model.layers.1.mlp.down_proj.weight"
     server = start(start_server, poisoned_model(tmp_path / "model", tensor, (3, 5)), backend)

@@ -216,6 +216,7 @@ def test_many_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 def test_a_full_queue_is_retried_until_it_has_room(start_server: StartServer) -> None:
     server = start_server(engine={"max_num_seqs": 1, "max_num_queued_reqs": 1})
     body = {"model": "tiny", "prompt": "abc", "max_tokens": 300, "ignore_eos": True}

@@ -148,6 +148,7 @@ console.log(JSON.stringify({
 """
 
 
+@pytest.mark.long
 def test_litellm(server: RunningServer) -> None:
     check(run([python_with("litellm"), "-W", "ignore", "-c", LITELLM], server), server)
 

@@ -558,6 +558,7 @@ def test_the_block_map_is_checked(open_page: Any) -> None:
         page.evaluate("import('/ui/pool.js').then(m => m.decodeMap('f999999999'))")
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (390, "light")])
 def test_it_fits_a_phone(open_page: Any, server: Any, width: int, scheme: str) -> None:
     wide = "```\n" + "x" * 300 + "\n```\n" + "y" * 300 + "\n$$" + "a+" * 150 + "a$$"

@@ -218,6 +218,7 @@ def check_refused(reply: httpx.Response, *names: str) -> None:
     assert named in names, (names, error)
 
 
+@pytest.mark.long
 def test_each_field_at_each_value(server: RunningServer) -> None:
     cases = [
         (path, name, text)
@@ -271,6 +272,7 @@ def may_be_refused(one: str, value: Any, other: str, other_value: Any) -> bool:
     return both.get("min_tokens") == 1 and both.get("stop_token_ids") == [*range(VOCAB)]
 
 
+@pytest.mark.long
 def test_each_pair_of_fields_at_their_edges(server: RunningServer) -> None:
     cases = [
         (first, one, second, other)
@@ -321,6 +323,7 @@ EXTREMES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("mode", get_args(LogprobsMode))
 def test_every_reply_is_json(start_server: StartServer, tiny_model: Path, mode: str) -> None:
     """And has a number wherever one is due."""

@@ -52,6 +52,7 @@ def num_good(server: RunningServer, path: str) -> float:
     return server.metrics()[name]
 
 
+@pytest.mark.long
 def test_no_request_that_a_schema_suggests_breaks_it(
     start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_no_request_that_a_schema_suggests_breaks_it(
     assert num_good(server, "/v1/chat/completions") > 10
 
 
+@pytest.mark.long
 def test_no_random_request_breaks_it(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(engine=SHORT)
     examples = ("--phases", "fuzzing", "--max-examples", "8")

@@ -46,6 +46,7 @@ def test_a_request_is_traced(start_server: StartServer, collector: Collector) ->
     assert collector.spans.get(timeout=1)[1].name == "llm_request"
 
 
+@pytest.mark.long
 def test_a_collector_that_hangs_delays_nobody(start_server: StartServer) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -66,6 +66,7 @@ def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
     assert len(set(expected.tolist())) > 3, "the continuation is too dull to prove much"
 
 
+@pytest.mark.sweep(24)
 def test_sampled_in_the_step_as_argmax_of_its_logits(case: Case, runner: Runner) -> None:
     prompt = prompt_of(case)[:37]
     request = runner.request(prompt, room=3)
@@ -75,6 +76,7 @@ def test_sampled_in_the_step_as_argmax_of_its_logits(case: Case, runner: Runner)
     assert request.tokens[37:] == truth.argmax(axis=1)[36:-1].tolist()
 
 
+@pytest.mark.sweep(24)
 def test_bfloat16_error_is_not_larger_than_transformers(
     case: Case, cpu_backend: Backend, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def results(llm: LLM, prompts: list[list[int]], **params: Any) -> list[Floats]:
     return [one.outputs.data for one in found]
 
 
+@pytest.mark.sweep(12)
 def test_vectors_and_classes(case: Case, tmp_path: Path) -> None:
     """As transformers has them; and the same bits alone, in company and on one thread."""
     model, prompts = made(case, tmp_path), texts()

@@ -166,6 +166,7 @@ def test_orders_that_are_unlike_are_expanded(kind: str, tmp_path: Path) -> None:
     assert "which differs between" in found.what
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("kind", ["fp8-held-blocks", "nvfp4", "nf4-nested", "gptq-act-order"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_packed_weights_give_the_same_tokens(

@@ -39,6 +39,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("case", DENSE, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = gguf_model(gguf_dense.DenseFile, case, tmp_path, as_numbers)
@@ -47,6 +48,7 @@ def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> No
     compare(model, backend, 2e-4)
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("case", DENSE, ids=str)
 def test_blocks_are_held(case: Case, cpu_backend: Backend, tmp_path: Path) -> None:
     """Matrices of two types: rows in another order than the file's, and parts of one tensor."""
@@ -155,6 +157,7 @@ def test_lies_are_named(name: str, written: dict[str, Any], said: str, tmp_path:
         check_binding(file)
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("case", DENSE, ids=str)
 def test_damaged_files_are_refused_by_an_error_of_quires(case: Case, tmp_path: Path) -> None:
     """Or they are read, where nothing that matters is damaged."""

@@ -152,6 +152,7 @@ def write_gguf(
     return path
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", KINDS)
 def test_vectors_are_those_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     """Bit for bit, as all tensors are."""

@@ -55,6 +55,7 @@ def _model(case: Case, tmp_path: Path, type_of: Callable[[str], str], **written:
     return gguf_model(gguf_mixtures.MixtureFile, case, tmp_path, type_of, **written)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("case", MIXTURES, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = _model(case, tmp_path, as_numbers)
@@ -63,6 +64,7 @@ def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> No
     compare(model, backend, 2e-4)
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("case", MIXTURES, ids=str)
 def test_experts_are_held_as_the_file_has_them(
     case: Case, backend: Backend, tmp_path: Path

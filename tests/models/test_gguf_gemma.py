@@ -31,6 +31,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 _file = gguf_gemma.architecture_file
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", GEMMA, ids=str)
 def test_numbers_as_they_are(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = gguf_model(_file, case, tmp_path, as_numbers)

@@ -143,6 +143,7 @@ def _attack(case: Case, kind: Any, tmp_path: Path, count: int, seed: int) -> Cou
     return done
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize(("case", "kind"), ALL, ids=[str(case) for case, _ in ALL])
 def test_damaged_files(case: Case, kind: Any, tmp_path: Path) -> None:
     done = _attack(case, kind, tmp_path, _FEW, SEED)

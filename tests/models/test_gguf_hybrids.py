@@ -57,6 +57,7 @@ def _model(
     return gguf_model(kind, case, tmp_path, type_of, **written)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize(("architecture", "case"), GGUF_HYBRIDS, ids=str)
 def test_numbers_as_they_are(
     architecture: str, case: Case, backend: Backend, tmp_path: Path
@@ -67,6 +68,7 @@ def test_numbers_as_they_are(
     compare(model, backend, 2e-4)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("kinds", [("Q8_0", "Q4_0"), ("Q5_1", "Q8_0")], ids=str)
 @pytest.mark.parametrize(("architecture", "case"), EVEN_HYBRIDS, ids=str)
 def test_blocks(

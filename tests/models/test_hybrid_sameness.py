@@ -144,6 +144,7 @@ def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return write_checkpoint(case, tmp_path_factory.mktemp("model")), prompt_of(case, 110)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("cpu_backend")
 @pytest.mark.parametrize("trial", range(3))
 def test_the_same_bits_whatever_happens(

@@ -55,6 +55,7 @@ def repeated(size: int) -> Iterator[int]:
         yield size
 
 
+@pytest.mark.sweep(12)
 def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
     prompt = prompt_of(case)
     request = runner.request(prompt, room=NEW_TOKENS)
@@ -70,6 +71,7 @@ def test_logits_and_greedy_continuation(case: Case, runner: Runner) -> None:
     runner.release(request)
 
 
+@pytest.mark.sweep(8)
 def test_any_cut_and_any_company_give_the_same_bits(case: Case, runner: Runner) -> None:
     tokens = prompt_of(case, TOKENS)
     alone = runner.request(tokens)

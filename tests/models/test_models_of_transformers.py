@@ -116,6 +116,7 @@ def logprobs_of(output: Any) -> list[dict[int, float]]:
     ]
 
 
+@pytest.mark.sweep(2)
 def test_tokens_are_those_of_generate_and_bits_depend_on_nothing_else(
     case: Case, checkpoint: Path
 ) -> None:

@@ -202,6 +202,7 @@ def test_another_value_of_gemma_is_seen(
     assert_differs(name, tmp_path)
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize(
     ("name", "change"), MUTATIONS, ids=[f"{i}-{name}" for i, (name, _) in enumerate(MUTATIONS)]
 )

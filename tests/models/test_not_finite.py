@@ -121,6 +121,7 @@ def bits(output: RequestOutput) -> Any:
     return one.token_ids, logprobs
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.usefixtures("tier")
 @pytest.mark.parametrize(("tier", "name"), BACKENDS, indirect=["tier"])
 def test_a_poisoned_request_ends_alone(checkpoint: Path, name: str) -> None:

@@ -46,6 +46,7 @@ def quantised(
     return logits
 
 
+@pytest.mark.sweep(32)
 @pytest.mark.parametrize("weight_format", LIMITS)
 def test_close_to_the_unrounded_model(
     case: Case, checkpoint: Path, backend: Backend, weight_format: WeightFormat

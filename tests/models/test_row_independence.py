@@ -64,6 +64,7 @@ def test_every_chunking_of_the_prompt(case: Case, runner: Runner, alone: Floats,
     runner.release(request)
 
 
+@pytest.mark.sweep(5)
 def test_among_32_others_at_different_places(case: Case, runner: Runner, alone: Floats) -> None:
     random = np.random.default_rng(5)
     vocab_size = case.settings["vocab_size"]
@@ -100,6 +101,7 @@ def test_after_a_prefix_hit_and_a_restart_from_copied_blocks(
     assert bits(in_chunks(runner, third, 4)) == bits(alone[50:])
 
 
+@pytest.mark.sweep(5)
 def test_sampled_tokens_do_not_depend_on_the_batch(case: Case, runner: Runner) -> None:
     settings = [
         {"temperature": 0.9, "top_p": 0.8, "seed": 7},
@@ -124,6 +126,7 @@ def test_sampled_tokens_do_not_depend_on_the_batch(case: Case, runner: Runner) -
     assert greedy.tokens != apart[1].tokens
 
 
+@pytest.mark.sweep(5)
 def test_bfloat16_is_independent_too(case: Case, backend: Backend, tmp_path: Path) -> None:
     model = load(write_checkpoint(case, tmp_path, torch.bfloat16), backend, "bfloat16")
     runner = Runner(model)

@@ -98,6 +98,7 @@ def test_prompt_logprobs(case: Case, llm: LLM) -> None:
                 assert abs(logprob.logprob - row[other]) < 1e-3
 
 
+@pytest.mark.sweep(2)
 def test_an_int8_cache_gives_the_same_tokens_alone_and_in_distress(
     case: Case, checkpoint: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

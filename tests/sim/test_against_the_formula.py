@@ -87,6 +87,7 @@ def row_of(entries: dict[int, Logprob]) -> np.ndarray:
     return np.array([entries[token_id].logprob for token_id in range(VOCAB)])
 
 
+@pytest.mark.sweep(1)
 def test_every_field_and_random_combinations(engines: dict[str, LLM], checkpoint: Path) -> None:
     letters = [ids[0] for ids in ids_of(checkpoint, list(LETTERS))]
     random = np.random.default_rng(5)

@@ -244,6 +244,7 @@ def check_store(load: Load) -> None:
     assert sum(shown.hit_tokens().values()) == loaded
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("store", [False, True], ids=["pool", "store"])
 def test_counters_agree(tmp_path: Path, seed: int, store: bool) -> None:

@@ -121,6 +121,7 @@ def distribution(logits: Row, **case: Any) -> Row:
     return probabilities(processed(logits, SamplingParams(**case), History((), ())))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIXED)
 def test_tokens(draws: Draws, logits: Row, name: str) -> None:
     counts = np.bincount(draws[name].ravel(), minlength=VOCAB)

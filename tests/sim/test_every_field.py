@@ -131,6 +131,7 @@ def everything(one: CompletionOutput) -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "options",
     [{"max_num_seqs": 128}, {"max_num_seqs": 7, "max_num_batched_tokens": 11, "num_threads": 2}],

@@ -185,6 +185,7 @@ def test_a_tail_is_awaited_no_longer_than_computing_takes() -> None:
         assert second.num_hit_tokens == 0
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_second_legs(seed: int) -> None:
     """Prompts that begin alike go on elsewhere, several times each, are aborted and preempted, over

@@ -56,6 +56,7 @@ def num_bytes(directory: Path) -> int:
     return total
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_disk_fails_nothing(
     fault: str,

@@ -137,6 +137,7 @@ def test_a_preempted_request_loads_what_it_had(windows: tuple[int | None, ...], 
     pytest.fail("no preempted request loaded anything")
 
 
+@pytest.mark.sweep(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_loads_and_failures(seed: int) -> None:
     """Requests with shared prefixes come, are aborted and preempted, over tiers that fail, lose,

@@ -90,6 +90,7 @@ def wanted(of_modes: list[list[Bits]], params: SamplingParams) -> list[Bits]:
     return of_modes[params is SEEDED]
 
 
+@pytest.mark.sweep(3)
 def test_in_a_batch_of_32_on_two_threads(
     settings: dict[str, Any], of_modes: list[list[Bits]]
 ) -> None:
@@ -99,6 +100,7 @@ def test_in_a_batch_of_32_on_two_threads(
         assert same(run(llm, PROMPTS * 4, params), [*of_modes[0], *of_modes[1]] * 2)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("budget", [1, 7, 16, 33])
 def test_with_any_chunking(
     settings: dict[str, Any], of_modes: list[list[Bits]], budget: int
@@ -109,6 +111,7 @@ def test_with_any_chunking(
         assert same(run(llm, PROMPTS * 2, params), [*of_modes[0], *of_modes[1]])
 
 
+@pytest.mark.sweep(4)
 @MODES
 def test_after_a_prefix_hit(
     settings: dict[str, Any], wanted: list[Bits], params: SamplingParams
@@ -130,6 +133,7 @@ def test_sharing_a_prefix_with_one_of_the_same_step(
     assert [output.num_cached_tokens for output in outputs] == [0, 80, 80, 80]
 
 
+@pytest.mark.sweep(4)
 @MODES
 def test_after_preemptions(
     settings: dict[str, Any], wanted: list[Bits], params: SamplingParams

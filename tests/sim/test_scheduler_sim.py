@@ -233,6 +233,7 @@ def test_the_oldest_is_never_preempted_under_fcfs() -> None:
     sim.run()
 
 
+@pytest.mark.long
 def test_kv_waste_in_a_mixed_workload_is_below_four_percent() -> None:
     rng = random.Random(5)
     sim = Simulation(num_blocks=4096, block_size=16, budget=2048, max_seqs=64)

@@ -151,6 +151,7 @@ def test_the_demo_model_too(temperature: float) -> None:
     assert num_ended >= len(outputs) // 2
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -423,6 +424,7 @@ def test_a_wrong_grammar_is_refused(settings: dict[str, Any], alone: list[Reques
         assert bits(llm.generate([prompt], params, use_tqdm=False)) == bits(alone[:1])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_in_each_host(settings: dict[str, Any], alone: list[RequestOutput], mode: Any) -> None:
     async def last(engine: AsyncLLM, index: int) -> CompletionOutput:

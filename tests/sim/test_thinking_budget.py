@@ -77,6 +77,7 @@ def alone(one_by_one: LLM) -> list[RequestOutput]:
     return generate(one_by_one)
 
 
+@pytest.mark.sweep(1)
 def test_the_end_comes_after_so_many_tokens(one_by_one: LLM, alone: list[RequestOutput]) -> None:
     free = {
         (tuple(prompt), temperature): one_by_one.generate(
@@ -111,6 +112,7 @@ def test_a_forced_token_has_the_log_probability_that_the_model_gives_it(
         assert one.logprobs[index][token_id].logprob == wanted
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize(
     "options",

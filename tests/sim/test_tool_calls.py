@@ -70,6 +70,7 @@ def params_of(model: Path, format: ReplyFormat, choice: Any, **fields: Any) -> S
     return one
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", MARKS)
 def test_calls_of_a_random_model(name: str, tmp_path: Path, backend: str) -> None:
     model, format = written_model(tmp_path, name), ReplyFormat(None, TOOL_FORMATS[name]())

@@ -83,6 +83,7 @@ def run(llm: LLM) -> list[list[tuple[int, float]]]:
     return [bits(output) for output in outputs]
 
 
+@pytest.mark.sweep(2)
 def test_alone_and_together(model: str, settings: dict[str, Any], wanted: list[Any]) -> None:
     for num_seqs in (1, 8):
         with LLM(**settings, max_num_seqs=num_seqs, enable_prefix_caching=False) as llm:

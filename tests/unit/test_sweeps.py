@@ -32,7 +32,14 @@ def test_a_seed_repeats_a_sample_and_others_differ() -> None:
 
 
 def test_small_sweeps_run_whole() -> None:
-    assert len(sweeps.sample(cases(2, 4), Random(0))) == 8
+    assert len(sweeps.sample(cases(2, 2), Random(0))) == 4
+
+
+@pytest.mark.parametrize("most", [1, 3, 40])
+def test_a_mark_bounds_the_cases_and_all_of_them_have_their_turn(most: int) -> None:
+    samples = [sweeps.sample(cases(7), Random(seed), most) for seed in range(50)]
+    assert {len(chosen) for chosen in samples} == {min(most, 7)}
+    assert set().union(*samples) == set(range(7))
 
 
 def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def rate(done: float, step: int, decay: float) -> float:
-    """Warm-up, plateau, linear decay over the last share of the run; `done` is the share behind."""
+    """Warm-up, plateau, linear decay over the last share of the run; `done` is the share completed."""
     return max(0.0, min(1.0, (step + 1) / WARM_UP_STEPS, (1 - done) / decay))
 
 
@@ -130,7 +130,7 @@ class Trainer:
         self.loss += (0.02 if self.loss else 1.0) * (loss / weight - self.loss)
 
     def average(self) -> None:
-        """Gives all workers the mean of their weights, and of the share of the run behind them."""
+        """Gives all workers the mean of their weights, and of the completed share of the run."""
         weights = self.optimizer.weights
         flat = torch.cat([weight.flatten() for weight in weights.values()])
         flat = torch.cat([flat, torch.tensor([self.share_done()])]) / self.options.workers

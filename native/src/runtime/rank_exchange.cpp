@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <climits>
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 
@@ -24,6 +25,7 @@ struct RankControl {
   struct alignas(64) Slot {
     std::atomic<uint32_t> count;  // waits that the rank has come to
     std::atomic<uint64_t> tags[2];  // what it waits for: of even and of odd counts
+    std::atomic<uint64_t> waited_ns;  // for other ranks; quire/ranks/group.py reads it
   } slots[kMaxRanks];
 };
 
@@ -34,6 +36,8 @@ constexpr int64_t kPage = 4096;
 constexpr int64_t kSpinNs = 20'000;
 constexpr int64_t kSleepNs = 50'000'000;  // between two looks at `failed`
 static_assert(sizeof(RankControl) <= kControlBytes);
+static_assert(offsetof(RankControl, slots) == 64 && sizeof(RankControl::Slot) == 64 &&
+              offsetof(RankControl::Slot, waited_ns) == 24);
 
 int64_t now_ns() {
   timespec t;
@@ -126,7 +130,7 @@ void RankExchange::wait(int32_t number) {
   own.count.store(count, std::memory_order_seq_cst);
   control.arrivals.fetch_add(1, std::memory_order_seq_cst);
   if (control.sleepers.load(std::memory_order_seq_cst) > 0) futex_wake(control.arrivals);
-  const int64_t spin_until = now_ns() + kSpinNs;
+  const int64_t begin = now_ns(), spin_until = begin + kSpinNs;
   for (int32_t r = 0; r < ranks_.num_ranks; ++r) {
     RankControl::Slot& other = control.slots[r];
     while (true) {
@@ -149,6 +153,7 @@ void RankExchange::wait(int32_t number) {
            std::to_string(ranks_.rank) + " at " + text_of(tag));
     }
   }
+  own.waited_ns.fetch_add(now_ns() - begin, std::memory_order_relaxed);
 }
 
 }  // namespace quire

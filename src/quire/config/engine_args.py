@@ -228,7 +228,8 @@ class EngineArgs:
     and of the memory; a request goes to the one where its first token is expected first."""
     distributed_executor_backend: str | None = None
     """Who starts the processes: `uni` computes in the engine itself, `mp` in a process for each
-    rank; `uni` by default, and `mp` where there are several ranks."""
+    rank, `ray` in such processes on machines of a Ray cluster (needs `quire[ray]`); `uni` by
+    default, and `mp` where there are several ranks."""
     nnodes: int = 1
     """Machines that compute together; their ranks are divided among them in order. The others run
     `quire serve MODEL --headless` with the same address and QUIRE_RANK_KEY."""

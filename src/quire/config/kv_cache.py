@@ -4,7 +4,7 @@ and how large it is; what is kept of K/V beyond the block pool, and where."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,6 +131,25 @@ class KVEventsConfig:
     max_queue_size: int = 100_000
     """Most batches that wait to be sent."""
     topic: str = ""
+
+    def of_rank(self, rank: int) -> KVEventsConfig:
+        """Where one of several engines sends its events: vLLM adds its number to the port, and
+        to the path of an ipc endpoint."""
+        replay = self.replay_endpoint
+        return replace(
+            self,
+            endpoint=_endpoint_of_rank(self.endpoint, rank),
+            replay_endpoint=None if replay is None else _endpoint_of_rank(replay, rank),
+        )
+
+
+def _endpoint_of_rank(endpoint: str, rank: int) -> str:
+    if rank == 0:
+        return endpoint
+    if endpoint.startswith("ipc:"):
+        return f"{endpoint}_dp{rank}"
+    host, _, port = endpoint.rpartition(":")
+    return f"{host}:{int(port) + rank}"
 
 
 @dataclass

@@ -25,7 +25,7 @@ from quire.structured.config import StructuredOutputsConfig
 
 SchedulingPolicy = Literal["fcfs", "priority"]
 BackendName = Literal["cpu", "reference", "transformers"]
-ExecutorBackend = Literal["uni", "mp"]
+ExecutorBackend = Literal["uni", "mp", "ray"]
 """Who starts the ranks: the engine itself has the only one, or each rank is a process."""
 Dtype = Literal["float32", "bfloat16"]
 """The dtype of activations, and of weights that are not quantised."""
@@ -210,11 +210,15 @@ class ParallelConfig:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     distributed_executor_backend: ExecutorBackend = "uni"
+    data_parallel_rank: int = 0
+    """Which of the engines this one is."""
     nnodes: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29501
     worker_class: str = ""
     """A subclass of `Worker`, by import path; empty: `Worker` itself."""
+    ranks_by_node: tuple[int, ...] = ()
+    """How many ranks each machine has; empty: all machines have the same number."""
 
     @property
     def world_size(self) -> int:
@@ -232,13 +236,14 @@ class ParallelConfig:
         return tuple(Rank(0, 0, self.pipeline_parallel_size, self.tensor_parallel_size).all())
 
     def ranks_of_node(self, node: int) -> tuple[Rank, ...]:
-        """Those of a machine, each of which has the same number."""
-        count = self.world_size // self.nnodes
-        return self.ranks[node * count : (node + 1) * count]
+        """Those of a machine: its part of all ranks, in their order."""
+        counts = self.ranks_by_node or (self.world_size // self.nnodes,) * self.nnodes
+        first = sum(counts[:node])
+        return self.ranks[first : first + counts[node]]
 
     def node_of(self, rank: Rank) -> int:
         """The machine of a rank."""
-        return rank.number * self.nnodes // self.world_size
+        return next(node for node in range(self.nnodes) if rank in self.ranks_of_node(node))
 
 
 @dataclass(frozen=True, slots=True)

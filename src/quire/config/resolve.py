@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from importlib.util import find_spec
+from typing import Any, Literal, cast, get_args
 
 from quire.config.checkpoint.model_files import GenerationConfig, default_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
 from quire.config.ranks import MAX_RANKS
-from quire.config.records import Dtype, ParallelConfig, SchedulerConfig
+from quire.config.records import Dtype, ExecutorBackend, ParallelConfig, SchedulerConfig
 from quire.config.speculation import SpeculationConfig, speculation_config
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
@@ -107,26 +108,46 @@ def resolve_parallel(args: EngineArgs, usage: Usage) -> ParallelConfig:
         )
     _check_nodes(args, tensor * stages)
     chosen = args.distributed_executor_backend or ("uni" if tensor * stages == 1 else "mp")
-    if chosen not in ("uni", "mp"):
+    if chosen not in get_args(ExecutorBackend):
         raise ConfigError(
-            f"distributed_executor_backend={quoted(chosen)} is not known; use uni or mp"
+            f"distributed_executor_backend={quoted(chosen)} is not known; use uni, mp or ray"
         )
     if chosen == "uni" and tensor * stages > 1:
         raise ConfigError(
             f"distributed_executor_backend='uni' runs one rank, and tensor_parallel_size={tensor} "
             f"times pipeline_parallel_size={stages} are {tensor * stages}; use 'mp'"
         )
+    if chosen == "ray":
+        _check_ray(args)
     worker_class = "" if args.worker_cls == "auto" else args.worker_cls
     return ParallelConfig(
         tensor,
         stages,
         engines,
-        distributed_executor_backend="mp" if chosen == "mp" else "uni",
+        distributed_executor_backend=cast(ExecutorBackend, chosen),
         nnodes=args.nnodes,
         master_addr=args.master_addr,
         master_port=args.master_port,
         worker_class=worker_class,
     )
+
+
+def _check_ray(args: EngineArgs) -> None:
+    """Raises ConfigError where Ray is not installed, or is not what divides the work."""
+    if find_spec("ray") is None:
+        raise ConfigError(
+            "distributed_executor_backend='ray' needs Ray: pip install 'quire[ray]'; or use 'mp'"
+        )
+    if args.nnodes > 1:
+        raise ConfigError(
+            f"nnodes={args.nnodes} must be 1 with distributed_executor_backend='ray': Ray chooses "
+            "the machines"
+        )
+    if args.data_parallel_size > 1:
+        raise ConfigError(
+            f"data_parallel_size={args.data_parallel_size} must be 1 with "
+            "distributed_executor_backend='ray'; quire.ray.serve starts several replicas"
+        )
 
 
 def _check_nodes(args: EngineArgs, num_ranks: int) -> None:

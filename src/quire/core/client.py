@@ -55,6 +55,9 @@ class EngineCoreClient(ABC):
     is_other_process: bool = False
     """Whether the loop runs in another process, so that arguments must be plain values."""
 
+    num_restarts: int = 0
+    """Engines that died and were started again."""
+
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mailbox: LoopMailbox | None = None

@@ -119,7 +119,9 @@ class EngineCore:
         weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
-        self._profiler = profiler = EngineProfiler(config.observability.profiler)
+        self._profiler = profiler = EngineProfiler(
+            config.observability.profiler, partial(_record_ranks, self.executor)
+        )
         self._adapters = None if config.lora is None else AdapterManager(config.lora, self.executor)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
@@ -400,9 +402,15 @@ def _publisher(
     if KV events are off."""
     if config.kv_events is None:
         return None, None
-    publisher, as_int = EventPublisher(config.kv_events), env.kv_events_have_numbers()
+    publisher = EventPublisher(config.kv_events, config.parallel.data_parallel_rank)
+    as_int = env.kv_events_have_numbers()
     kv.pool.events = BlockEvents(kv.layout, kv.block_size, publisher.publish, as_int=as_int)
     return publisher, TierEvents(publisher.publish, as_int=as_int)
+
+
+def _record_ranks(executor: Executor, is_on: bool) -> list[Any]:
+    """Makes ranks record their steps, or end it; returns what they have recorded."""
+    return [] if executor.num_ranks == 1 else executor.call("record_steps", is_on)
 
 
 def _begun(request: EngineCoreRequest) -> list[int]:

@@ -38,7 +38,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 64.0
 """Seconds until subscribers may reconnect; doubled each time."""
 _CLOSE_S = 2.0
 _LINGER_MS = 200
-_RANK = 0
 _END = (-1).to_bytes(8, "big", signed=True)
 _LOCAL = ("ipc://", "tcp://127.", "tcp://localhost:")
 
@@ -47,9 +46,11 @@ class EventPublisher:
     """A thread with two sockets. `publish` never waits: if batches are not sent fast enough, new
     ones are dropped, and subscribers see a gap in the sequence numbers."""
 
-    def __init__(self, config: KVEventsConfig) -> None:
-        """Raises ConfigError if an endpoint cannot be bound or connected."""
+    def __init__(self, config: KVEventsConfig, rank: int = 0) -> None:
+        """`rank`: the number of this engine, which each batch has. Raises ConfigError if an
+        endpoint cannot be bound or connected."""
         self._config = config
+        self._rank = rank
         self._topic = config.topic.encode("utf-8", "surrogatepass")
         self._lock = threading.Lock()
         self._queue: deque[tuple[int, KVEventBatch]] = deque()
@@ -93,7 +94,7 @@ class EventPublisher:
 
     def publish(self, events: list[KVEvent]) -> None:
         """Queues a batch to be sent. Any thread. `events` must not be changed afterwards."""
-        batch = KVEventBatch(time.time(), events, _RANK)  # type: ignore[arg-type]
+        batch = KVEventBatch(time.time(), events, self._rank)  # type: ignore[arg-type]
         with self._lock:
             number = self._next_number
             self._next_number += 1

@@ -15,9 +15,12 @@ DEFAULT_STEP_TIMEOUT_S = 120.0
 _FEW_CORES = 8
 
 
-def make_client(config: EngineConfig, mode: EngineMode, step_timeout_s: float) -> EngineCoreClient:
-    """Starts the engine loop in the chosen host. Blocks while the model loads."""
-    if config.parallel.data_parallel_size > 1:
+def make_client(
+    config: EngineConfig, mode: EngineMode, step_timeout_s: float, max_restarts: int = 0
+) -> EngineCoreClient:
+    """Starts the engine loop in the chosen host. Blocks while the model loads. `max_restarts`: of
+    an engine that has died, which then is a process."""
+    if config.parallel.data_parallel_size > 1 or (max_restarts and mode != "thread"):
         if mode == "thread":
             raise ConfigError(
                 f"data_parallel_size={config.parallel.data_parallel_size} must be 1 with "
@@ -25,7 +28,7 @@ def make_client(config: EngineConfig, mode: EngineMode, step_timeout_s: float) -
             )
         from quire.core.parallel.client import ParallelClient
 
-        return ParallelClient(config, step_timeout_s)
+        return ParallelClient(config, step_timeout_s, max_restarts)
     if mode == "auto":
         mode = "thread" if (os.cpu_count() or 1) <= _FEW_CORES else "process"
     if mode == "process":

@@ -134,6 +134,19 @@ def rank_key() -> str | None:
     return os.environ.get("QUIRE_RANK_KEY") or None
 
 
+def ray_bundle_indices() -> tuple[int, ...] | None:
+    """`VLLM_RAY_BUNDLE_INDICES`: the bundles of the placement group, one for each rank."""
+    value = os.environ.get("VLLM_RAY_BUNDLE_INDICES", "").strip()
+    if not value:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < _MAX_DIGITS for part in parts):
+        raise ConfigError(
+            f"VLLM_RAY_BUNDLE_INDICES={quoted(value)} must be numbers of bundles, like 0,1"
+        )
+    return tuple(map(int, parts))
+
+
 def reserved_cores() -> int:
     """`VLLM_CPU_NUM_OF_RESERVED_CPU`: number of cores without compute threads; 0 by default."""
     value = os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "").strip()

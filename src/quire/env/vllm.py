@@ -43,6 +43,10 @@ VARIABLES: dict[str, Variable] = {
         Variable(
             "VLLM_CPU_NUM_OF_RESERVED_CPU", "works", "number of cores without compute threads"
         ),
+        Variable(
+            "VLLM_RAY_BUNDLE_INDICES", "works",
+            "bundles of the placement group for the ranks, with distributed_executor_backend=ray",
+        ),
         Variable("VLLM_LOGGING_LEVEL", "works", "like QUIRE_LOG_LEVEL, which has priority"),
         Variable("VLLM_LOGGING_CONFIG_PATH", "works", "like --log-config-file"),
         Variable("VLLM_CONFIGURE_LOGGING", "works", "0: the application configures logging"),

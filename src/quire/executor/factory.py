@@ -10,10 +10,15 @@ def make_executor(config: EngineConfig) -> Executor:
     """The executor of a configuration, with its model loaded. Raises ConfigError, ModelError or
     BackendError."""
     # Imports only the modules that this configuration needs.
-    if config.parallel.distributed_executor_backend == "mp":
+    backend = config.parallel.distributed_executor_backend
+    if backend == "mp":
         from quire.executor.multiproc import MultiprocExecutor
 
         return MultiprocExecutor(config)
+    if backend == "ray":
+        from quire.executor.ray.executor import RayDistributedExecutor
+
+        return RayDistributedExecutor(config)
     from quire.executor.uniproc import UniProcExecutor
 
     return UniProcExecutor(config)

@@ -6,11 +6,8 @@ thread that started it ends, and it ends itself when its connections close.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import socket
-import sys
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -29,15 +26,14 @@ from quire.executor.messages import (
 )
 from quire.log import configure, get_logger
 from quire.ranks import Link, RankGroup
+from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(boot_fd: str, steps_fd: str, blocks_fd: str, parent: str) -> int:
     """Serves until the connections close; returns the exit code."""
-    _die_with_parent(int(parent))
+    die_with_parent(int(parent))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the engine decides when this process ends
     steps, blocks = Connection(int(steps_fd)), Connection(int(blocks_fd))
@@ -131,10 +127,3 @@ def _serve_blocks(worker: Any, blocks: Connection) -> None:
             except Exception as error:
                 answer = _failed(call.number, error)
             blocks.send_bytes(encode(answer))
-
-
-def _die_with_parent(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

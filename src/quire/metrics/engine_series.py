@@ -9,6 +9,7 @@ from __future__ import annotations
 from quire.config import EngineConfig
 from quire.metrics import buckets
 from quire.metrics.kv_store_series import KVStoreSeries
+from quire.metrics.rank_series import RankSeries
 from quire.metrics.series import MetricSet
 from quire.version import __version__
 
@@ -29,6 +30,8 @@ class EngineSeries:
         self._make_size_histograms(self.metric_set, config.model.max_model_len)
         self._make_time_histograms(self.metric_set)
         self.kv_store = None if config.kv_store is None else KVStoreSeries(self.metric_set)
+        has_ranks = config.parallel.world_size_across_dp > 1
+        self.ranks = RankSeries(self.metric_set) if has_ranks else None
         _describe(self.metric_set, config)
 
     def _make_gauges(self, make: MetricSet) -> None:

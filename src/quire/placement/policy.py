@@ -30,6 +30,8 @@ class _Engine:
     num_open: int = 0
     num_placed_tokens: int = 0
     """Computed tokens of all prompts so far."""
+    is_out: bool = False
+    """Whether it takes no requests, because it is not there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,13 +76,13 @@ class Placement:
         cache_salt: str | None = None,
         engine: int | None = None,
     ) -> int:
-        """Returns the engine of a new request. `engine`: the one that the caller has chosen."""
+        """Returns the engine of a new request. `engine`: the one that the caller has chosen. One of
+        them must be there."""
         keys = BlockKeys(self.limits.block_size, cache_salt)
         of_prompt = keys.extend(token_ids)
         if engine is None:
-            engine = min(
-                range(self.num_engines), key=lambda one: self._cost(one, of_prompt, len(token_ids))
-            )
+            there = [number for number, one in enumerate(self._engines) if not one.is_out]
+            engine = min(there, key=lambda one: self._cost(one, of_prompt, len(token_ids)))
         chosen = self._engines[engine]
         num_new = self._num_new(chosen, of_prompt, len(token_ids))
         chosen.index.add(of_prompt)
@@ -123,6 +125,20 @@ class Placement:
     def num_open(self, engine: int) -> int:
         """Number of requests on an engine that have not ended."""
         return self._engines[engine].num_open
+
+    def take_out(self, engine: int) -> list[str]:
+        """An engine has died: it gets no requests and has no prefixes. Ends its requests, and
+        returns their ids."""
+        ids = [name for name, placed in self._placed.items() if placed.engine == engine]
+        for request_id in ids:
+            self.end(request_id)
+        self._engines[engine].is_out = True
+        self._engines[engine].index.clear()
+        return ids
+
+    def bring_back(self, engine: int) -> None:
+        """The engine takes requests again."""
+        self._engines[engine].is_out = False
 
     def forget_prefixes(self) -> None:
         """The prefix caches of all engines were emptied."""

@@ -32,6 +32,7 @@ from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.draft import check_ranks
 from quire.planning.facts import Facts
+from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
 from quire.structured.config import OWN_BACKENDS, StructuredOutputsConfig
@@ -176,11 +177,7 @@ def _scheduler(
 def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
     parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
-    if parallel.data_parallel_size > 1 and facts.kv_events is not None:
-        raise ConfigError(
-            f"kv_events_config must not be set with data_parallel_size="
-            f"{parallel.data_parallel_size}: the engines would listen on the same port"
-        )
+    check_events_of_engines(facts.kv_events, parallel.data_parallel_size)
     tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     if tensor > 1 and checkpoint.packed is not None:
         raise ConfigError(
@@ -199,12 +196,8 @@ def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
 def _needs_one_rank(checkpoint: Checkpoint) -> str | None:
     """Why the model cannot be split among ranks; None if it can."""
     program = checkpoint.model.program
-    if checkpoint.pooling is not None:
-        return "models that give vectors are computed by one rank"
     if not all(memory.kept.is_by_position for memory in program.memories()):
         return "models with recurrent layers are computed by one rank"
-    if any(op.is_latent for op in program.attention_ops()):
-        return "models with latent attention are computed by one rank"
     return None
 
 

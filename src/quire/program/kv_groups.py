@@ -71,7 +71,8 @@ def layout_of_rank(layout: KVLayout, part: Program, first_memory: int) -> KVLayo
                 shape=shapes[own[0]] if own else unused,
             )
         )
-    return KVLayout(tuple(groups), max(len(group.layers) for group in groups))
+    most = max((len(group.layers) for group in groups), default=layout.num_slots)
+    return KVLayout(tuple(groups), most)
 
 
 def check_layout(program: Program, layout: KVLayout) -> None:

@@ -165,7 +165,7 @@ class StepResult(msgspec.Struct, kw_only=True):
     logprobs: dict[str, list[TokenLogprobs]] = {}
     """One entry per sampled token, for requests that asked for them."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
-    """Of the prompt tokens that the step predicts, for requests that asked for them."""
+    """The prompt tokens that the step predicts, for requests that asked for them."""
     next_drafts: dict[str, list[int]] = {}
     """What the draft model proposes as the tokens after the sampled ones."""
     pooled: dict[str, PooledRows] = {}

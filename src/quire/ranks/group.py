@@ -8,7 +8,10 @@ Legend: a row is one token of the step; arrays are bytes [rows, bytes of a row].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +21,8 @@ from quire.ranks.links import Link, Tag, exchange
 
 Bytes = NDArray[np.uint8]
 Span = tuple[int, int]
+_FIRST_SLOT, _SLOT_BYTES, _WAITED_NS = 64, 64, 24
+"""Where a rank's waiting time is in the shared memory; `RankControl` in rank_exchange.cpp."""
 _FIRST_OF_STAGES = 1 << 20
 """Number of the first value that a stage hands to the next: stages have unlike numbers of
 exchanges."""
@@ -39,6 +44,8 @@ class RankGroup:
     """Memory that the ranks of a stage share, as a file without a name; -1: they share none."""
     num_bytes: int = 0
     """Received so far."""
+    _waited_s: float = 0.0
+    """In exchanges over links."""
     _step: int = 0
     _number: int = 0
     _sent: int = 0
@@ -86,7 +93,7 @@ class RankGroup:
         """Hands rows to the next stage."""
         if self.after is None:
             raise ValueError("there is no stage after this one")
-        exchange(self._tag(self._sent), {self.after: _bytes(rows)}, {})
+        self._run(self._tag(self._sent), {self.after: _bytes(rows)}, {})
         self._sent += 1
 
     def receive(self, rows: Bytes) -> None:
@@ -94,10 +101,17 @@ class RankGroup:
         if self.before is None:
             raise ValueError("there is no stage before this one")
         found = np.empty(rows.shape, np.uint8)
-        exchange(self._tag(self._received), {}, {self.before: _bytes(found)})
+        self._run(self._tag(self._received), {}, {self.before: _bytes(found)})
         self._received += 1
         self.num_bytes += found.nbytes
         rows[:] = found
+
+    def waited_s(self) -> float:
+        """Seconds that this rank has waited for others in exchanges. Any thread."""
+        if self.shared_fd < 0:
+            return self._waited_s
+        found = os.pread(self.shared_fd, 8, _FIRST_SLOT + self.rank * _SLOT_BYTES + _WAITED_NS)
+        return self._waited_s + int.from_bytes(found, sys.byteorder) / 1e9
 
     def close(self) -> None:
         """Closes all links. Idempotent."""
@@ -106,13 +120,20 @@ class RankGroup:
                 link.close()
 
     def _exchange(self, own: Bytes, found: dict[int, Bytes]) -> None:
-        exchange(
+        self._run(
             self._tag(self._number),
             dict.fromkeys(self.peers.values(), _bytes(own)),
             {self.peers[rank]: _bytes(part) for rank, part in found.items()},
         )
         self._number += 1
         self.num_bytes += sum(part.nbytes for part in found.values())
+
+    def _run(
+        self, tag: Tag, sends: Mapping[Link, memoryview], receives: Mapping[Link, memoryview]
+    ) -> None:
+        begun_at = time.perf_counter()
+        exchange(tag, sends, receives)
+        self._waited_s += time.perf_counter() - begun_at
 
     def _tag(self, number: int) -> Tag:
         return Tag(self.generation, self._step, number)

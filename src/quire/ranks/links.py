@@ -30,7 +30,7 @@ class Tag:
     """Drawn when the group is made, so that a rank of an earlier group is found out."""
     step: int
     number: int
-    """Of the exchange in its step."""
+    """The index of the exchange in its step."""
 
     def __str__(self) -> str:
         return f"step {self.step}, exchange {self.number}, generation {self.generation:x}"

@@ -86,6 +86,10 @@ class ServerArgs:
     engine_mode: EngineMode = "auto"
     """Where the engine loop runs: a thread of this process, or its own process.
     `auto` is a thread up to 8 cores."""
+    max_engine_restarts: int | None = None
+    """How often an engine that has died is started again within ten minutes, while the requests of
+    other engines go on; then the server exits. By default 3 with several ranks or engines, and 0
+    with one, which ends the server at once. An engine that is a thread is not started again."""
     ui: bool = True
     """Serve the chat page and live view at `/` (--no-ui removes it)."""
     disable_fastapi_docs: bool = False
@@ -275,7 +279,10 @@ class ServerArgs:
                 raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
             if isinstance(value, float) and value > _LONGEST_S:
                 raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
-        for name in ("sse_keep_alive_interval", "max_log_len", "response_store_bytes"):
+        for name in (
+            "sse_keep_alive_interval", "max_log_len", "response_store_bytes",
+            "max_engine_restarts",
+        ):  # fmt: skip
             if (getattr(self, name) or 0) < 0:
                 raise ConfigError(
                     f"{name} must be a non-negative integer, got {getattr(self, name)}; leave it "

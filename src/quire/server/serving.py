@@ -17,11 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from quire import env
 from quire.adapters import parse_modules
-from quire.chat.async_renderer import AsyncChatRenderer, RenderBounds
-from quire.chat.process.renderer_process import CLOCK_FACTOR
-from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
@@ -33,9 +29,9 @@ from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.connection.http_server import HttpServer
-from quire.server.context import ServerContext
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
+from quire.server.loading import load_engine, make_context
 from quire.server.served_adapters import check_modules
 from quire.server.served_model import ServedModel, check_formats
 from quire.system.free_memory import bound_free_memory
@@ -146,18 +142,11 @@ class _Server:
         self._listener = listener
         self._request_log = request_log
         self._begin = begin
-        has_profiler = config.observability.profiler is not None
-        has_kv_store = config.kv_store is not None
-        has_adapters = config.lora is not None and env.allows_loading_adapters()
-        self._context = ServerContext(args, has_profiler, has_kv_store, has_adapters)
-        if has_adapters and not args.lora_folders:
-            logger.warning(
-                "callers may load adapters from any folder; name folders with --lora-folders"
-            )
+        self._context = make_context(args, config)
         self._lora_modules = parse_modules(args.lora_modules)
         names = config.model.served_model_name
         check_modules(self._lora_modules, names, is_on=config.lora is not None)
-        self._model = self._context.add_model(config.model.served_model_name)
+        self._model = self._context.model
         self._http = HttpServer(args, build_app(self._context, keys))
         self._num_signals = 0
         self._signalled: asyncio.Event
@@ -212,22 +201,7 @@ class _Server:
 
     async def _load(self) -> AsyncLLM:
         """Loads on a thread, so that /live answers and signals work during it."""
-        return await asyncio.to_thread(self._build_engine)
-
-    def _build_engine(self) -> AsyncLLM:
-        engine = AsyncLLM(
-            self._config,
-            engine_mode=self._args.engine_mode,
-            step_timeout_s=self._args.step_timeout,
-            request_log=self._request_log,
-        )
-        if engine.tokenizer is not None:
-            seconds, num_waiting = self._args.template_timeout, self._args.max_waiting_chats
-            self._model.chat = AsyncChatRenderer(
-                ChatTemplates.of_model(self._config.model, engine.tokenizer.roles),
-                RenderBounds(seconds, num_waiting, CLOCK_FACTOR * seconds),
-            )
-        return engine
+        return await asyncio.to_thread(load_engine, self._config, self._context, self._request_log)
 
     async def _until_signal_or_death(self, engine: AsyncLLM) -> bool:
         """True if the engine died."""

@@ -6,14 +6,13 @@ aborted; errors that `Tokenizer` raises are answered like successes.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.system.child_python import die_with_parent
 from quire.system.child_serving import limit, limit_processor_time, serve
 
 if TYPE_CHECKING:
@@ -23,14 +22,13 @@ DONE = b"D"
 """The kind of all replies, which have no payload."""
 IMPORT, LOAD, ENCODE, DECODE = b"I", b"L", b"E", b"D"
 """What a job begins with. The text of `ENCODE` follows."""
-_PR_SET_PDEATHSIG = 1
 _NUM_DECODED = 1000
 
 
 def main(directory: str, cpu_s: str, memory: str) -> int:
     """Tries the tokenizer of a directory within bounds: seconds of processor time, bytes."""
     os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")
-    _die_with_parent()
+    die_with_parent()
     limit("RLIMIT_CORE", 0)
     limit("RLIMIT_AS", int(memory))
     limit_processor_time(int(cpu_s))
@@ -68,8 +66,3 @@ class _Steps:
             self._tokenizer.decode(self._tokenizer.encode(data.decode()))
         else:
             self._tokenizer.decode(range(min(_NUM_DECODED, self._tokenizer.vocab_size)))
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -57,6 +58,8 @@ class Worker:
         self.adapters = WorkerAdapters(config, self._weights)
         self.rank = rank
         self._group = group
+        self._spans: list[tuple[float, float, float]] | None = None
+        """Times of steps; None: they are not recorded."""
         self._kv_fingerprint = config.cache.fingerprint
         """Fingerprint of the loaded weights."""
         self._load()
@@ -73,10 +76,27 @@ class Worker:
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
         if the file of the weights has changed since it was loaded."""
+        spans, begin, waited_s = self._spans, time.perf_counter(), self._waited_s()
         try:
             return self.model.step(batch)
         finally:
+            if spans is not None:
+                spans.append((begin, time.perf_counter(), self._waited_s() - waited_s))
             self.check_health()
+
+    def record_steps(self, is_on: bool) -> dict[str, Any]:
+        """Begin to record the times of steps, or end it. Returns what was recorded, as `RankSpans`
+        of the profiler."""
+        spans, self._spans = self._spans or [], [] if is_on else None
+        return {
+            "name": str(self.rank),
+            "pid": os.getpid(),
+            "epoch": time.time() - time.perf_counter(),
+            "spans": spans,
+        }
+
+    def _waited_s(self) -> float:
+        return 0.0 if self._group is None or self._spans is None else self._group.waited_s()
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a public method by name, or a function with the worker as its first argument.
@@ -99,6 +119,20 @@ class Worker:
                 f"{method}{inspect.signature(found)} does not accept these arguments: {error}"
             ) from None
         return found(*args, **kwargs)
+
+    def rank_stats(self) -> dict[str, Any]:
+        """What this rank is, and for how long it has waited for others."""
+        group, parallel = self._group, self._config.parallel
+        return {
+            "engine": parallel.data_parallel_rank,
+            "rank": self.rank.number,
+            "stage": self.rank.stage,
+            "part": self.rank.tensor,
+            "pid": os.getpid(),
+            "node": parallel.node_of(self.rank),
+            "waited_s": 0.0 if group is None else group.waited_s(),
+            "received_bytes": 0 if group is None else group.num_bytes,
+        }
 
     def read_blocks(
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
@@ -267,9 +301,9 @@ class _Loaded:
     model: CompiledModel
     packed: PackedFile | None
     program: Program
-    """Of the whole model."""
+    """The program of the whole model, not of the rank's part."""
     block_bytes: int
-    """Of a KV block of this rank."""
+    """Bytes of a KV block of this rank."""
 
 
 def _load(

@@ -61,6 +61,7 @@ def test_a_model_reports_what_was_planned(
     assert model.memory().workspace_bytes == 0
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 @pytest.mark.parametrize(("weights", "kv_dtype", "limits"), VARIANTS[1::2], ids=str)
 def test_the_native_model_reserves_no_more_than_it_reports(

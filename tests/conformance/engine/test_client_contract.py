@@ -160,6 +160,7 @@ def test_a_stuck_step_is_told_within_two_seconds(make_client: MakeClient) -> Non
     run(scenario())
 
 
+@pytest.mark.sweep(1)
 def test_a_long_step_is_no_death(make_client: MakeClient) -> None:
     async def scenario() -> None:
         from fake_core import TOIL

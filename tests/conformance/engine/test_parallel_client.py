@@ -6,16 +6,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
+import zmq.asyncio
 from tiny_checkpoint import write_tiny_checkpoint
+from vllm_kv_events import KVEventBatch
 
 from quire import LLM
 from quire.config.engine_args import EngineArgs
 from quire.core.parallel.client import ParallelClient
-from quire.errors import ConfigError, EngineDeadError, RequestError
+from quire.core.parallel.restarts import Restarts
+from quire.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -24,6 +31,7 @@ from quire.planning.plan import build_engine_config
 GIVEN: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 2, "num_threads": 1}
 PROMPTS = [[n, *range(1, 40)] for n in range(6)]
 SHARED = list(range(60, 100))
+decode = msgspec.msgpack.Decoder(KVEventBatch).decode
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +57,10 @@ async def generated(
     return outputs[-1]
 
 
-def test_engines_behind_one_front_end(model: str) -> None:
+def test_engines_behind_one_front_end(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing is stored from an earlier run
     llm = LLM(model, **GIVEN)
     wanted = [
         one.outputs[0].token_ids
@@ -107,7 +118,16 @@ def test_engines_behind_one_front_end(model: str) -> None:
     ("given", "usage", "text"),
     [
         ({}, "llm", "data_parallel_size=2 must be 1 for LLM"),
-        ({"kv_events_config": {"enable_kv_cache_events": True}}, "server", "same port"),
+        (
+            {
+                "kv_events_config": {
+                    "enable_kv_cache_events": True,
+                    "replay_endpoint": "tcp://127.0.0.1:5558",
+                }
+            },
+            "server",
+            "the endpoint of engine 1 and the replay_endpoint of engine 0: .* at least 2 apart",
+        ),
         ({"tensor_parallel_size": 40}, "server", "must be at most 64 ranks"),
     ],
 )
@@ -122,3 +142,114 @@ def test_a_thread_runs_one_engine(model: str) -> None:
     config = build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN), "server")
     with pytest.raises(ConfigError, match="engine_mode='thread', which runs one engine"):
         AsyncLLM(config, engine_mode="thread")
+
+
+def free_ports(count: int) -> int:
+    """The first of some neighbouring ports that are free."""
+    for first in range(21_000 + os.getpid() % 5000, 32_000, count):
+        with ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first
+    raise RuntimeError("no ports are free")
+
+
+def test_an_engine_that_dies_is_started_again(model: str) -> None:
+    """Its requests end with the cause, the other engine goes on, and each engine sends its own KV
+    events, also the new one."""
+    first = free_ports(2)
+    events = {
+        "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://127.0.0.1:{first}"
+    }  # fmt: skip
+    config = build_engine_config(
+        EngineArgs(model, data_parallel_size=2, kv_events_config=events, **GIVEN), "server"
+    )
+    engine = AsyncLLM(config, max_engine_restarts=1)
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+    assert [one.endpoint[-5:] for one in engine.get_kv_event_sources().values()] == [
+        str(first), str(first + 1)
+    ]  # fmt: skip
+
+    async def events_of(rank: int, name: str) -> KVEventBatch:
+        with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as events:
+            events.linger = 0
+            events.connect(f"tcp://127.0.0.1:{first + rank}")
+            events.subscribe(b"")
+            for number in range(100):
+                await generated(engine, f"{name} {number}", [number, *SHARED], rank=rank)
+                if await events.poll(50):
+                    return decode((await events.recv_multipart())[2])
+        raise AssertionError("no events came")
+
+    async def scenario() -> None:
+        assert (await events_of(1, "a")).data_parallel_rank == 1
+        whole = await generated(engine, "b", SHARED)
+        long = {**{name: getattr(params(1), name) for name in ("seed", "ignore_eos")}}
+        given = SamplingParams(max_tokens=80, **long)
+        streams = [
+            await engine.add_request(f"s{rank}", "text", given, data_parallel_rank=rank)
+            for rank in (0, 1)
+        ]
+        os.kill(client.pids[1], signal.SIGKILL)
+        assert [one async for one in streams[0]][-1].finished
+        with pytest.raises(EngineGenerateError, match=r"engine 1 of 2: .*killed by signal 9"):
+            async for _ in streams[1]:
+                pass
+        with pytest.raises(EngineDeadError, match="being started again"):
+            await generated(engine, "c", SHARED, rank=1)
+        assert engine.health().state == "alive"
+        assert (await generated(engine, "d", SHARED)).outputs[0].token_ids == (
+            whole.outputs[0].token_ids
+        )
+        while client.num_restarts == 0:
+            await asyncio.sleep(0.05)
+        again = await generated(engine, "e", SHARED, rank=1)
+        assert again.outputs[0].token_ids == whole.outputs[0].token_ids
+        assert (await events_of(1, "f")).data_parallel_rank == 1
+        os.kill(client.pids[1], signal.SIGKILL)  # once more than it may
+        while not engine.errored:
+            await asyncio.sleep(0.05)
+        assert "killed by signal 9" in str(engine.dead_error)
+
+    asyncio.run(asyncio.wait_for(scenario(), 200))
+    engine.shutdown()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in client.pids)
+
+
+def test_one_engine_with_ranks_is_started_again(model: str) -> None:
+    given = {**GIVEN, "tensor_parallel_size": 2, "backend": "cpu"}
+    engine = AsyncLLM(
+        build_engine_config(EngineArgs(model, **given), "server"), max_engine_restarts=1
+    )
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+
+    async def scenario() -> None:
+        whole = await generated(engine, "a", SHARED)
+        children = Path(f"/proc/{client.pids[0]}/task").glob("*/children")
+        ranks = [int(pid) for one in children for pid in one.read_text().split()]
+        assert len(ranks) == 2
+        os.kill(ranks[1], signal.SIGKILL)
+        while not client.num_restarts:
+            await asyncio.sleep(0.05)
+            assert engine.health().state != "dead"
+        assert (await generated(engine, "b", SHARED)).outputs[0].token_ids == (
+            whole.outputs[0].token_ids
+        )
+
+    asyncio.run(asyncio.wait_for(scenario(), 200))
+    engine.shutdown()
+
+
+def test_restarts_are_bounded_and_come_later_each_time() -> None:
+    now = [0.0]
+    restarts = Restarts(3, lambda: now[0])
+    assert [restarts.pause_after_death(0) for _ in range(4)] == [0.5, 1.0, 2.0, None]
+    assert restarts.pause_after_death(1) == 0.5
+    now[0] = 1000.0
+    assert restarts.pause_after_death(0) == 0.5
+    assert Restarts(0).pause_after_death(0) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 from quire.worker.worker import Worker
 
+_HAS_RAY = find_spec("ray") is not None
+_RAY = [
+    pytest.mark.long,  # a Ray cluster is a dozen processes
+    pytest.mark.skipif(not _HAS_RAY, reason="Ray is not installed: pip install 'quire[ray]'"),
+]
 KINDS: dict[str, tuple[Callable[[EngineConfig], Executor], dict[str, Any]]] = {
     "uni": (UniProcExecutor, {}),
     "two ranks": (TwoRankExecutor, {}),
@@ -30,7 +36,21 @@ KINDS: dict[str, tuple[Callable[[EngineConfig], Executor], dict[str, Any]]] = {
         MultiprocExecutor,
         {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "backend": "cpu"},
     ),
+    "ray": (make_executor, {"distributed_executor_backend": "ray"}),
+    "ray, 2 stages of 2 parts": (
+        make_executor,
+        {
+            "distributed_executor_backend": "ray",
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 2,
+            "backend": "cpu",
+        },
+    ),
 }
+_PARAMS = [
+    pytest.param(kind, id=name, marks=_RAY if name.startswith("ray") else [])
+    for name, kind in KINDS.items()
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +58,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+@pytest.fixture(scope="module", params=_PARAMS)
 def made(
     request: pytest.FixtureRequest, directory: Path
 ) -> Iterator[tuple[Executor, EngineConfig]]:
@@ -68,6 +88,7 @@ def config(made: tuple[Executor, EngineConfig]) -> EngineConfig:
     return made[1]
 
 
+@pytest.mark.sweep(2)
 def test_results_come_in_the_order_of_plans(executor: Executor) -> None:
     plans = [plan_of(name, PROMPT[: 9 + index]) for index, name in enumerate("abcd")]
     results: list[Any] = []

@@ -86,7 +86,7 @@ def test_a_rank_that_breaks(executor: MultiprocExecutor, text: str) -> None:
             {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
             "'uni' runs one rank",
         ),
-        ({"distributed_executor_backend": "gpu"}, "use uni or mp"),
+        ({"distributed_executor_backend": "gpu"}, "use uni, mp or ray"),
     ],
 )
 def test_impossible_sizes_are_refused_before_loading(

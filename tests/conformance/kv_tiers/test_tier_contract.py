@@ -105,6 +105,7 @@ def test_many_keys_are_asked_for_at_once(tier: Tier) -> None:
     assert found == [number % 7 == 0 for number in range(300)]
 
 
+@pytest.mark.sweep(3)
 def test_several_threads(tier: Tier) -> None:
     """Four threads write, read and delete the same chunks: each is whole or not there."""
     chunks = [b"".join(encode(key_of(n), SHAPE, data_of(n))) for n in range(8)]

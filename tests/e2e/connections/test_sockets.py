@@ -36,6 +36,7 @@ def is_answered(client: httpx.Client, path: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_handshakes_that_never_end_lock_nobody_out(
     start_server: StartServer, certificate: Path
 ) -> None:
@@ -49,6 +50,7 @@ def test_handshakes_that_never_end_lock_nobody_out(
         server.until(lambda: is_answered(client, "/version"))
 
 
+@pytest.mark.long
 def test_tls_is_bounded_alike(start_server: StartServer, certificate: Path) -> None:
     tls = {"ssl_keyfile": certificate, "ssl_certfile": certificate}
     server = start_server(api_key=[KEY], header_timeout=1.0, linger_timeout=0.5, **tls)
@@ -71,6 +73,7 @@ def test_tls_is_bounded_alike(start_server: StartServer, certificate: Path) -> N
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("where", ["ipv6", "unix"])
 def test_other_sockets_are_served_alike(
     start_server: StartServer, tmp_path: Path, where: str

@@ -64,6 +64,7 @@ def test_no_traceback_and_the_right_exit_code(command: str, how: str) -> None:
         assert ended.returncode == COMMANDS[command]
 
 
+@pytest.mark.long
 def test_under_the_strictest_interpreter() -> None:
     ended = run("run demo hello --max-tokens 2", "", "-O -W error -X dev")
     assert (ended.returncode, ended.stderr) == (0, "")

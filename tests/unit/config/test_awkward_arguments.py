@@ -50,6 +50,7 @@ def build(model_dir: Path, given: dict[str, Any]) -> None:
     assert cache.num_blocks < 2**31
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_with_every_awkward_value(model_dir: Path, name: str) -> None:
     for value in EVERY:

@@ -86,6 +86,7 @@ MIXTURE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_damaged_files_with_experts(tmp_path: Path) -> None:
     """Whatever numbers of experts their headers say."""
     gguf_mixtures = pytest.importorskip("gguf_mixtures")  # needs gguf-py

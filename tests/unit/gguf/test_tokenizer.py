@@ -164,6 +164,7 @@ def test_words_are_cut_as_in_the_models_own_files(pre: str, own: Any, tmp_path: 
         assert found.pre_tokenizer.pre_tokenize_str(text) == wanted, text
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("pre", WORD_PATTERNS)
 def test_every_known_name_makes_a_tokenizer_that_loses_nothing(pre: str, tmp_path: Path) -> None:
     metadata = _metadata(byte_level(), "gpt2", pre=pre, add_bos_token=False)

@@ -62,6 +62,7 @@ def with_field(llm: LLM, name: str, value: Any) -> None:
     check(llm, assign, *names)
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_sampling_parameter_with_every_awkward_value(llm: LLM, name: str) -> None:
     for value in EVERY:

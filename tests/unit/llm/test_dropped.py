@@ -121,6 +121,7 @@ def drop_engines(
     return resident_bytes() - before
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("kind", "use", "store"),
     [
@@ -163,6 +164,7 @@ if "fork" in sys.argv:
 """
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("how", ["exit", "fork"])
 def test_an_engine_at_the_end_of_its_process(how: str, model_dir: Path, tmp_path: Path) -> None:
     """What is queued for the store is written; a child, which has no threads, waits for none."""

@@ -55,6 +55,7 @@ def tokens(llm: LLM) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
+@pytest.mark.long
 def test_memory_falls_and_comes_back(model_dir: Path) -> None:
     with LLM(**options(model_dir)) as llm:
         wanted, full = tokens(llm), resident_bytes()
@@ -76,6 +77,7 @@ def test_memory_falls_and_comes_back(model_dir: Path) -> None:
         assert tokens(llm) == wanted
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("engine_mode", ["thread", "process"])
 def test_an_engine_of_either_host_sleeps(model_dir: Path, engine_mode: Any) -> None:
     engine = AsyncLLM.from_engine_args(

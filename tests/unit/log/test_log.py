@@ -96,6 +96,7 @@ def test_the_last_words_of_a_process_come_out_in_order() -> None:
     assert any("careful" in line for line in lines[100:])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     "ending", ["sys.exit(3)", "flush(); os._exit(3)", "os.kill(os.getpid(), 15)", "raise OSError"]
 )

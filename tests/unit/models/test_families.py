@@ -33,6 +33,7 @@ for name in ("GraniteMoeHybridForCausalLM", "NemotronHForCausalLM", "KimiLinearF
     del CLASSES[name]
 
 
+@pytest.mark.sweep(24)
 @pytest.mark.parametrize("architecture", sorted(CLASSES))
 def test_keys_that_a_file_leaves_out_have_the_defaults_of_the_class(architecture: str) -> None:
     full = json.loads(json.dumps(CLASSES[architecture]().to_dict(), default=str))

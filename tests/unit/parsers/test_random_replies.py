@@ -117,6 +117,7 @@ def check(message: Message, text: str) -> None:
         jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_required(name: str, kind: str) -> None:
@@ -127,6 +128,7 @@ def test_required(name: str, kind: str) -> None:
         assert name in UNHELD or not message.content.strip()
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("name", FORMATS)
 def test_named(name: str) -> None:
     messages = replies(
@@ -136,6 +138,7 @@ def test_named(name: str) -> None:
         assert [call.name for call in message.tool_calls] == ["put-all"]
 
 
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_auto(name: str, kind: str) -> None:

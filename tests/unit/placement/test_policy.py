@@ -163,3 +163,16 @@ def test_conversations_wait_less_than_in_turns_and_find_nearly_all() -> None:
 @pytest.mark.parametrize("engine", [0, 1])
 def test_a_caller_may_choose_the_engine(engine: int) -> None:
     assert placement().place("a", [1, 2], engine=engine) == engine
+
+
+def test_an_engine_that_is_out_gets_nothing_and_forgets() -> None:
+    placed = placement()
+    home = placed.place("a", [*SHARED, 1])
+    finish(placed, "a")
+    placed.place("b", [*SHARED, 2])
+    assert placed.take_out(home) == ["b"]
+    assert placed.engine_of("b") is None
+    assert placed.num_open(home) == 0
+    assert [placed.place(str(n), [*SHARED, n]) for n in range(3)] == [1 - home] * 3
+    placed.bring_back(home)
+    assert placed.place("c", [99] * 40) == home

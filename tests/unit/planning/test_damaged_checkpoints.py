@@ -190,6 +190,7 @@ def check(case: str, directory: Path, seed: int, count: int) -> None:
         assert time.process_time() - begin < MOST_S
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", CASES)
 def test_a_damaged_file(tmp_path: Path, case: str) -> None:
     check(case, tmp_path, seed=0, count=FEW)

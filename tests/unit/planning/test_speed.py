@@ -164,6 +164,7 @@ def test_every_format_has_a_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "draft tokens in int8" in "\n".join(speed_lines(found))
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from quire.config.memory import AvailableMemory
     from quire.planning import facts

@@ -38,6 +38,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("path", list(ASKED))
 def test_hostile_replies(
     make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch, path: str

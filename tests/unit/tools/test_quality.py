@@ -87,6 +87,7 @@ def test_blocks_are_those_that_gguf_py_makes() -> None:
     assert [type_of("Q4_K", width).name for width in (512, 576)] == ["Q4_K", "Q5_0"]
 
 
+@pytest.mark.long
 def test_the_bundled_model_stays_itself(backend: Backend) -> None:
     types, rounding = with_gguf_py()
     assert set(types) >= {"Q8_0", "Q4_1"}

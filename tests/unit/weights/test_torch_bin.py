@@ -361,6 +361,7 @@ def open_and_read(path: Path) -> None:
     assert peak < 4_000_000
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("legacy", [False, True])
 def test_flipped_bits_never_escape(tmp_path: Path, legacy: bool) -> None:
     path = tmp_path / "m.bin"

@@ -242,7 +242,7 @@ def _(op: HeadLinear, frame: Frame) -> None:
 @run.register
 def _(op: JoinHeads, frame: Frame) -> None:
     a, b = (frame.values[x].reshape(-1, op.num_heads, x.dim // op.num_heads) for x in (op.a, op.b))
-    frame.values[op.out] = np.concatenate([a, b], axis=2).reshape(len(a), -1)
+    frame.values[op.out] = np.concatenate([a, b], axis=2).reshape(len(a), op.out.dim)
 
 
 @run.register

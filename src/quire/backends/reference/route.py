@@ -64,7 +64,7 @@ def _of_best_groups(op: Route, choice: NDArray[np.floating]) -> NDArray[np.float
     """The choices, minus infinity for experts of other groups."""
     if op.top_groups == op.num_groups:
         return choice
-    grouped = choice.reshape(len(choice), op.num_groups, -1)
+    grouped = choice.reshape(len(choice), op.num_groups, choice.shape[1] // op.num_groups)
     sums = np.sort(grouped, axis=2)[:, :, -op.group_best :].sum(axis=2)
     is_best = np.zeros(sums.shape, np.bool_)
     np.put_along_axis(is_best, _largest(sums, op.top_groups), True, axis=1)

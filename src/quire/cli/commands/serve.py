@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     server_args = read(ServerArgs, args, defaults=server_defaults())
     wanted = engine_args(args, record=AsyncEngineArgs, skip=_SHARED)
     if server_args.headless:
-        from quire.server.headless import serve_headless
+        from quire.executor.nodes.headless import serve_headless
 
         return serve_headless(wanted)
     from quire.server.serving import serve

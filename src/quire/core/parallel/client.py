@@ -2,12 +2,16 @@
 (`data_parallel_size`).
 
 Each engine has its own KV cache and its share of the threads and of the memory. `Placement`
-chooses the engine of each request. If one engine dies, the whole client is dead, as vLLM's is.
+chooses the engine of each request. The requests of an engine that dies end with the cause. If the
+engine may be started again, the others go on meanwhile; otherwise the whole client is dead, as
+vLLM's is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -18,11 +22,21 @@ from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.commands import AbortRequests, AddRequest, Call, Command
 from quire.core.parallel.joining import join_answers, join_stats, join_stores
+from quire.core.parallel.restarts import Restarts
 from quire.core.process.host import ProcessHost
 from quire.errors import EngineDeadError
+from quire.log import get_logger
 from quire.placement import Placement
 from quire.placement.policy import EngineLimits
-from quire.protocol import EngineCoreOutputs, KVStoreStats, SchedulerStats
+from quire.protocol import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    KVStoreStats,
+    SchedulerStats,
+)
+from quire.system import clock
+
+logger = get_logger(__name__)
 
 _IDLE = SchedulerStats(num_running=0, num_waiting=0, kv_cache_usage=0.0)
 _WORST = {"dead": 0, "stalled": 1, "alive": 2}
@@ -33,9 +47,17 @@ class ParallelClient(EngineCoreClient):
 
     is_other_process = True
 
-    def __init__(self, config: EngineConfig, step_timeout_s: float) -> None:
+    def __init__(self, config: EngineConfig, step_timeout_s: float, max_restarts: int = 0) -> None:
+        """`max_restarts`: of each engine within ten minutes."""
         super().__init__()
-        self._hosts = _start(config, step_timeout_s)
+        self._start = partial(_start, config, step_timeout_s)
+        self._hosts = _start_all(self._start, config.parallel.data_parallel_size)
+        self._restarts = Restarts(max_restarts)
+        self._down: dict[int, str] = {}
+        """How engines died that are being started again, by their numbers."""
+        self._ending = threading.Event()
+        self._hosts_lock = threading.Lock()
+        self.num_restarts = 0
         count = len(self._hosts)
         self._placement = Placement(
             count,
@@ -57,41 +79,57 @@ class ParallelClient(EngineCoreClient):
 
     def attach(self, loop: asyncio.AbstractEventLoop, listener: EngineListener) -> None:
         super().attach(loop, listener)
-        for number, host in enumerate(self._hosts):
-            on_outputs = partial(self._on_outputs, number)
-            host.attach(loop, EngineListener(on_outputs, partial(self._on_dead, number)))
+        for number in range(len(self._hosts)):
+            self._attach(number, loop)
+
+    def _attach(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        host = self._hosts[number]
+        on_outputs = partial(self._on_outputs, number)
+        host.attach(loop, EngineListener(on_outputs, partial(self._on_dead, number, host)))
 
     async def call(self, command: str, *args: Any, **kwargs: Any) -> Any:
         """Runs a command on all engines at once and joins their answers."""
         if self._dead_cause is not None:
             raise EngineDeadError(self._dead_cause)
-        calls = [host.call(command, *args, **kwargs) for host in self._hosts]
+        calls = [host.call(command, *args, **kwargs) for host in self._hosts_up()]
         answers = await asyncio.gather(*calls)
         if command == "reset_prefix_cache":
             self._placement.forget_prefixes()
         return join_answers(command, answers)
 
     def health(self) -> EngineHealth:
-        found = [host.health() for host in self._hosts]
-        number, worst = min(enumerate(found), key=lambda one: _WORST[one[1].state])
         if self._dead_cause is not None:
             return EngineHealth("dead", self._dead_cause)
+        down = dict(self._down)
+        found = [
+            (number, host.health()) for number, host in enumerate(self._hosts) if number not in down
+        ]
+        if not found:
+            return EngineHealth("stalled", _being_started(next(iter(down.values()))))
+        number, worst = min(found, key=lambda one: _WORST[one[1].state])
+        if worst.state == "dead" and self._restarts.limit:  # `_on_dead` will decide
+            worst = EngineHealth("stalled", worst.reason)
         if worst.state == "alive":
             return worst
         return EngineHealth(worst.state, f"{self._name(number)}: {worst.reason}")
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        for host in self._hosts:
+        self._ending.set()
+        with self._hosts_lock:
+            hosts = list(self._hosts)
+        for host in hosts:
             host.shutdown(timeout_s)
         self._mark_shut_down()
 
     def abandon(self) -> None:
+        self._ending.set()
         for host in self._hosts:
             host.abandon()
 
     def _deliver(self, command: Command) -> None:
         if isinstance(command, AddRequest):
             request = command.request
+            self._require_engine(request.data_parallel_rank)
             number = self._placement.place(
                 request.request_id,
                 request.prompt_token_ids,
@@ -104,6 +142,18 @@ class ParallelClient(EngineCoreClient):
         elif isinstance(command, Call):  # of `notify`
             for host in self._hosts:
                 host.notify(command.command)
+
+    def _hosts_up(self) -> list[ProcessHost]:
+        """Raises EngineDeadError if all engines are being started again."""
+        self._require_engine(None)
+        return [host for number, host in enumerate(self._hosts) if number not in self._down]
+
+    def _require_engine(self, chosen: int | None) -> None:
+        """Raises EngineDeadError if no engine, or not the one that was chosen, is there."""
+        down = self._down
+        if chosen in down or len(down) == len(self._hosts):
+            cause = down[chosen] if chosen is not None else next(iter(down.values()))
+            raise EngineDeadError(_being_started(cause))
 
     def _abort(self, request_ids: list[str]) -> None:
         by_engine: dict[int, list[str]] = {}
@@ -140,23 +190,71 @@ class ParallelClient(EngineCoreClient):
             joined.kv_store = join_stores(list(self._stores.values()))
         return joined
 
-    def _on_dead(self, number: int, error: EngineDeadError) -> None:
-        if self._dead_cause is None:
-            self._dead_cause = f"{self._name(number)}: {error}"
-            self._report_death(self._dead_cause)
+    def _on_dead(self, number: int, host: ProcessHost, error: EngineDeadError) -> None:
+        if self._dead_cause is not None or host is not self._hosts[number]:
+            return
+        cause = f"{self._name(number)}: {error}"
+        pause_s = self._restarts.pause_after_death(number)
+        if pause_s is None:
+            self._dead_cause = cause
+            self._report_death(cause)
+            return
+        logger.error("%s; it is started again in %.1f s", cause, pause_s)
+        self._down[number] = cause
+        failed = [
+            EngineCoreOutput(request_id=one, finish_reason="error", error=cause)
+            for one in self._placement.take_out(number)
+        ]
+        self._stats[number] = _IDLE
+        if failed and self._listener is not None:
+            self._listener.on_outputs(EngineCoreOutputs(outputs=failed, timestamp=clock.now()))
+        threading.Thread(
+            target=self._start_again, args=(number, pause_s), name="quire-restart", daemon=True
+        ).start()
+
+    def _start_again(self, number: int, pause_s: float) -> None:
+        """Body of the thread that replaces an engine."""
+        dead = self._hosts[number]
+        dead.shutdown()
+        if self._ending.wait(pause_s):
+            return
+        try:
+            host = self._start(number)
+        except BaseException as error:
+            text = f"it could not be started again: {error}"
+            self._post(self._on_dead, number, dead, EngineDeadError(text))
+            return
+        with self._hosts_lock:
+            if not self._ending.is_set():
+                self._hosts[number] = host
+                self._post(self._on_started_again, number)
+                return
+        host.shutdown()
+
+    def _on_started_again(self, number: int) -> None:
+        if self._loop is not None:
+            self._attach(number, self._loop)
+        self._placement.bring_back(number)
+        del self._down[number]
+        self.num_restarts += 1
+        logger.info("%s works again", self._name(number))
 
     def _name(self, number: int) -> str:
         return f"engine {number} of {len(self._hosts)}"
 
 
-def _start(config: EngineConfig, step_timeout_s: float) -> list[ProcessHost]:
+def _being_started(cause: str) -> str:
+    return f"{cause}; it is being started again"
+
+
+def _start(config: EngineConfig, step_timeout_s: float, number: int) -> ProcessHost:
+    return ProcessHost(_of_engine(config, number), step_timeout_s)
+
+
+def _start_all(start: Callable[[int], ProcessHost], count: int) -> list[ProcessHost]:
     """Starts all engines at once. Raises what prevented one of them, after ending the others."""
-    count = config.parallel.data_parallel_size
     with ThreadPoolExecutor(count, "quire-start") as threads:
-        starting = [
-            threads.submit(ProcessHost, _of_engine(config, number), step_timeout_s)
-            for number in range(count)
-        ]
+        starting = [threads.submit(start, number) for number in range(count)]
     errors = [error for one in starting if (error := one.exception()) is not None]
     if not errors:
         return [one.result() for one in starting]
@@ -167,8 +265,12 @@ def _start(config: EngineConfig, step_timeout_s: float) -> list[ProcessHost]:
 
 
 def _of_engine(config: EngineConfig, number: int) -> EngineConfig:
-    """The configuration of one engine: its share of the cores that were named."""
+    """The configuration of one engine: its number, its endpoints of KV events, and its share of the
+    cores that were named."""
     cores, count = config.device.cores, config.parallel.data_parallel_size
+    events = None if config.kv_events is None else config.kv_events.of_rank(number)
+    parallel = replace(config.parallel, data_parallel_rank=number)
+    config = replace(config, parallel=parallel, kv_events=events)
     if cores is None or len(cores) < count:
         return config
     first, last = (len(cores) * part // count for part in (number, number + 1))

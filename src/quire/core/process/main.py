@@ -6,7 +6,6 @@ that started it ends, and a watching thread ends it when the pipe on its standar
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -30,10 +29,10 @@ from quire.core.process.channel import (
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import configure, get_logger, unblock_stderr
 from quire.system import clock
+from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 
-_PR_SET_PDEATHSIG = 1
 _FLUSH_MS = 2000
 _POLL_MS = 200
 
@@ -43,7 +42,8 @@ def main(directory: str, parent: str) -> int:
 
     `parent` is the process id of the front end.
     """
-    _die_with_parent(int(parent))
+    threading.Thread(target=_watch_stdin, daemon=True).start()
+    die_with_parent(int(parent))
     unblock_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -112,15 +112,6 @@ def _send_heartbeats(outbox: _Outbox, status: LoopStatus) -> None:
         observation = StepObservation() if status.thread_id is None else watch.look()
         outbox.send(Heartbeat(observation.turn_age_s, observation.still_s, observation.is_stuck))
         time.sleep(WATCH_INTERVAL_S)
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    """Makes this process end when the front end ends, for any reason."""
-    threading.Thread(target=_watch_stdin, daemon=True).start()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)
 
 
 def _watch_stdin() -> None:

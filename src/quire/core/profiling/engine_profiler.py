@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +19,7 @@ from quire.log import get_logger
 from quire.protocol import SchedulePlan
 
 if TYPE_CHECKING:
-    from quire.core.profiling.trace import StepTrace
+    from quire.core.profiling.trace import RankSpans, StepTrace
 
 logger = get_logger(__name__)
 
@@ -31,9 +31,15 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class EngineProfiler:
     """At most one session at a time. One thread, the core's."""
 
-    def __init__(self, config: ProfilerConfig | None) -> None:
-        """`config`: None if the user has named no directory; then every call is refused."""
+    def __init__(
+        self,
+        config: ProfilerConfig | None,
+        ranks: Callable[[bool], Sequence[RankSpans]] = lambda _: (),
+    ) -> None:
+        """`config`: None if the user has named no directory; then every call is refused. `ranks`:
+        switches the recording of ranks on, or off, and returns what they have recorded."""
         self._config = config
+        self._ranks = ranks
         self._trace: StepTrace | None = None
         """The trace of the current step; None if the step is not recorded."""
         self._session: _Session | None = None
@@ -61,6 +67,7 @@ class EngineProfiler:
 
         trace = StepTrace(with_stack=config.torch_profiler_with_stack)
         self._session = _Session(config, trace, profile_prefix, delay, most)
+        self._ranks(True)
         logger.info("profiling began: steps are recorded until stop_profile")
 
     def stop(self) -> None:
@@ -71,6 +78,8 @@ class EngineProfiler:
         if session is None:
             logger.warning("stop_profile: no profiling session is active, nothing is written")
         else:
+            for spans in self._ranks(False):
+                session.trace.add_rank(spans)
             session.write()
 
     def run(self, step: Callable[[], T]) -> T:

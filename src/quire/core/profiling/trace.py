@@ -16,10 +16,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypedDict
 
 _MOST_CALLS = 1_000_000
 """Maximum number of function calls in a trace: about 200 MB of memory."""
+
+
+class RankSpans(TypedDict):
+    """The steps of a rank, as `Worker.record_steps` returns them."""
+
+    name: str
+    pid: int
+    epoch: float
+    """When its `time.perf_counter` was 0, in seconds since the epoch: machines have clocks of their
+    own."""
+    spans: list[tuple[float, float, float]]
+    """Begin and end of each step, and the seconds in which it waited for other ranks."""
 
 
 class StepTrace:
@@ -64,6 +76,24 @@ class StepTrace:
             "dur": (end_s - begin_s) * 1e6,
         }
         self._spans.append({**event, "args": facts} if facts else event)
+
+    def add_rank(self, rank: RankSpans) -> None:
+        """Adds the steps of a rank, as a process of its own."""
+        shift_s = rank["epoch"] - (time.time() - time.perf_counter())
+        process = {"pid": rank["pid"], "tid": rank["pid"]}
+        name = {"name": "process_name", "ph": "M", **process, "args": {"name": rank["name"]}}
+        self._spans.append(name)
+        for begin_s, end_s, waited_s in rank["spans"]:
+            self._spans.append(
+                {
+                    "name": "rank step",
+                    "ph": "X",
+                    **process,
+                    "ts": (begin_s + shift_s) * 1e6 - self._zero_ns / 1e3,
+                    "dur": (end_s - begin_s) * 1e6,
+                    "args": {"waited_ms": 1e3 * waited_s},
+                }
+            )
 
     def write(self, path: Path) -> None:
         """Writes all events; a name that ends in .gz is compressed. Raises OSError."""

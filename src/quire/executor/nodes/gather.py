@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, QuireError, RankError
 from quire.executor.nodes.door import Door
-from quire.executor.nodes.links import peer_links, rank_key
+from quire.executor.nodes.links import peer_links, purpose_of_node, rank_key
 from quire.executor.nodes.node import LocalNode, Node
 from quire.executor.nodes.rank_spawn import Group
 from quire.executor.nodes.remote import RemoteNode
@@ -24,47 +25,64 @@ WAIT_S = 600.0
 
 def start_nodes(config: EngineConfig) -> list[Node]:
     """Starts all ranks. They end with the calling thread. Raises ConfigError or RankError."""
+    parallel = config.parallel
     group = Group(config, secrets.randbits(63))
-    if config.parallel.nnodes == 1:
+    if parallel.nnodes == 1:
         return [LocalNode(group, _no_link)]
     key = rank_key()
-    door = Door(config.parallel.master_addr, config.parallel.master_port, key)
     others: list[RemoteNode] = []
-    local: LocalNode | None = None
-    try:
-        others = _gather(config, door)
-        addresses = [(door.host, door.port), *((o.hello.host, o.hello.port) for o in others)]
-        for other in others:
-            other.begin(group, addresses)
-        for other in others:
-            other.wait_until_checked()
-        local = LocalNode(group, peer_links(group, addresses, door, key))
+    with closing(Door(parallel.master_addr, parallel.master_port, key)) as door:
+        where = f"{door.host}:{door.port}"
+        logger.info("waiting for %d other machines on %s", parallel.nnodes - 1, where)
+        until = time.monotonic() + WAIT_S
+        with ended_on_error(others):
+            for number in range(1, parallel.nnodes):
+                connected = door.take(purpose_of_node(number), until)
+                admit(RemoteNode(number, door, connected, until), config, others)
+            return begin(group, others, door, key)
+
+
+def admit(node: RemoteNode, config: EngineConfig, admitted: list[RemoteNode]) -> None:
+    """Adds a machine to those that were admitted, unless it would compute other bits: then all of
+    them are sent away. Raises ConfigError."""
+    admitted.append(node)
+    reason = _differs(node, config)
+    if reason is not None:
+        for one in admitted:
+            one.refuse(reason)
+        raise ConfigError(reason)
+    logger.info("%s is %s", node, node.hello.host)
+
+
+def begin(group: Group, others: Sequence[RemoteNode], door: Door, key: bytes) -> list[Node]:
+    """Starts the ranks of all machines, and those of this one if the others are not all. Raises
+    ConfigError or RankError."""
+    is_one_of_them = len(others) < group.config.parallel.nnodes
+    addresses = [(door.host, door.port)] * is_one_of_them
+    addresses += [(other.hello.host, other.hello.port) for other in others]
+    for other in others:
+        other.begin(group, addresses)
+    for other in others:
+        other.wait_until_checked()
+    nodes: list[Node] = []
+    with ended_on_error(nodes):
+        if is_one_of_them:
+            nodes.append(LocalNode(group, peer_links(group, addresses, door, key)))
         for other in others:
             other.take_lines(group)
+    return [*nodes, *others]
+
+
+@contextmanager
+def ended_on_error(nodes: Sequence[Node]) -> Iterator[None]:
+    """Ends all ranks of these machines if the code in the context raises."""
+    try:
+        yield
     except BaseException:
-        for node in [*others, *([] if local is None else [local])]:
+        for node in nodes:
             node.kill()
             node.end()
         raise
-    finally:
-        door.close()
-    return [local, *others]
-
-
-def _gather(config: EngineConfig, door: Door) -> list[RemoteNode]:
-    parallel, until = config.parallel, time.monotonic() + WAIT_S
-    found: list[RemoteNode] = []
-    logger.info("waiting for %d other machines on %s:%d", parallel.nnodes - 1, door.host, door.port)
-    for number in range(1, parallel.nnodes):
-        node = RemoteNode(number, door, until)
-        found.append(node)
-        reason = _differs(node, config)
-        if reason is not None:
-            for one in found:
-                one.refuse(reason)
-            raise ConfigError(reason)
-        logger.info("node %d is %s", number, node.hello.host)
-    return found
 
 
 def _differs(node: RemoteNode, config: EngineConfig) -> str | None:

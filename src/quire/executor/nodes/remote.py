@@ -1,4 +1,4 @@
-"""`RemoteNode`: the ranks of another machine, where `quire serve --headless` runs.
+"""`RemoteNode`: the ranks of another machine, where the program of `agent.py` runs.
 
 The engine listens on `master_addr` and `master_port`. The other machine connects, says what it is,
 and starts its ranks when it gets the configuration. Each rank has its own connections to the engine
@@ -8,6 +8,7 @@ that is silent.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -16,7 +17,7 @@ from quire.config.ranks import Rank
 from quire.errors import ConfigError, RankError
 from quire.executor.messages import encode
 from quire.executor.nodes.door import Door
-from quire.executor.nodes.links import START_S, Addresses, purpose_of_channel, purpose_of_node
+from quire.executor.nodes.links import START_S, Addresses, purpose_of_channel
 from quire.executor.nodes.messages import (
     BEAT_S,
     SILENCE_S,
@@ -35,14 +36,15 @@ from quire.executor.nodes.rank_spawn import Group
 
 
 class RemoteNode(Node):
-    """One other machine. The constructor waits until it has connected."""
+    """One other machine."""
 
-    def __init__(self, number: int, door: Door, until: float) -> None:
-        """`until`: a time of `time.monotonic`. Raises RankError."""
+    def __init__(self, number: int, door: Door, connected: socket.socket, until: float) -> None:
+        """`connected`: the connection that the machine has made. Waits until it has said what it
+        is, until a time of `time.monotonic`. Raises RankError."""
         self.number = number
         self.lines: list[RankLine] = []
         self._door = door
-        self._control = Connection(door.take(purpose_of_node(number), until).detach())
+        self._control = Connection(connected.detach())
         self._lock = threading.Lock()
         self._silent_s = 0.0
         self._beat_at = 0.0
@@ -137,7 +139,7 @@ class RemoteNode(Node):
         try:
             with self._lock:
                 self._control.send_bytes(encode(message))
-        except (OSError, ValueError):  # it has ended, or was closed here; `look` tells
+        except (OSError, ValueError):  # the rank has ended or was closed; `look` reports it
             return
 
     def _read(self, until: float) -> FromNode:

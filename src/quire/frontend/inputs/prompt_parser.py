@@ -37,7 +37,7 @@ class ParsedPrompt:
     token_ids: list[int]
     cache_salt: str | None
     token_type_ids: list[int] = field(default_factory=list)
-    """Of prompts of token ids for models that have types."""
+    """One per token of a prompt of token ids, for models that have token types."""
     predicted_token_ids: list[int] = field(default_factory=list)
     """The expected reply."""
 

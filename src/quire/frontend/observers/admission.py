@@ -114,6 +114,13 @@ class AdmissionControl(RequestObserver):
                 what = f"the first token of a reply would take {takes} s"
                 raise self._full("max_num_queued_reqs", what, None)
 
+    def expected_wait_s(self) -> float:
+        """Seconds until the first token of a request that would arrive now, because of the requests
+        before it; 0 if it would be computed at once."""
+        num_before = self._num_open + 1 - self._max_running
+        until_place_s = self._until_place(num_before) if num_before > 0 else 0.0
+        return max(0.0, until_place_s, self._pace.seconds_for(self._num_waiting))
+
     def on_admitted(self, record: RequestRecord) -> None:
         self._num_open += record.num_core_requests
         self._add_waiting(record, record.num_core_requests)

@@ -73,6 +73,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         *,
         engine_mode: EngineMode = "auto",
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+        max_engine_restarts: int = 0,
         client: EngineCoreClient | None = None,
         tracer: RequestTracer | None = None,
         request_log: RequestLogChoice | None = None,
@@ -96,7 +97,9 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         self._dead_error: EngineDeadError | None = None
         self._sessions: weakref.WeakSet[InputSession] = weakref.WeakSet()
         """Requests with a prompt that is still arriving."""
-        self._client = client or make_client(config, engine_mode, step_timeout_s)
+        self._client = client or make_client(
+            config, engine_mode, step_timeout_s, max_engine_restarts
+        )
         weakref.finalize(self, self._client.abandon).atexit = False
         self.requests = OnlineRequests(config, self.tokenizer, self._client, observers, this)
 
@@ -325,13 +328,22 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             session.abort()
 
     async def refresh_metrics(self) -> None:
-        """Update the metrics of the KV store, which continues to work after the last step. Does not
-        wait for a busy engine, because that sends them every second."""
-        shown = self.metrics.series.kv_store
-        if shown is not None:
-            with suppress(asyncio.TimeoutError, QuireError):
+        """Update the metrics of the KV store, which continues to work after the last step, and
+        those of ranks. Does not wait for a busy engine."""
+        series = self.metrics.series
+        with suppress(asyncio.TimeoutError, QuireError):
+            if series.kv_store is not None:
                 found = await asyncio.wait_for(self.call("kv_store_stats"), _REFRESH_S)
-                shown.show(found["sums"], found["usage"])
+                series.kv_store.show(found["sums"], found["usage"])
+            await self.refresh_ranks()
+
+    async def refresh_ranks(self) -> None:
+        """Update the metrics of ranks. Raises TimeoutError if the engine is busy, and what the
+        engine raises."""
+        shown = self.metrics.series.ranks
+        if shown is not None:
+            shown.restarts.value = float(self._client.num_restarts)
+            shown.show(await asyncio.wait_for(self.collective_rpc("rank_stats"), _REFRESH_S))
 
     # --- life
 
@@ -436,7 +448,10 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     def get_kv_event_sources(self) -> dict[int, KVEventsConfig]:
         """Configuration of KV events by data-parallel rank; empty if they are off."""
         events = self.config.kv_events
-        return {} if events is None else {0: events}
+        if events is None:
+            return {}
+        count = self.config.parallel.data_parallel_size
+        return {rank: events.of_rank(rank) for rank in range(count)}
 
     async def is_tracing_enabled(self) -> bool:
         """Whether requests are traced."""

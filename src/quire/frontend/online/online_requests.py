@@ -76,6 +76,11 @@ class OnlineRequests:
         with self.binding.bound():
             self._check_admission(num_requests, num_tokens)
 
+    def expected_wait_s(self) -> float:
+        """Seconds that a request which would arrive now waits for its first token because of those
+        before it. Any thread."""
+        return self._admission.expected_wait_s()
+
     def admit(
         self, requests: Sequence[EngineInput], wake_up: asyncio.Event | None = None
     ) -> list[RequestStream]:

@@ -15,7 +15,7 @@ class GatedDeltaMixer(Mixer):
     num_heads: int
     num_key_heads: int
     key_dim: int
-    """Of a head, as `value_dim`."""
+    """Columns of a head's key; `value_dim` is that of its value."""
     value_dim: int
     conv_width: int
     eps: float

@@ -46,6 +46,27 @@ def kv_events_config(given: Mapping[str, Any] | None) -> KVEventsConfig | None:
     return dataclasses.replace(config, publisher="zmq")
 
 
+def check_events_of_engines(config: KVEventsConfig | None, num_engines: int) -> None:
+    """Raises ConfigError if several engines cannot have endpoints of their own."""
+    if config is None or num_engines == 1:
+        return
+    found: dict[str, str] = {}
+    for rank in range(num_engines):
+        own = config.of_rank(rank)
+        for name in ("endpoint", "replay_endpoint"):
+            endpoint = getattr(own, name)
+            if endpoint is None:
+                continue
+            _check_endpoint(f"{name} of engine {rank}", endpoint)
+            if endpoint in found:
+                raise ConfigError(
+                    f"kv_events_config: {quoted(endpoint)} is the {name} of engine {rank} and the "
+                    f"{found[endpoint]}: each of the {num_engines} engines adds its number to the "
+                    f"port; choose ports that are at least {num_engines} apart"
+                )
+            found[endpoint] = f"{name} of engine {rank}"
+
+
 def _check_endpoint(name: str, endpoint: str) -> None:
     tcp = _TCP.fullmatch(endpoint)
     if not (_IPC.fullmatch(endpoint) or (tcp and 1 <= int(tcp[2]) <= 65535)):

@@ -166,6 +166,9 @@ def _(op: Linear, shards: _Shards) -> None:
 
 @_shard_op.register
 def _(op: Attention, shards: _Shards) -> None:
+    if op.relative is not None:  # its weights are [distances, heads], and rows alone are split
+        _whole(op, shards)
+        return
     by_heads = _heads(op, shards.rank, shards.num_ranks)
     first, count = by_heads.query.own
     slopes = op.alibi_slopes
@@ -332,7 +335,7 @@ def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:
             wanted.setdefault(value, split)
 
     for op in reversed(program.ops):
-        if isinstance(op, Attention):
+        if isinstance(op, Attention) and op.relative is None:
             heads = _heads(op, rank, num_ranks)
             want(op.q, heads.query.scaled(op.head_dim))
             want(op.k, heads.kv.scaled(op.head_dim))

@@ -30,7 +30,7 @@ from quire.server.generation.refusals import fields_without_effect, refuse_unsup
 from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
-from quire.server.generation.run import Deadline, Generation, deadline_of
+from quire.server.generation.run import Deadline, Generation, chosen_engine, deadline_of
 from quire.server.generation.sampling import check_lists, lists_work, sampling_params
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
@@ -121,6 +121,7 @@ async def _start(
             deadline=deadline,
             trace_headers=trace_headers,
             adapter=head.target.adapter,
+            engine=chosen_engine(http, model.config.parallel.data_parallel_size),
         )
     generation.named = partial(as_asked, request)
     return generation

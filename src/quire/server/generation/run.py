@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from quire.adapters import LoRARequest
 from quire.errors import RequestError
-from quire.frontend.arguments import located
+from quire.frontend.arguments import check_data_parallel_rank, located
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from quire.frontend.online.request_stream import RequestStream
 
 TIMEOUT_HEADER = "x-request-timeout"
+DATA_PARALLEL_HEADER = "x-data-parallel-rank"
 _SUBMITTED_AT_ONCE = 1 << 15
 """Tokens of core requests, plus 64 for each, that are added before other tasks may run."""
 _GRAMMAR_SIZE = 1 << 12
@@ -66,6 +67,17 @@ def deadline_of(request: Request, longest_s: float) -> Deadline:
             )
         seconds = min(seconds, asked)
     return Deadline(seconds, asyncio.get_running_loop().time() + seconds)
+
+
+def chosen_engine(request: Request, num_engines: int) -> int | None:
+    """The engine that the caller has chosen with vLLM's header; None: any. A header that is not a
+    number is ignored, as by vLLM. Raises RequestError for an engine that does not exist."""
+    try:
+        rank = int(request.headers[DATA_PARALLEL_HEADER])
+    except (KeyError, ValueError):
+        return None
+    check_data_parallel_rank(rank, num_engines)
+    return rank
 
 
 def params_work(params: SamplingParams, num_prompts: int = 1) -> int:
@@ -120,6 +132,8 @@ class Generation:
         self._is_closed = False
         self._is_late = False
         self._closers: list[Callable[[], object]] = []
+        self.engine: int | None = None
+        """The one of several engines that the caller has chosen."""
         self.named: Callable[[RequestError], RequestError] = lambda error: error
         """Renames the fields in an error to those of the API."""
         model.num_generating += 1
@@ -137,14 +151,16 @@ class Generation:
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
         adapter: LoRARequest | None = None,
+        engine: int | None = None,
     ) -> Generation:
-        """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
+        """Admits all prompts or none. `engine`: the one of several that computes them. Raises
+        RequestError, CapacityError, EngineDeadError."""
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
         size += params_work(params, len(prompts))
         inputs = await model.pool.run(
             size, _inputs, model, prompts, params, request_id, priority, trace_headers, adapter
         )
-        return await cls.of_inputs(model, inputs, deadline)
+        return await cls.of_inputs(model, inputs, deadline, engine)
 
     async def _submit(self, inputs: Sequence[EngineInput], *, is_admitted: bool = False) -> None:
         """Passes the requests to the engine; other tasks run meanwhile if there are many.
@@ -160,6 +176,7 @@ class Generation:
             for core_request in stream.record.input.core_requests:
                 if stream.is_done:  # its caller does not wait any more
                     break
+                core_request.data_parallel_rank = self.engine
                 self._requests.hand_over(core_request)
                 size += 64 + len(core_request.prompt_token_ids)
                 if size > _SUBMITTED_AT_ONCE:
@@ -189,10 +206,15 @@ class Generation:
 
     @classmethod
     async def of_inputs(
-        cls, model: ServedModel, inputs: Sequence[EngineInput], deadline: Deadline
+        cls,
+        model: ServedModel,
+        inputs: Sequence[EngineInput],
+        deadline: Deadline,
+        engine: int | None = None,
     ) -> Generation:
         """Admits validated requests or none. Raises CapacityError, EngineDeadError."""
         generation = cls(model, model.live_engine().requests, deadline)
+        generation.engine = engine
         try:
             await generation._submit(inputs)
         except BaseException:

@@ -19,7 +19,7 @@ from quire.outputs import PoolingOutput, PoolingRequestOutput
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.run import Generation, deadline_of
+from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.presence import until_gone
 from quire.server.pooling.fields import PoolingFields, PoolingUsage
@@ -78,7 +78,8 @@ class PoolingJob:
         model.live_engine().requests.check_admission(1)
         salt = _salt(http, self.request.cache_salt)
         inputs = await model.pool.run(size, self._inputs, field, make, params, tokenization, salt)
-        generation = await Generation.of_inputs(model, inputs, deadline)
+        engine = chosen_engine(http, model.config.parallel.data_parallel_size)
+        generation = await Generation.of_inputs(model, inputs, deadline, engine)
         try:
             found: Any = await until_gone(http, generation.close, generation.final_outputs())
         finally:

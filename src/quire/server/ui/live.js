@@ -66,6 +66,7 @@ export class LiveView {
     showLatency("itl", snapshot.latency?.itl_s);
     showPrefix(snapshot.prefix_cache);
     showTotals(snapshot);
+    showProcesses(snapshot.ranks, snapshot.restarts);
     this.showPool(snapshot.kv);
   }
 
@@ -150,6 +151,16 @@ function showTiers(hit, loaded) {
     ...[["pool", fromPool], ...loaded].map(([tier, tokens]) =>
       el("div", {}, el("dt", {}, tier), el("dd", { "data-tier": tier }, count(tokens)))),
   );
+}
+
+/** The ranks of all engines, with the time that each has waited for others. */
+function showProcesses(ranks, restarts) {
+  byId("processes").hidden = !ranks?.length;
+  if (!ranks?.length) return;
+  byId("restarts").textContent = restarts ? `${count(restarts)} started again` : "";
+  byId("process-list").replaceChildren(...ranks.map((rank) =>
+    el("div", {}, el("dt", {}, `Engine ${rank.engine}, stage ${rank.stage}, part ${rank.part}`),
+      el("dd", {}, `waited ${duration(rank.waited_s)}`))));
 }
 
 function showTotals(snapshot) {

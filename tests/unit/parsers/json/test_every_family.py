@@ -136,6 +136,7 @@ class _CountingReader(TextReader):
         return super().take(count)
 
 
+@pytest.mark.sweep(6)
 @every_format
 def test_work_grows_with_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.parsers.reply.TextReader", _CountingReader)

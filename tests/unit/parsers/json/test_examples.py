@@ -120,6 +120,7 @@ def said(content: str, *calls: ToolCall) -> Message:
         ("internlm", "<|action_start|><|interpreter|>x", said("<|action_start|><|interpreter|>x")),
     ],
 )  # fmt: skip
+@pytest.mark.sweep(20)
 def test_message(name: str, text: str, message: Message) -> None:
     assert message_of(ReplyFormat(None, TOOL_FORMATS[name]()), text, TOOLS) == message
 

@@ -103,6 +103,7 @@ class _CountingReader(TextReader):
         return super().take(count)
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("size", [7, 10**9])
 @pytest.mark.parametrize("name", NAMES)
 def test_work_grows_with_the_text(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +125,7 @@ def cut(text: str, size: int) -> list[str]:
     return [text[i : i + size] for i in range(0, len(text), size)]
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"muse_glimmer"}))
 def test_no_mark_of_a_call_that_was_cut_is_content(name: str) -> None:
     part = TOOL_FORMATS[name]().grammar(TOOLS, is_parallel=True)

@@ -49,6 +49,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("is_parallel", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_that_a_grammar_allows_are_read(name: str, is_parallel: bool) -> None:

@@ -234,6 +234,7 @@ def test_few_clients_wait_without_a_slot(leaves: bool, monkeypatch: pytest.Monke
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("is_late", [False, True], ids=["at once", "after a while"])
 def test_everyone_who_asks_gets_a_reply(is_late: bool) -> None:
     """Of ten times as many clients as there are connections; none has its request cut."""

@@ -192,6 +192,7 @@ def test_an_application_that_fails_is_answered_for() -> None:
     run(scenario())
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "data",
     [

@@ -169,6 +169,11 @@ class NativeOp(ABC):
         return False
 
     @property
+    def copied(self) -> Value | None:
+        """The value of which the value written is a copy, with the same bits."""
+        return None
+
+    @property
     def adds_to(self) -> Value | None:
         """A value read whose memory the value written may reuse."""
         return None

@@ -184,6 +184,12 @@ def _float32_values(ops: Sequence[NativeOp], values: _Homes) -> set[Value]:
     for op in reversed(ops):
         for value in op.float32_values(found):
             found |= values.family(value)
+    # Values that one product writes are stored alike, so one rank has all of them in float32 if one
+    # has to be; a rank that copies some of them must not round them.
+    together = {value: group for op in ops for group in op.buffers for value in group}
+    for op in ops:
+        if op.copied is not None and not found.isdisjoint(together[op.copied]):
+            found |= {one for value in op.writes for one in values.family(value)}
     return found
 
 

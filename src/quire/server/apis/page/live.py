@@ -31,7 +31,10 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
              "map": "f120u3s1c4f1920"},
       "drafts": {"num_drafts": 40, "num_tokens": 160, "num_accepted": 90},
                                    drafts of a request that a step checked, and their tokens
-      "preemptions": 0
+      "preemptions": 0,
+      "ranks": [{"engine": 0, "rank": 1, "stage": 0, "part": 1, "node": 0, "pid": 4711,
+                 "waited_s": 0.7, "received_bytes": 4096}],   with several ranks or engines only;
+      "restarts": 0                                           engines that were started again
     }
 
 `kv.map` is run-length coded in order of block id, a state letter and a count of cells:
@@ -47,6 +50,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
@@ -109,6 +113,9 @@ class LiveView:
         snapshot.update(engine.metrics.snapshot())
         if state != "dead":
             await self._refresh_map(engine)
+        if engine.metrics.series.ranks is not None:
+            snapshot["ranks"] = engine.metrics.series.ranks.latest
+            snapshot["restarts"] = int(engine.metrics.series.ranks.restarts.value)
         snapshot["kv"] = self._map
         return snapshot
 
@@ -143,5 +150,7 @@ class LiveView:
         try:
             self._map = await engine.call("block_map")
             self._map_time = time.monotonic()
+            with suppress(asyncio.TimeoutError):
+                await engine.refresh_ranks()
         except (EngineDeadError, EngineGenerateError):
             self._map = None

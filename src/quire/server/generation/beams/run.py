@@ -52,6 +52,7 @@ class BeamGeneration(Generation):
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
         adapter: LoRARequest | None = None,
+        engine: int | None = None,
     ) -> BeamGeneration:
         """Admits all prompts or none. `params` has what is wanted of the reply, as
         `beam_sampling_params` makes them. Raises RequestError, CapacityError, EngineDeadError."""
@@ -72,6 +73,7 @@ class BeamGeneration(Generation):
         num_tokens = sum(search.num_prompt_tokens for search in searches)
         requests.check_admission(len(searches) * beams.beam_width, num_tokens)
         generation = cls(model, requests, deadline, searches)
+        generation.engine = engine
         try:
             await generation._submit([search.base for search in searches])
         except BaseException:

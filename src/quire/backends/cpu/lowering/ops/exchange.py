@@ -74,7 +74,11 @@ class NativePass(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativeCopy(NativePointwise):
-    """Copies a value that a product has written beside others to where it is exchanged."""
+    """Copies one of the values that a product has written to the place where it is exchanged."""
+
+    @property
+    def copied(self) -> Value | None:
+        return self.a
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:
         return (self.a,) if self.out in wide else ()

@@ -1,0 +1,1 @@
+"""Ranks whose machines Ray chooses, and whose processes Ray starts."""

@@ -1,0 +1,152 @@
+"""Where in a Ray cluster the ranks of an engine run: a bundle of a placement group for each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from quire import env
+from quire.config.records import EngineConfig
+from quire.errors import ConfigError
+from quire.log import get_logger
+
+logger = get_logger(__name__)
+
+_WAIT_S = 600.0
+"""How long to wait for machines, which a cluster may start when they are asked for."""
+_NOTICE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine with ranks."""
+
+    address: str
+    bundles: tuple[int, ...]
+    """The bundles of its ranks."""
+    ray: Any
+    group: Any
+
+    def start(self, actor: type, name: str) -> Any:
+        """Start an actor on this machine. The bundles hold the cores; it takes none of them."""
+        scheduling = import_module("ray.util.scheduling_strategies")
+        remote = self.ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(actor)
+        return remote.options(
+            name=name,
+            scheduling_strategy=scheduling.PlacementGroupSchedulingStrategy(
+                placement_group=self.group, placement_group_bundle_index=self.bundles[0]
+            ),
+        ).remote()
+
+
+@dataclass(slots=True)
+class Places:
+    """The machines, that of this process first."""
+
+    machines: list[Machine]
+    own_address: str
+    """Where the machines reach this process."""
+    _own_group: Any = None
+    """The placement group, if it was made for this engine."""
+    _num_left: int = field(init=False)
+    """Machines that have not ended."""
+
+    def __post_init__(self) -> None:
+        self._num_left = len(self.machines)
+
+    def leave(self) -> None:
+        """One machine has ended; after the last one the bundles are given back."""
+        self._num_left -= 1
+        if self._num_left == 0:
+            self.release()
+
+    def release(self) -> None:
+        """Give the bundles back. Idempotent."""
+        if self._own_group is not None:
+            import_module("ray.util").remove_placement_group(self._own_group)
+            self._own_group = None
+
+
+def find_places(ray: Any, config: EngineConfig) -> Places:
+    """Reserve a bundle for each rank, or use the placement group around this process. Raises
+    ConfigError."""
+    util = import_module("ray.util")
+    group, own = util.get_current_placement_group(), None
+    wanted = config.parallel.world_size
+    try:
+        if group is None:
+            resources = {"CPU": float(config.device.num_threads)}
+            group = own = util.placement_group([resources] * wanted, strategy="PACK")
+            _wait(ray, group, wanted, config.device.num_threads)
+            chosen: Sequence[int] = range(wanted)
+        else:
+            chosen = _bundles_of(group, wanted)
+        machines = _machines(ray, util, group, chosen)
+    except BaseException:
+        if own is not None:
+            util.remove_placement_group(own)
+        raise
+    _warn_of_divided_stages(config, machines)
+    here = util.get_node_ip_address()
+    is_one = all(machine.address == here for machine in machines)
+    return Places(machines, "127.0.0.1" if is_one else here, own)
+
+
+def _wait(ray: Any, group: Any, num_bundles: int, num_threads: int) -> None:
+    """Wait until the cluster has room. Raises ConfigError if it has none."""
+    until = time.monotonic() + _WAIT_S
+    while not group.wait(timeout_seconds=_NOTICE_S):
+        free = ray.available_resources().get("CPU", 0)
+        total = ray.cluster_resources().get("CPU", 0)
+        text = (
+            f"{num_bundles} ranks of {num_threads} threads need a CPU of Ray for each thread, and "
+            f"{free:g} of {total:g} are free"
+        )
+        if time.monotonic() > until:
+            raise ConfigError(f"{text}; set num_threads, or add machines to the cluster")
+        logger.warning("waiting for the Ray cluster: %s", text)
+
+
+def _bundles_of(group: Any, wanted: int) -> Sequence[int]:
+    """The bundles of the placement group around this process that are for ranks: those that
+    VLLM_RAY_BUNDLE_INDICES names, or the last ones with a CPU."""
+    named = env.ray_bundle_indices()
+    usable = [i for i, bundle in enumerate(group.bundle_specs) if bundle.get("CPU", 0) >= 1]
+    if named is None:
+        if len(usable) < wanted:
+            raise ConfigError(
+                f"the placement group of this process has {len(usable)} bundles with a CPU, and "
+                f"{wanted} ranks need one each"
+            )
+        return usable[-wanted:]
+    if len(set(named)) != wanted or not set(named) <= set(usable):
+        raise ConfigError(
+            f"VLLM_RAY_BUNDLE_INDICES={','.join(map(str, named))} must name {wanted} different "
+            f"bundles with a CPU, of {usable}"
+        )
+    return named
+
+
+def _machines(ray: Any, util: Any, group: Any, chosen: Sequence[int]) -> list[Machine]:
+    node_of = util.placement_group_table(group)["bundles_to_node_id"]
+    address_of = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+    here = ray.get_runtime_context().get_node_id()
+    by_node: dict[str, list[int]] = {}
+    for bundle in chosen:
+        by_node.setdefault(node_of[bundle], []).append(bundle)
+    order = sorted(by_node, key=lambda node: node != here)
+    return [Machine(address_of[node], tuple(by_node[node]), ray, group) for node in order]
+
+
+def _warn_of_divided_stages(config: EngineConfig, machines: Sequence[Machine]) -> None:
+    size = config.parallel.tensor_parallel_size
+    if any(len(machine.bundles) % size for machine in machines):
+        logger.warning(
+            "Ray has given the machines %s ranks, so that the %d ranks of a stage are on several "
+            "machines; they exchange values over the network in every layer",
+            [len(machine.bundles) for machine in machines],
+            size,
+        )

@@ -1,0 +1,1 @@
+"""Quire on a Ray cluster, as applications of Ray Serve."""
