@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
-from quire.planning.draft import shared_group
 from quire.worker.draft.drafter import Drafter
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
@@ -37,10 +36,10 @@ def make_runner(
 
         processing = LogitsProcessing(config)
     drafter = None
-    if config.draft is not None:
+    if config.draft is not None and layout.shared_group is not None:
         drafter = Drafter(
             batch,
-            shared_group(layout),
+            layout.shared_group,
             config.cache.block_size,
             config.draft.max_model_len,
             config.scheduler.max_num_batched_tokens,

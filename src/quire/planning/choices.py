@@ -30,7 +30,7 @@ from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.checkpoint import Checkpoint
-from quire.planning.draft import check_ranks
+from quire.planning.draft_model.facts import check_ranks
 from quire.planning.facts import Facts
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks

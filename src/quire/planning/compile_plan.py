@@ -15,9 +15,8 @@ from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
-from quire.errors import DoesNotFitError
+from quire.errors import ConfigError, DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
-from quire.planning.draft import check_layout, shared_group
 from quire.program import Program, keep_all, kv_layout, layout_of_rank
 from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes
@@ -142,12 +141,20 @@ def _sized_plan(sketch: CompilePlan, num_blocks: int, max_model_len: int) -> Com
 def _with_draft(
     plan: CompilePlan, program: Program, dtype: Dtype, quantization: Quantization | None
 ) -> CompilePlan:
-    """The plan with that of a draft model, which has the same blocks. Raises ConfigError if the
-    models do not go together."""
+    """The plan with that of a draft model, which has the same blocks. Raises ConfigError unless one
+    table of blocks serves all layers of the draft model, and the target has such a table."""
     program = run_passes(program, quantization)
     layout = keep_all(program)
-    check_layout(program, layout)
-    shared_group(plan.kv.layout)
+    if len(layout.groups) != 1:
+        raise ConfigError(
+            f"speculative_config.model: all layers of {program.name} must have K/V of the same "
+            f"shape, and it has layers of {len(layout.groups)} shapes"
+        )
+    if plan.kv.layout.shared_group is None:
+        raise ConfigError(
+            "speculative_config.model needs a layer of the target that keeps every position, and "
+            f"it has {plan.kv.layout.describe()}"
+        )
     options = replace(plan.options, dtype=dtype, max_adapter_width=0)
     return replace(plan, draft=CompilePlan(program, replace(plan.kv, layout=layout), options))
 

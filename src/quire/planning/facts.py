@@ -24,7 +24,7 @@ from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
-from quire.planning.draft import DraftFacts, draft_facts
+from quire.planning.draft_model.facts import DraftFacts, draft_facts
 from quire.planning.environment import check_environment, log_config_file, log_level
 from quire.planning.kv.asked import AskedStore, asked_store
 from quire.planning.kv.disk import StoreDisk, store_disk

@@ -20,7 +20,7 @@ from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
 from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
-from quire.planning.draft import draft_config
+from quire.planning.draft_model.facts import draft_config
 from quire.planning.facts import Facts, gather_facts
 from quire.planning.kv.identity import kv_fingerprint, with_draft
 from quire.planning.kv.store import describe, settle_store

@@ -27,7 +27,6 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger, phase
 from quire.planning.compile_plan import CompilePlan, compile_plan
-from quire.planning.draft import shared_group
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program
 from quire.program.printer import format_program
@@ -323,7 +322,7 @@ def _load(
     block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
     if config.draft is not None and plan.draft is not None:
         draft = _load_draft(config, config.draft, plan.draft)
-        model = ModelPair(model, draft, block_bytes, shared_group(plan.kv.layout))
+        model = ModelPair(model, draft, block_bytes, plan.kv.layout.shared_group)
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
     return _Loaded(model, packed, whole.program, block_bytes)
 

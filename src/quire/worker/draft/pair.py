@@ -28,7 +28,11 @@ class ModelPair(CompiledModel):
     """Computes as the target does; `draft` is the other model."""
 
     def __init__(
-        self, target: CompiledModel, draft: CompiledModel, target_bytes: int, shared_group: int
+        self,
+        target: CompiledModel,
+        draft: CompiledModel,
+        target_bytes: int,
+        shared_group: int | None,
     ) -> None:
         """`target_bytes`: bytes of the target's part of a block. `shared_group`: the layer group
         of the target whose block tables the draft model has too."""

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 from quire.config import resolve
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.engine_args import EngineArgs
-from quire.config.kv_groups import KVLayout
 from quire.config.quantization import Quantization
 from quire.config.records import Dtype, ModelConfig
 from quire.errors import ConfigError, ModelNotFoundError
 from quire.models.registry import architectures_of
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.kv.weights_digest import weights_digest
-from quire.program import Program
 
 if TYPE_CHECKING:
     from quire.config.records import ParallelConfig
@@ -85,27 +83,6 @@ def check_ranks(parallel: ParallelConfig) -> None:
             f"{_NAME} needs tensor_parallel_size=1 and pipeline_parallel_size=1 without "
             "distributed_executor_backend='mp'; leave it out, or use the method ngram"
         )
-
-
-def check_layout(program: Program, layout: KVLayout) -> None:
-    """Raises ConfigError unless one table of blocks serves all layers of a draft model."""
-    if len(layout.groups) != 1:
-        raise ConfigError(
-            f"{_NAME}: all layers of {program.name} must have K/V of the same shape, and it has "
-            f"layers of {len(layout.groups)} shapes"
-        )
-
-
-def shared_group(layout: KVLayout) -> int:
-    """The group of the target whose block table the draft model shares: one that keeps every
-    position. Raises ConfigError if there is none."""
-    for index, group in enumerate(layout.groups):
-        if group.keeps_all and group.is_by_position:
-            return index
-    raise ConfigError(
-        f"{_NAME} needs a layer of the target that keeps every position, and it has "
-        f"{layout.describe()}"
-    )
 
 
 def draft_config(
