@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quire.config import resolve
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.engine_args import EngineArgs
 from quire.config.quantization import Quantization
 from quire.config.records import Dtype, ModelConfig
+from quire.config.speculation import SpeculationConfig
 from quire.errors import ConfigError, ModelNotFoundError
 from quire.models.registry import architectures_of
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
@@ -36,12 +36,8 @@ class DraftFacts:
     """The engine's arguments as they apply to the draft model."""
 
 
-def draft_facts(args: EngineArgs, target: Checkpoint) -> DraftFacts | None:
-    """Read the draft model that the arguments name; None: they name none. Raises ConfigError or
-    ModelError."""
-    speculation = resolve.resolve_speculation(args)
-    if speculation is None or speculation.model is None:
-        return None
+def draft_facts(args: EngineArgs, speculation: SpeculationConfig, target: Checkpoint) -> DraftFacts:
+    """Read the draft model that the arguments name. Raises ConfigError or ModelError."""
     own = replace(
         args,
         model=speculation.model,
