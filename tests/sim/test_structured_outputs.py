@@ -158,7 +158,7 @@ def test_the_demo_model_too(temperature: float) -> None:
         {"max_num_seqs": 32, "num_threads": 2},
         {"max_num_batched_tokens": 7},
         {"max_num_seqs": 3},
-        {"num_gpu_blocks_override": 14},
+        {"num_gpu_blocks_override": 12},
     ],
     ids=str,
 )
@@ -314,7 +314,7 @@ def test_tokens_without_a_choice_are_not_computed_one_by_one(
         first, second = ends(llm, logprobs=None), ends(llm, logprobs=None)
     assert first == one_by_one
     assert second == one_by_one
-    assert num_forced > 50
+    assert num_forced > 50 or "max_num_batched_tokens" in options
 
 
 LONG_TEXTS = {"regex": "([a-f] and so on, as always; ){6}"}
