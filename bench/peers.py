@@ -54,6 +54,10 @@ class Workload:
     count: int
     input_len: int
     output_len: int
+    is_after: bool = False
+    """Whether only the tokens after the first one are timed: those of a long context."""
+    is_usual: bool = True
+    """Whether it is run if no workloads are named."""
 
     @property
     def reads_memory(self) -> bool:
@@ -64,6 +68,8 @@ class Workload:
         """Tokens per second: of the output, or of the prompt where that is the work."""
         if self.output_len == 1:
             return self.count * self.input_len / seconds
+        if self.is_after:
+            return self.count * (self.output_len - 1) / seconds
         return self.count * self.output_len / seconds
 
     def prompts(self, round_number: int, id_end: int) -> list[list[int]]:
@@ -83,6 +89,9 @@ WORKLOADS = (
     Workload("prefill-2048", 1, 2048, 1),
     Workload("batch-32", 32, 128, 64),
     Workload("batch-64", 64, 128, 64),
+    Workload("prefill-4096", 1, 4096, 1, is_usual=False),
+    Workload("decode-at-1k", 1, 1024, 65, is_after=True, is_usual=False),
+    Workload("decode-at-32k", 1, 32768, 65, is_after=True, is_usual=False),
 )
 _WARM_UP = Workload("warm-up", 2, 32, 4)
 
@@ -169,7 +178,10 @@ def _measure(
     # On a shared machine memory's speed changes within seconds: each engine has probes of its own.
     probes = [read_bandwidth(args.threads, 0.4)] if workload.reads_memory else []
     try:
-        seconds = peer.ask(workload.prompts(number, results["id_end"]), workload.output_len)
+        prompts = workload.prompts(number, results["id_end"])
+        seconds = peer.ask(prompts, workload.output_len)
+        if workload.is_after:
+            seconds -= peer.ask(prompts, 1)
     except PeerError as error:
         row["error"] = str(error)
         print(error, file=sys.stderr)
@@ -208,7 +220,7 @@ def _alive(results: dict[str, Any]) -> list[str]:
 
 def _chosen(names: str) -> list[Workload]:
     known = {workload.name: workload for workload in WORKLOADS}
-    wanted = names.split(",") if names else list(known)
+    wanted = names.split(",") if names else [one.name for one in WORKLOADS if one.is_usual]
     for name in wanted:
         if name not in known:
             raise SystemExit(f"--workloads {name!r} is not known; known are {', '.join(known)}")

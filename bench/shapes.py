@@ -85,6 +85,14 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
         "partial_rotary_factor": 0.25, "rope_theta": 1e7, "tie_word_embeddings": True,
     },
+    "qwen3.5-4b": {
+        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 2560,
+        "intermediate_size": 9216, "num_hidden_layers": 32, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
+        "partial_rotary_factor": 0.25, "rope_theta": 1e7, "tie_word_embeddings": True,
+    },
     "lfm2-1.2b": {
         "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": 2048,
         "intermediate_size": 12288, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -116,6 +124,19 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "full_attention_interval": 4, "partial_rotary_factor": 0.25, "rope_theta": 1e7,
         "tie_word_embeddings": False,
     },
+    "mamba-2.8b": {
+        "architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 2560,
+        "intermediate_size": 5120, "num_hidden_layers": 64, "state_size": 16, "conv_kernel": 4,
+        "time_step_rank": 160, "vocab_size": 50280, "layer_norm_epsilon": 1e-5,
+        "use_conv_bias": True, "use_bias": False, "tie_word_embeddings": True,
+    },
+    "mamba2-2.7b": {
+        "architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "hidden_size": 2560,
+        "num_hidden_layers": 64, "num_heads": 80, "head_dim": 64, "state_size": 128,
+        "n_groups": 1, "conv_kernel": 4, "expand": 2, "vocab_size": 50288,
+        "layer_norm_epsilon": 1e-5, "use_conv_bias": True, "use_bias": False,
+        "tie_word_embeddings": True,
+    },
     "deepseek-v2-lite": {
         "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
         "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
@@ -129,11 +150,17 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def write_shape(name: str, directory: Path) -> Path:
-    """Writes config.json alone; returns its path. Raises KeyError for an unknown shape."""
+def config_of(name: str) -> dict[str, Any]:
+    """The config.json of a shape. Raises KeyError for an unknown one."""
+    return {**_COMMON, **SHAPES[name]}
+
+
+def write_shape(name: str, directory: Path, **changes: Any) -> Path:
+    """Writes config.json alone, with some keys changed; returns its path. Raises KeyError for an
+    unknown shape."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "config.json"
-    path.write_text(json.dumps({**_COMMON, **SHAPES[name]}, indent=1))
+    path.write_text(json.dumps({**config_of(name), **changes}, indent=1))
     return path
 
 

@@ -3,6 +3,7 @@ to the place fails a request or changes a token."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -66,6 +67,54 @@ def test_a_killed_server_is_remembered(
         return second.metrics().get(hits, 0.0) >= 256
 
     second.until(is_counted)
+
+
+_COMMON = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
+    "hidden_act": "silu", "tie_word_embeddings": True, "torch_dtype": "float32",
+}  # fmt: skip
+_OTHER_KINDS: dict[str, dict[str, Any]] = {
+    "states": {
+        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "head_dim": 16,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
+    },
+    "latents": {
+        "architectures": ["MiniCPM3ForCausalLM"], "model_type": "minicpm3", "kv_lora_rank": 32,
+        "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16,
+    },
+}  # fmt: skip
+"""Models whose layers keep something else than K and V."""
+
+
+@pytest.mark.parametrize("kind", _OTHER_KINDS)
+def test_states_and_latents_outlive_an_engine_process(
+    start_server: StartServer, tiny_model: Path, tmp_path: Path, kind: str
+) -> None:
+    """A server is killed in a conversation; the next one goes on where it ended, with the same
+    text as one that stores nothing."""
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    kept = {name: config[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
+    (model / "config.json").write_text(json.dumps({**_COMMON, **_OTHER_KINDS[kind], **kept}))
+    (model / "model.safetensors").unlink(missing_ok=True)
+    engine = {"model": str(model), "load_format": "dummy"}
+    plain = start_server(engine)
+    first_text, _ = ask(plain)
+    follow = f"{TEXT}{first_text} And what did the dog say?"
+    second_text, _ = ask(plain, prompt=follow)
+    options = {**engine, "kv_store_path": str(tmp_path / "kv")}
+    first = start_server(options, engine_mode="process")
+    assert ask(first) == (first_text, 0)
+    first.until(lambda: stored(first) > 0)
+    time.sleep(0.3)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    second = start_server(options, engine_mode="process")
+    text, num_cached = ask(second, prompt=follow)
+    assert text == second_text
+    assert num_cached >= 128
 
 
 def test_two_servers_share_a_directory(

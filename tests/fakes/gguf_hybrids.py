@@ -16,7 +16,7 @@ _EXPERT = re.compile(r"((?:model|backbone)\.layers\.(\d+)\.[\w.]+\.experts)\.(\d
 _FUSED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up_proj|down_proj)")
 _INPUT = re.compile(r"model\.layers\.(\d+)\.(block_sparse_moe|shared_mlp)\.input_linear\.weight")
 _QWEN = ("qwen3next", "qwen35", "qwen35moe")
-_MAMBA2 = ("granitehybrid", "falcon-h1", "nemotron_h", "mamba2")
+_MAMBA2 = ("granitehybrid", "falcon-h1", "nemotron_h", "nemotron_h_moe", "mamba2")
 
 
 class HybridFile(ModelFile):
@@ -147,7 +147,7 @@ class HybridFile(ModelFile):
         return (rows + offset).reshape(to), undo
 
     def _paired(self, name: str) -> int:
-        if self.architecture not in ("granitehybrid", "nemotron_h"):
+        if self.architecture not in ("granitehybrid", "nemotron_h", "nemotron_h_moe"):
             return 0
         if ".q_proj." in name:
             return int(self.config["num_attention_heads"])
@@ -435,6 +435,17 @@ _KEYS: dict[str, Any] = {
     "granitehybrid": _granite,
     "falcon-h1": _mamba2_layers,
     "nemotron_h": _nemotron,
+    "nemotron_h_moe": lambda config: {
+        **_nemotron(config), **_experts(config), "expert_gating_func": 2,
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+        "expert_weights_norm": bool(config["norm_topk_prob"]),
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+        "moe_latent_size": config["moe_latent_size"],
+    },
     "jamba": _jamba,
     "mamba": _mamba,
     "mamba2": _mamba2,

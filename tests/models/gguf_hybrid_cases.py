@@ -15,6 +15,7 @@ _ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite4-h": ("granitehybrid", {}),
     "granite4-h-dense": ("granitehybrid", {"time_step_limit": [0.0, float("inf")]}),
     "falcon-h1": ("falcon-h1", {}), "nemotron-h": ("nemotron_h", {}), "jamba": ("jamba", {}),
+    "nemotron-h-experts": ("nemotron_h_moe", {}), "nemotron-h-latent": ("nemotron_h_moe", {}),
     "mamba": ("mamba", {}), "falcon-mamba": ("mamba", {}), "mamba2": ("mamba2", {}),
     "deepseek-v2": ("deepseek2", {"rope_parameters": "one scale"}),
     "deepseek-v3": ("deepseek2", {"rope_parameters": "one scale"}),

@@ -52,6 +52,16 @@ def _bare(name: str, config_class: Any, **settings: Any) -> Case:
     return Case(name, config_class, {**kept, **settings})
 
 
+def _longcat(name: str, **settings: Any) -> Case:
+    """Each of its layers is two of other families."""
+    case = _case(name, transformers.LongcatFlashConfig, _LATENT, num_layers=2, ffn_hidden_size=50,
+                 n_routed_experts=6, moe_topk=4, expert_ffn_hidden_size=27, head_dim=8,
+                 routed_scaling_factor=1.5, **settings)  # fmt: skip
+    kept = {k: v for k, v in case.settings.items()
+            if k not in ("num_hidden_layers", "intermediate_size")}  # fmt: skip
+    return Case(name, case.config_class, kept)
+
+
 HYBRID_CASES = [
     _case("qwen3-next", transformers.Qwen3NextConfig, _EXPERTS, _DELTA,
           shared_expert_intermediate_size=31, mlp_only_layers=[1]),
@@ -85,6 +95,16 @@ HYBRID_CASES = [
           mamba_num_heads=10, mamba_head_dim=12, n_groups=2, ssm_state_size=18,
           layer_norm_epsilon=1e-4,
           layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]),
+    _case("nemotron-h-experts", transformers.NemotronHConfig, head_dim=14, time_step_min=1e-30,
+          mamba_num_heads=10, mamba_head_dim=12, n_groups=2, ssm_state_size=18,
+          n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=27, n_group=4,
+          topk_group=2, routed_scaling_factor=1.7, moe_shared_expert_intermediate_size=41,
+          layers_block_type=["linear_attention", "moe", "full_attention", "moe"]),
+    _case("nemotron-h-latent", transformers.NemotronHConfig, head_dim=14, time_step_min=1e-30,
+          mamba_num_heads=10, mamba_head_dim=12, n_groups=2, ssm_state_size=18, mlp_bias=True,
+          n_routed_experts=7, num_experts_per_tok=2, moe_intermediate_size=27, moe_latent_size=23,
+          moe_shared_expert_intermediate_size=41, norm_topk_prob=False,
+          layers_block_type=["moe", "linear_attention", "full_attention", "moe"]),
     _case("jamba", transformers.JambaConfig, num_experts=7, num_experts_per_tok=3,
           attn_layer_period=3, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1,
           mamba_d_state=9, mamba_dt_rank=5),
@@ -103,5 +123,7 @@ HYBRID_CASES = [
           num_local_experts=8, linear_head_dim=14, linear_num_heads=5, num_hidden_layers=4,
           layer_types=["linear_attention", "full_attention", *["linear_attention"] * 2],
           mlp_layer_types=["sparse"] * 4),
+    _longcat("longcat-flash", zero_expert_num=5),
+    _longcat("longcat-flash-yarn", zero_expert_num=1, rope_parameters=_YARN),
     _case("minicpm3", transformers.MiniCPM3Config, _LATENT, dim_model_base=20, scale_emb=3),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import flash_encoders
 import numpy as np
 import pytest
 import torch
@@ -226,3 +227,18 @@ def test_jina_bert_2(tmp_path: Path) -> None:
                 truth = states(tensors, text).mean(axis=0)
                 assert distance(vector, truth) <= 1e-5
             assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_nomic_2(backend: str, tmp_path: Path) -> None:
+    """Experts without a gate, and a bias of their sum; alone and in company."""
+    tensors, prompts = flash_encoders.write_nomic(tmp_path), texts()
+    with LLM(
+        str(tmp_path), skip_tokenizer_init=True, dtype="float32", backend=backend,
+        pooler_config={"pooling_type": "MEAN"},
+    ) as llm:  # fmt: skip
+        found = results(llm, prompts)
+        for text, vector in zip(prompts, found, strict=True):
+            truth = flash_encoders.states(tensors, text).mean(axis=0)
+            assert distance(vector, truth) <= 1e-5
+        assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()

@@ -1,4 +1,5 @@
-// A mixture of experts: each row goes through the few gated MLPs that its router chose.
+// A mixture of experts: each row goes through the few MLPs that its router chose. They are gated if
+// their first matrices are glu matrices.
 //
 // Rows are listed by expert; then two groups of products run, all experts' gates and ups, and all
 // their downs, each over its own rows; then each row's results are added up. So an expert's weights
@@ -269,12 +270,13 @@ void check_experts(const OpChecks& checks, const quire_op& record) {
   for (int32_t e = 0; e < experts; ++e) {
     const PackedMatrix& gate_up = checks.matrix(op.gate_up + e);
     const PackedMatrix& down = checks.matrix(op.down + e);
-    const int64_t inner = gate_up.n / 2;
+    const int64_t inner = gate_up.glu ? gate_up.n / 2 : gate_up.n;
     const bool has_all = inner == down.k && op.inner_first == 0;
     checks.require(has_all || (op.exchange >= 0 && op.inner_first >= 0 &&
                                op.inner_first + inner <= down.k),
                    "the experts have other columns");
-    checks.require(gate_up.k == op.x.dim && gate_up.glu && down.n == op.out.dim && !down.glu && gate_up.n == first.n,
+    checks.require(gate_up.k == op.x.dim && gate_up.n == first.n && gate_up.glu == first.glu &&
+                       down.n == op.out.dim && !down.glu,
                    "the matrices have other shapes");
     checks.require(gate_up.format == first.format && down.format == checks.matrix(op.down).format,
                    "the experts have different formats");

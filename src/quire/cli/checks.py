@@ -60,6 +60,7 @@ def all_findings() -> Iterator[Finding]:
     yield from processor()
     yield from compute()
     yield from memory()
+    yield from sockets()
     yield from models()
     yield from server()
 
@@ -164,6 +165,26 @@ def memory() -> Iterator[Finding]:
     locked = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if locked.is_file():
         yield Finding("memory", "good", f"transparent huge pages: {locked.read_text().strip()}")
+
+
+def sockets() -> Iterator[Finding]:
+    """How to use the sockets of the machine."""
+    count = num_memory_nodes()
+    if count == 1:
+        yield Finding("sockets", "good", "one memory node: one process uses all cores")
+        return
+    yield Finding(
+        "sockets",
+        "note",
+        f"{count} memory nodes: one process reads memory of the others too",
+        f"--data-parallel-size {count} for many requests, or --tensor-parallel-size {count} for a "
+        "short time between tokens; VLLM_CPU_OMP_THREADS_BIND keeps each process on its cores",
+    )
+
+
+def num_memory_nodes() -> int:
+    """How many parts of the machine have memory of their own."""
+    return len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1
 
 
 def models() -> Iterator[Finding]:

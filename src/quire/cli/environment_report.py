@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from quire.cli.checks import cpuinfo
+from quire.cli.checks import cpuinfo, num_memory_nodes
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import ConfigError, QuireError
 from quire.redaction import environment
@@ -67,8 +67,7 @@ def _processor() -> Iterator[tuple[str, str]]:
     report = cpu_report()
     quota = "none" if report.quota_cpus is None else f"{report.quota_cpus:g} CPUs"
     yield "cgroup quota", quota
-    nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
-    yield "NUMA nodes", str(len(nodes) or 1)
+    yield "NUMA nodes", str(num_memory_nodes())
     yield "compute threads", str(report.num_threads)
     yield "tier", report.isa or f"none: {report.problem}"
     yield "tiers of this installation", ", ".join(report.built_isas) or "none"

@@ -17,6 +17,9 @@ from quire.program import Builder, HeadLayout, Out, Program, Tensor, Value
 
 _BUFFERS = r".*\.rotary_emb\.(inv_freq|cos_cached|sin_cached)"
 
+WriteLayer = Callable[[Builder, Value, DecoderSpec, int], Value]
+"""Adds the layer of a number, which reads and returns the residual stream."""
+
 
 def decoder_family(
     name: str,
@@ -28,13 +31,16 @@ def decoder_family(
     defaults: Mapping[str, Any] | None = None,
     other_prefixes: tuple[str, ...] = (),
     ignorable: tuple[str, ...] = (),
+    layer: WriteLayer | None = None,
 ) -> ModelFamily:
     """Make a family whose programs follow from a `DecoderSpec`.
 
     `models`: well-known models, for users. `keys`: maps Llama's keys to those of the family's
     config.json. `defaults`: values of omitted keys, by Llama's names, as in the model's class in
-    transformers. `other_prefixes`, `ignorable`: as in `NameMap`.
+    transformers. `other_prefixes`, `ignorable`: as in `NameMap`. `layer`: writes a layer that is
+    not attention or a mixer, followed by an MLP or experts.
     """
+    write = layer or _layer
 
     def read(reader: ConfigReader) -> tuple[ConfigReader, DecoderSpec]:
         translated = reader.translated(keys or {}, defaults or {})
@@ -51,11 +57,11 @@ def decoder_family(
     return ModelFamily(
         name=name,
         architectures=architectures,
-        build=lambda reader: build_decoder(_causal(*read(reader))),
+        build=lambda reader: build_decoder(_causal(*read(reader)), write),
         facts=facts,
         names=names,
         models=models,
-        hidden=lambda builder, reader: decoder_hidden(builder, both_ways(*read(reader))),
+        hidden=lambda builder, reader: decoder_hidden(builder, both_ways(*read(reader)), write),
     )
 
 
@@ -84,10 +90,10 @@ def both_ways(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
     return replace(spec, attention=replace(spec.attention, is_causal=False, windows=windows))
 
 
-def build_decoder(spec: DecoderSpec) -> Program:
+def build_decoder(spec: DecoderSpec, layer: WriteLayer | None = None) -> Program:
     """Build the program of a spec."""
     builder = Builder(spec.name)
-    x = decoder_hidden(builder, spec)
+    x = decoder_hidden(builder, spec, layer or _layer)
     names = spec.names
     size = (spec.vocab_size, spec.hidden_size)
     table = Tensor(f"{names.root}{names.embed}.weight", size)
@@ -101,17 +107,17 @@ def build_decoder(spec: DecoderSpec) -> Program:
     return builder.program()
 
 
-def decoder_hidden(builder: Builder, spec: DecoderSpec) -> Value:
+def decoder_hidden(builder: Builder, spec: DecoderSpec, write: WriteLayer) -> Value:
     """Write a decoder up to the norm after its last layer."""
     names = spec.names
     table = Tensor(f"{names.root}{names.embed}.weight", (spec.vocab_size, spec.hidden_size))
     x = builder.embed(table, spec.embed_scale)
     if names.embed_norm is not None:
-        x = _norm(builder, x, spec, names.root + names.embed_norm, "embed_norm")
+        x = norm_rows(builder, x, spec, names.root + names.embed_norm, "embed_norm")
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
-            x = _layer(builder, x, spec, layer)
-    return _norm(builder, x, spec, names.root + names.final_norm, "norm")
+            x = write(builder, x, spec, layer)
+    return norm_rows(builder, x, spec, names.root + names.final_norm, "norm")
 
 
 def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
@@ -120,7 +126,7 @@ def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
     part = spec.parts[layer] if spec.parts else "both"
 
     def norm(value: Value, name: str | None, hint: str) -> Value:
-        return value if name is None else _norm(builder, value, spec, prefix + name, hint)
+        return value if name is None else norm_rows(builder, value, spec, prefix + name, hint)
 
     hidden: Value | None = None
     if part != "mlp":
@@ -139,7 +145,7 @@ def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
     if moe is not None:
         out = mixture(builder, hidden, moe, prefix)
     else:
-        out = _mlp(builder, hidden, spec, prefix)
+        out = feed_forward(builder, hidden, spec, prefix)
     return _add(builder, x, norm(out, names.mlp_out_norm, "down_norm"), spec)
 
 
@@ -156,7 +162,8 @@ def _mixed(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: st
     return builder.add(mixed, builder.scale(attended, after))
 
 
-def _norm(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
+def norm_rows(builder: Builder, x: Value, spec: DecoderSpec, prefix: str, hint: str) -> Value:
+    """Add a norm over whole rows."""
     norm = spec.norm
     if norm.kind == "rms":
         weight = f"{prefix}.weight" if norm.has_weight else None
@@ -286,7 +293,8 @@ def _norm_heads(
     return builder.head_norm(x, weights, eps, dim, hint, weight_offset=offset, kind=norm.kind)
 
 
-def _mlp(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
+def feed_forward(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
+    """Add a layer's MLP."""
     mlp, names = spec.mlp, spec.names.layer
     if mlp.gated:
         hidden = _gated(builder, x, spec, prefix)

@@ -20,7 +20,7 @@ MAX_EXPERTS_IN_ALL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SharedExpert:
-    """A gated MLP that every token uses in addition to its experts."""
+    """An MLP that every token uses in addition to its experts. It is gated if they are."""
 
     width: int
     prefix: str
@@ -30,6 +30,16 @@ class SharedExpert:
     gate_up: str | None = None
     """Name of the fused gate and up tensor (the gate's rows first), if there is one."""
     down: str = "down_proj"
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLatent:
+    """Linears around the experts: they read and write rows that are narrower than the model's."""
+
+    width: int
+    before: str
+    after: str
     bias: bool = False
 
 
@@ -52,6 +62,11 @@ class MoeSpec:
     weighs_inputs: bool = False
     """Whether routing weights multiply the experts' inputs, see `Experts`."""
     shared: SharedExpert | None = None
+    latent: ExpertLatent | None = None
+    out_bias: str | None = None
+    """Name of a vector that is added to the sum of the experts."""
+    num_copies: int = 0
+    """Number of further experts whose output is their input. They follow the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +74,14 @@ class ExpertNames:
     """How a checkpoint names the experts' tensors.
 
     `single`: separate gate, up and down matrices for every expert. `fused`: [E, 2 I, D] with the
-    gate's rows first, and [E, D, I]. `transposed`: [E, D, 2 I] and [E, I, D].
+    gate's rows first, and [E, D, I]. `transposed`: [E, D, 2 I] and [E, I, D]. `stacked`: two
+    tensors [E I, D] without a gate, the second one transposed.
     """
 
-    layout: Literal["single", "fused", "transposed"] = "single"
+    layout: Literal["single", "fused", "transposed", "stacked"] = "single"
     prefix: str = "mlp.experts"
-    gate: str = "gate_proj.weight"
+    gate: str | None = "gate_proj.weight"
+    """None: the experts have no gate."""
     up: str = "up_proj.weight"
     gate_up: str = "gate_up_proj"
     down: str = "down_proj.weight"
@@ -75,6 +92,12 @@ class ExpertNames:
     def of(self, layer: str, num_experts: int, width: int, hidden_size: int) -> ExpertTensors:
         """Return the tensors of a layer. `width`: I; `hidden_size`: D."""
         prefix = f"{layer}{self.prefix}"
+        if self.layout == "stacked":
+            runs = tuple(((expert * width, width),) for expert in range(num_experts))
+            shape = (num_experts * width, hidden_size)
+            ups = tuple(Tensor(f"{prefix}.{self.up}", shape, rows=run) for run in runs)
+            downs = tuple(Tensor(f"{prefix}.{self.down}", shape, True, run) for run in runs)
+            return ExpertTensors(ups, downs, width, gated=False)
         if self.layout != "single":
             is_transposed = self.layout == "transposed"
 
@@ -84,7 +107,7 @@ class ExpertNames:
 
             gate_up = of_layer(self.gate_up, 2 * width, hidden_size)
             return ExpertTensors((gate_up,), (of_layer(self.down, hidden_size, width),), width)
-        inner, outer = (self.gate, self.up), (self.down,)
+        inner, outer = (self.up,) if self.gate is None else (self.gate, self.up), (self.down,)
 
         def of_all(names: tuple[str, ...], *shape: int) -> tuple[Tensor, ...]:
             each = (f"{prefix}.{expert}.{name}" for expert in range(num_experts) for name in names)
@@ -101,6 +124,7 @@ class ExpertNames:
             width,
             biases(inner, width),
             biases(outer, hidden_size),
+            gated=self.gate is not None,
         )
 
 
@@ -150,26 +174,56 @@ def sparse_layers(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]:
 
 def mixture(builder: Builder, x: Value, moe: MoeSpec, layer: str) -> Value:
     """Add the experts of the normed x to the program; the shared expert's output is added last."""
+    num_routes = moe.num_experts + moe.num_copies
     logits = builder.linear(
-        x, layer + moe.router, moe.num_experts, bias=moe.router_bias, hint="router", exact=True
+        x, layer + moe.router, num_routes, bias=moe.router_bias, hint="router", exact=True
     )
     bias = None
     if moe.choice_bias is not None:
         rows = (1,) if moe.choice_bias_is_row else ()
-        bias = Tensor(layer + moe.choice_bias, (*rows, moe.num_experts))
+        bias = Tensor(layer + moe.choice_bias, (*rows, num_routes))
     routes = builder.route(logits, moe.routing, bias)
-    tensors = moe.tensors.of(layer, moe.num_experts, moe.width, x.dim)
+    own, copied = routes, None
+    if moe.num_copies:
+        own = builder.columns(routes, 0, moe.num_experts)
+        weight = _sum_of_columns(builder, routes, moe.num_experts, moe.num_copies)
+        copied = builder.row_scale(x, weight)
+    latent = moe.latent
+    inner = x
+    if latent is not None:
+        inner = builder.linear(
+            x, layer + latent.before, latent.width, bias=latent.bias, hint="to_latent"
+        )
+    tensors = moe.tensors.of(layer, moe.num_experts, moe.width, inner.dim)
     out = builder.experts(
-        x, routes, tensors, moe.routing.top_k, moe.activation, weighs_inputs=moe.weighs_inputs
+        inner, own, tensors, moe.routing.top_k, moe.activation, weighs_inputs=moe.weighs_inputs
     )
+    if latent is not None:
+        out = builder.linear(out, layer + latent.after, x.dim, bias=latent.bias, hint="from_latent")
+    if copied is not None:
+        out = builder.add(out, copied)
+    if moe.out_bias is not None:
+        out = builder.add_vector(out, layer + moe.out_bias, "experts_bias")
     if moe.shared is None:
         return out
-    return builder.add(out, _shared(builder, x, moe.shared, moe.activation, layer))
+    return builder.add(out, _shared(builder, x, moe, moe.shared, layer))
 
 
-def _shared(
-    builder: Builder, x: Value, shared: SharedExpert, activation: Activation, layer: str
-) -> Value:
+def _sum_of_columns(builder: Builder, x: Value, first: int, count: int) -> Value:
+    """Add halves of the columns until one is left; this is few ops, for any number of columns."""
+    if count == 1:
+        return builder.columns(x, first, 1)
+    half = count // 2
+    halves = (builder.columns(x, first + part * half, half) for part in range(2))
+    total = builder.add(*halves)
+    if half > 1:
+        total = _sum_of_columns(builder, total, 0, half)
+    if count % 2:
+        total = builder.add(total, builder.columns(x, first + 2 * half, 1))
+    return total
+
+
+def _shared(builder: Builder, x: Value, moe: MoeSpec, shared: SharedExpert, layer: str) -> Value:
     prefix = layer + shared.prefix
     size, bias = shared.width, shared.bias
     outs = [Out(name, f"{prefix}.{name}_proj", size, bias) for name in ("gate", "up")]
@@ -179,8 +233,12 @@ def _shared(
             Out("gate", fused, size, bias, ((0, size),), 2 * size),
             Out("up", fused, size, bias, ((size, size),), 2 * size),
         ]
-    gate, up = builder.linears(x, outs, hint="shared_gate_up")
-    hidden = builder.glu(gate, up, activation)
+    if moe.tensors.gate is None:
+        up = builder.linear(x, f"{prefix}.up_proj", size, bias=bias, hint="shared_up")
+        hidden = builder.act(up, moe.activation)
+    else:
+        gate, up = builder.linears(x, outs, hint="shared_gate_up")
+        hidden = builder.glu(gate, up, moe.activation)
     out = builder.linear(hidden, f"{prefix}.{shared.down}", x.dim, bias=bias, hint="shared_down")
     if shared.gate is None:
         return out

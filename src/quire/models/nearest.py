@@ -38,7 +38,6 @@ BitNet has norms inside attention and the MLP, and rounds activations."""
 RELATIVES: dict[str, tuple[str, str]] = {
     "deepseek_v32": ("DeepseekV3ForCausalLM", "an indexer that chooses the positions to attend to"),
     "glm_moe_dsa": ("Glm4MoeLiteForCausalLM", "an indexer that chooses the positions to attend to"),
-    "longcat_flash": ("DeepseekV3ForCausalLM", "two attentions in a layer and experts that copy"),
     "minimax": ("MiniMaxM2ForCausalLM", "lightning attention in most layers"),
     "olmo_hybrid": ("Qwen3_5ForCausalLM", "norms after each part"),
     "phi4flash": ("JambaForCausalLM", "layers that read the K and V of another half of the model"),

@@ -84,6 +84,7 @@ _BUILT_IN = {
     "Lfm2MoeForCausalLM": "quire.models.families.hybrid.lfm2:LFM2_MOE",
     "Llama4ForCausalLM": "quire.models.families.experts.llama4:FAMILY",
     "LlamaForCausalLM": "quire.models.families.llama:FAMILY",
+    "LongcatFlashForCausalLM": "quire.models.families.latent.longcat:LONGCAT_FLASH",
     "MPTForCausalLM": "quire.models.families.layer_norm:MPT",
     "Mamba2ForCausalLM": "quire.models.families.hybrid.mamba2:MAMBA2",
     "MambaForCausalLM": "quire.models.families.hybrid.mamba:MAMBA",

@@ -356,9 +356,9 @@ class Experts(Op):
     routes[t, e] * (down[e] @ (act(gate[e] @ x) * (up[e] @ x))), each with its bias if it has one.
 
     gate_up is [E, 2 I, D], gate's rows first; down is [E, D, I]; the biases are [E * 2 I] and
-    [E * D]. At most `top_k` numbers of a row of routes [T, E] are not 0. Results are added in the
-    order of the experts. A token's result does not depend on other tokens: experts have no capacity
-    limit.
+    [E * D]. Experts that are not `gated` compute down[e] @ act(up[e] @ x): gate_up is [E, I, D]. At
+    most `top_k` numbers of a row of routes [T, E] are not 0. Results are added in the order of the
+    experts. A token's result does not depend on other tokens: experts have no capacity limit.
 
     `weighs_inputs`: experts read routes[t, e] * x, rounded to x's type, and their results are added
     up without weights (Llama 4).
@@ -378,6 +378,7 @@ class Experts(Op):
     down_bias: Param | None = None
     weighs_inputs: bool = False
     inner: Split | None = None
+    gated: bool = True
 
 
 @dataclass(frozen=True, slots=True)

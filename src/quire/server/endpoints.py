@@ -190,12 +190,34 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
+        "POST", "/embed_all", tei.embed_all, "pooling", tei.TeiEmbedRequest,
+        list[list[list[float]]], errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/", tei.root, "pooling", (tei.TeiEmbedRequest, tei.TeiPredictRequest),
+        (list[list[float]], list[tei.Prediction], list[list[tei.Prediction]]),
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/predict", tei.predict, "pooling", tei.TeiPredictRequest,
+        (list[tei.Prediction], list[list[tei.Prediction]]), errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/similarity", tei.similarity, "pooling", tei.TeiSimilarityRequest, list[float],
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint("GET", "/info", tei.info, "models", response=tei.TeiInfo, errors=(400,)),
+    Endpoint(
         "POST", "/embed_sparse", tei.embed_sparse, "pooling", tei.TeiRequest,
         list[list[tei.SparseValue]], errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
         "POST", "/api/embed", ollama.embed, "pooling", ollama.OllamaEmbedRequest,
         ollama.OllamaEmbedReply, errors=(*_BAD_BODY, 500), form="ollama",
+    ),
+    Endpoint(
+        "POST", "/api/embeddings", ollama.embeddings, "pooling", ollama.OllamaEmbeddingsRequest,
+        ollama.OllamaEmbeddingsReply, errors=(*_BAD_BODY, 500), form="ollama",
     ),
     Endpoint(
         "POST", "/api/chat", ollama_texts.chat, "generation", ollama_schema.OllamaChatRequest,

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.adapters import AdapterModule, LoRARequest
+from quire.config.checkpoint.adapter_tasks import has_adapter
 from quire.errors import ConfigError, quoted
 from quire.server.http.problems import HttpError, Problem
 
 if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
 
-_CONFIG = "adapter_config.json"
 _MOST_NAME = 256
 
 
@@ -69,7 +69,7 @@ class ServedAdapters:
                     "load the adapter in place, set 'load_inplace' to True.",
                     "lora_name",
                 )
-            if not (Path(module.path) / _CONFIG).is_file():
+            if not has_adapter(Path(module.path)):
                 raise HttpError(
                     Problem(404, f"No adapter found for {quoted(module.path)}", "lora_path")
                 )

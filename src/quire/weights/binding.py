@@ -7,7 +7,7 @@ give wrong output without an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -36,10 +36,13 @@ class BoundStore(WeightStore):
         store: WeightStore,
         stored_names: dict[str, str],
         given: Mapping[str, HostTensor] | None = None,
+        rows: Collection[str] = (),
     ) -> None:
         """`stored_names`: from the program's tensor names to the checkpoint's. `given`: tensors
-        that replace the checkpoint's, by the program's names."""
+        that replace the checkpoint's, by the program's names. `rows`: names of vectors that are
+        matrices of one row in the program."""
         self._store = store
+        self._rows = frozenset(rows)
         self._stored_names = stored_names
         self._given = given or {}
 
@@ -52,7 +55,7 @@ class BoundStore(WeightStore):
         stored = self._stored_names.get(name)
         if stored is None:
             raise CheckpointError(f"the program has no tensor {name!r}")
-        return replace(self._store.get(stored), name=name)
+        return self._named(self._store.get(stored), name)
 
     def stored(self, name: str) -> HostTensor:
         if name in self._given:
@@ -60,7 +63,11 @@ class BoundStore(WeightStore):
         found = self._stored_names.get(name)
         if found is None:
             raise CheckpointError(f"the program has no tensor {name!r}")
-        return replace(self._store.stored(found), name=name)
+        return self._named(self._store.stored(found), name)
+
+    def _named(self, tensor: HostTensor, name: str) -> HostTensor:
+        shape = (1, *tensor.shape) if name in self._rows else tensor.shape
+        return replace(tensor, name=name, shape=shape)
 
     def release(self, name: str) -> None:
         stored = self._stored_names.get(name)
@@ -96,6 +103,7 @@ def bind(
     stored_names: dict[str, str] = {}
     problems: list[str] = []
     zeros: list[str] = []
+    rows: list[str] = []
     for stored in store.names():
         name = canonical_name(stored)
         if name is None:
@@ -112,7 +120,11 @@ def bind(
         if name not in stored_names:
             problems.append(f"missing tensor {name!r} of shape {list(part.shape)}")
         else:
-            problems.extend(_shape_problem(store.describe(stored_names[name]), part))
+            found = store.describe(stored_names[name])
+            if part.shape == (1, *found.shape):
+                rows.append(name)
+            else:
+                problems.extend(_shape_problem(found, part))
     if problems:
         raise CheckpointError(_summary(store.source, problems, _undescribed(store.names())))
     if zeros:
@@ -123,7 +135,7 @@ def bind(
             program.name,
             zeros[0],
         )
-    return BoundStore(store, stored_names, given)
+    return BoundStore(store, stored_names, given, rows)
 
 
 def _is_zero_bias(store: WeightStore, name: str) -> bool:

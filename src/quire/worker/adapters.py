@@ -14,7 +14,8 @@ from quire.log import get_logger
 from quire.models import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
-from quire.weights.adapters import bind_adapter, read_adapter
+from quire.weights.adapters import bind_adapter
+from quire.weights.adapters.tasks import read_adapter_or_task
 
 if TYPE_CHECKING:
     from quire.worker.model_weights import ModelWeights
@@ -47,7 +48,7 @@ class WorkerAdapters:
         limits = self._limits()
         # What a file holds may be twice as long as what is kept of it.
         most = 2 * limits.adapter_bytes + _HEADER_BYTES
-        files = read_adapter(Path(path), max_rank=limits.max_lora_rank, max_bytes=most)
+        files = read_adapter_or_task(Path(path), max_rank=limits.max_lora_rank, max_bytes=most)
         names = ModelDescription(self._config.model.hf_config).names
         weights = bind_adapter(files, program, names.canonical, lambda: self._open_base(program))
         digest = weights.digest()

@@ -248,3 +248,13 @@ def test_explain_says_what_one_token_reads(
     assert f" {format_bytes(4 * numbers)} of them: 2 of 8 experts of a layer" in row
     assert "experts gate_up" in text
     assert "experts(%" in text
+
+
+def test_several_sockets_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "num_memory_nodes", lambda: 2)
+    [found] = checks.sockets()
+    assert found.remedy is not None
+    assert "--data-parallel-size 2" in found.remedy
+    monkeypatch.setattr(checks, "num_memory_nodes", lambda: 1)
+    [found] = checks.sockets()
+    assert (found.level, found.remedy) == ("good", None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import regex
 from gguf_files import Typed, byte_level_metadata, float_tensors, gguf_bytes
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from trained_tokenizers import TEXTS, byte_fallback, byte_level
@@ -162,6 +163,31 @@ def test_words_are_cut_as_in_the_models_own_files(pre: str, own: Any, tmp_path: 
     for text in MORE_TEXTS:
         wanted = own.pre_tokenize_str(text)
         assert found.pre_tokenizer.pre_tokenize_str(text) == wanted, text
+
+
+_KIMI_LETTERS = (
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]",
+)
+_KIMI = "|".join(
+    [
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?" + "*".join(_KIMI_LETTERS) + r"+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?" + "+".join(_KIMI_LETTERS) + r"*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+",
+    ]
+)  # fmt: skip
+"""As Moonshot's own tokenizer has it."""
+
+
+def test_kimis_words_are_cut_as_by_its_own_tokenizer(tmp_path: Path) -> None:
+    """Its files have no tokenizer.json; another library computes the pattern."""
+    metadata = _metadata(byte_level(), "gpt2", pre="kimi-k2", add_bos_token=False)
+    found, _ = _build(tmp_path, metadata)
+    pattern = regex.compile(_KIMI, regex.V1)
+    for text in [*MORE_TEXTS, "getUserName漢字ひらがな iPhone's 中文 text。\n\n 12345 ÀÉ漢a"]:
+        wanted = [match.span() for match in pattern.finditer(text)]
+        assert [span for _, span in found.pre_tokenizer.pre_tokenize_str(text)] == wanted, text
 
 
 @pytest.mark.sweep(24)

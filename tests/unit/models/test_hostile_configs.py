@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quire.config.kv_groups import LatentGroup, StateGroup
 from quire.errors import CheckpointError, ModelError
 from quire.models import build_program, model_facts, name_map
+from quire.models.pooling.head import PoolingHead, marked
 
 BASE: dict[str, Any] = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
@@ -31,7 +32,21 @@ ARCHITECTURES = [
     "BambaForCausalLM", "JambaForCausalLM", "MambaForCausalLM", "FalconMambaForCausalLM",
     "Mamba2ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
     "Glm4MoeLiteForCausalLM", "MiniCPM3ForCausalLM", "KimiLinearForCausalLM",
+    "LongcatFlashForCausalLM", "NomicBertModel", "XLMRobertaModel",
 ]  # fmt: skip
+_POOLS = marked({}, PoolingHead("mean"))
+MORE: dict[str, dict[str, Any]] = {
+    "NemotronHForCausalLM": {
+        "hybrid_override_pattern": "ME*-", "n_group": 1, "moe_latent_size": 8,
+    },
+    "LongcatFlashForCausalLM": {
+        "num_layers": 2, "ffn_hidden_size": 40, "n_routed_experts": 5, "moe_topk": 2,
+        "zero_expert_num": 3,
+    },
+    "NomicBertModel": {**_POOLS, "moe_every_n_layers": 2},
+    "XLMRobertaModel": {**_POOLS, "position_embedding_type": "rotary"},
+}  # fmt: skip
+"""Keys that a family needs to be built."""
 KEYS = [
     *BASE, "architectures", "head_dim", "rope_theta", "rope_scaling", "rope_parameters",
     "rms_norm_eps", "hidden_act", "tie_word_embeddings", "attention_bias", "mlp_bias",
@@ -57,7 +72,12 @@ KEYS = [
     "layers_block_type", "n_groups", "state_size", "time_step_rank", "expand", "num_heads",
     "attn_layer_period", "attn_layer_offset", "attn_layer_indices", "mamba_dt_rank",
     "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
-    "topk_method", "linear_attn_config", "scale_depth", "dim_model_base",
+    "topk_method", "linear_attn_config", "scale_depth", "dim_model_base", "num_layers",
+    "ffn_hidden_size", "expert_ffn_hidden_size", "zero_expert_num", "zero_expert_type",
+    "mla_scale_q_lora", "mla_scale_kv_lora", "router_bias", "moe_latent_size",
+    "moe_shared_expert_intermediate_size", "mlp_hidden_act", "moe_every_n_layers", "moe_top_k",
+    "num_shared_experts", "moe_normalize_expert_weights", "position_embedding_type",
+    "rotary_emb_base", "type_vocab_size", "mlp_fc1_bias",
 ]  # fmt: skip
 SCALING_KEYS = [
     "type", "rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast",
@@ -83,7 +103,7 @@ values = st.one_of(
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(ARCHITECTURES), st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
 def test_damage_gives_a_program_or_our_own_error(architecture: str, damage: dict[str, Any]) -> None:
-    config = {"architectures": [architecture], **BASE, **damage}
+    config = {"architectures": [architecture], **BASE, **MORE.get(architecture, {}), **damage}
     try:
         program, facts = build_program(config), model_facts(config)
         name_map(config).canonical("model.norm.weight")

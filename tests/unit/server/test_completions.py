@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from fake_core import FakeCore
 
+from quire.config.records import ParallelConfig
 from quire.core.client import health_of
 from quire.core.step_watch import StepObservation
+from quire.protocol import EngineCoreRequest
 
 from .conftest import Harness, MakeHarness
 
@@ -222,3 +226,23 @@ def test_an_engine_without_a_core_is_not_ready_and_not_dead(
     busy = health_of(StepObservation(turn_age_s=9.0, still_s=0.2), step_timeout_s=60.0)
     monkeypatch.setattr(harness.model.engine, "health", lambda: busy)
     assert harness.request("GET", "/ready").status_code == 200
+
+
+def test_a_header_chooses_the_engine(make_harness: MakeHarness) -> None:
+    ranks: list[int | None] = []
+
+    class Core(FakeCore):
+        def add_request(self, request: EngineCoreRequest) -> None:
+            ranks.append(request.data_parallel_rank)
+            super().add_request(request)
+
+    harness = make_harness(core=Core)
+    engine, body = harness.model.engine, {"prompt": "Hi", "max_tokens": 2, "n": 2}
+    engine.config = replace(engine.config, parallel=ParallelConfig(data_parallel_size=3))
+    for value in ("2", "0", "two"):
+        header = {"X-data-parallel-rank": value}
+        assert harness.post("/v1/completions", body, headers=header).status_code == 200
+    assert ranks == [2, 2, 0, 0, None, None]
+    wrong = harness.post("/v1/completions", body, headers={"X-data-parallel-rank": "3"})
+    assert wrong.status_code == 400
+    assert "data_parallel_rank 3 is out of range [0, 3)" in wrong.json()["error"]["message"]

@@ -129,7 +129,9 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     wanted = vector(embedder, "blue")
     assert embedder.post("/pooling", input="blue")["data"][0]["data"] == wanted
     assert embedder.post("/embed", inputs="blue") == [wanted]
+    assert embedder.post("/", inputs="blue") == [wanted]
     assert embedder.post("/api/embed", input=["blue"])["embeddings"] == [wanted]
+    assert embedder.post("/api/embeddings", prompt="blue")["embedding"] == wanted
     cohere = embedder.post("/v2/embed", texts=["blue"], embedding_types=["float", "ubinary"])
     assert cohere["embeddings"]["float"] == [wanted]
     bits = np.packbits(np.array(wanted) >= 0).tolist()
@@ -140,6 +142,52 @@ def test_what_the_other_apis_answer(embedder: Client) -> None:
     assert ranks == [
         {"index": 1, "document": {"text": "blue"}, "relevance_score": pytest.approx(1)}
     ]
+
+
+def test_a_conversation_becomes_the_text_of_its_template(tmp_path: Path) -> None:
+    """By default without the special tokens that texts have around them."""
+    directory = write_encoder(tmp_path)
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}{{ suffix }}"
+    (directory / "chat_template.jinja").write_text(template)
+    client = Client(directory)
+    messages = [{"role": "user", "content": "the sky"}, {"role": "assistant", "content": "blue"}]
+    for path in ("/v1/embeddings", "/pooling"):
+        fields = {"messages": messages, "chat_template_kwargs": {"suffix": "red"}}
+        own = client.post(path, **fields)
+        assert (
+            own["data"]
+            == client.post(path, input="the sky blue red", add_special_tokens=False)["data"]
+        )
+        framed = client.post(path, **fields, add_special_tokens=True)
+        assert framed["data"] == client.post(path, input="the sky blue red")["data"]
+        assert framed["usage"]["prompt_tokens"] == own["usage"]["prompt_tokens"] + 2
+    cut = client.post("/v1/embeddings", messages=messages * 20, truncate_prompt_tokens=4)
+    assert cut["usage"]["prompt_tokens"] == 4
+    for fields in ({}, {"input": "a", "messages": messages}, {"messages": []},
+                   {"messages": messages, "chat_template": "x"},
+                   {"messages": [{"role": "user"}]}, {"messages": [{"role": "user", "content": 3}]},
+                   {"messages": messages * 40}):  # fmt: skip
+        assert client.refused("/v1/embeddings", **fields)
+    client.close()
+
+
+def test_classes_and_similarities_in_teis_form(embedder: Client, reranker: Client) -> None:
+    sentences = ["blue", "the sky is red"]
+    inputs = {"source_sentence": "blue", "sentences": sentences}
+    first, second = embedder.post("/similarity", inputs=inputs)
+    assert first == pytest.approx(1)
+    assert second < 1
+    long = {"source_sentence": "blue", "sentences": ["sky " * 40]}
+    assert "maximum context length" in embedder.refused("/similarity", inputs=long)
+    assert embedder.post("/similarity", inputs=long, parameters={"truncate": True})
+    scores = reranker.post("/classify", input=sentences)["data"]
+    found = reranker.post("/predict", inputs=[[text] for text in sentences])
+    for one, item in zip(found, scores, strict=True):
+        assert [each["score"] for each in one] == sorted(item["probs"], reverse=True)
+    assert reranker.post("/", inputs=sentences[0]) == found[0]
+    assert reranker.post("/predict", inputs=sentences[0], raw_scores=True) != found[0]
+    assert "/predict" not in embedder.refused("/predict", inputs="a")
+    assert "Expected" in reranker.refused("/predict", inputs=[["a", "b"]])
 
 
 def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:

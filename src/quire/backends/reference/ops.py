@@ -358,13 +358,15 @@ def _(op: Experts, frame: Frame) -> None:
 
 
 def _inside_expert(op: Experts, expert: int, rows: NDArray[np.intp], frame: Frame) -> Floats:
-    """act(gate @ x) * (up @ x) of the rows that chose an expert."""
+    """act(gate @ x) * (up @ x), or act(up @ x), of the rows that chose an expert."""
     inputs = frame.values[op.x][rows]
     if op.weighs_inputs:
         inputs = inputs * frame.values[op.routes][rows, expert, None]
     both = frame.weights.stacks[op.gate_up.name][expert].multiply(inputs)
     if op.gate_up_bias is not None:
         both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
+    if not op.gated:
+        return _activate(both, op.act)
     gate, up = np.split(both, 2, axis=1)
     return _glu(gate, up, op.act)
 

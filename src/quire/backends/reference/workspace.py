@@ -176,7 +176,8 @@ class _Bounds:
     def _experts(self, op: Experts) -> int:
         """All rows may go to one expert: their x, what is inside it, and their results."""
         _, both, width = op.gate_up.shape
-        inside = _ACTIVATION_BYTES[op.act] * self.options.max_num_tokens * both // 2
+        columns = both // 2 if op.gated else both
+        inside = _ACTIVATION_BYTES[op.act] * self.options.max_num_tokens * columns
         return (
             (6 + op.weighs_inputs) * self.values(width)
             + 5 * self.values(both)

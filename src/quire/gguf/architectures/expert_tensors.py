@@ -68,9 +68,10 @@ def num_layers(keys: Keys) -> int:
     return count
 
 
-def read_experts(keys: Keys) -> ExpertFacts:
+def read_experts(keys: Keys, *, gated: bool = True, row_size: int | None = None) -> ExpertFacts:
     """Raises CheckpointError for numbers that cannot be, tensors that are missing, and shapes
-    that differ from what the keys say."""
+    that differ from what the keys say. `row_size`: the numbers in a row that an expert reads, if
+    they are not those of the model."""
     count = keys.whole("{arch}.expert_count")
     if not 1 <= count <= MAX_EXPERTS:
         raise keys.error("{arch}.expert_count", f"a number of experts from 1 to {MAX_EXPERTS}")
@@ -86,7 +87,9 @@ def read_experts(keys: Keys) -> ExpertFacts:
             "(blk.0.ffn_gate_inp.weight)"
         )
     first = is_sparse.index(True)
-    checker = _Checker(keys, tensors, count, _width(keys, tensors, first))
+    size = keys.whole("{arch}.embedding_length")
+    width = _width(keys, tensors, first)
+    checker = _Checker(keys, tensors, count, width, size, row_size or size, gated)
     for layer in layers:
         if is_sparse[layer]:
             checker.check(layer)
@@ -117,12 +120,16 @@ class _Checker:
     tensors: Mapping[str, GgufTensor]
     count: int
     width: int
+    size: int
+    """D, the numbers in a row of the model."""
+    row_size: int
+    """Those in a row that an expert reads."""
+    gated: bool
 
     def check(self, layer: int) -> None:
         """The tensors of the experts of a layer."""
-        size = self.keys.whole("{arch}.embedding_length")
-        inner, outer = (self.width, size), (size, self.width)
-        self._has(layer, "ffn_gate_inp", (self.count, size))
+        inner, outer = (self.width, self.row_size), (self.row_size, self.width)
+        self._has(layer, "ffn_gate_inp", (self.count, self.size))
         if f"blk.{layer}.ffn_down.0.weight" in self.tensors:
             for expert in range(self.count):
                 self._has(layer, f"ffn_gate.{expert}", inner)
@@ -130,9 +137,10 @@ class _Checker:
                 self._has(layer, f"ffn_down.{expert}", outer)
             return
         if f"blk.{layer}.ffn_gate_up_exps.weight" in self.tensors:
-            self._has(layer, "ffn_gate_up_exps", (self.count, 2 * self.width, size))
+            self._has(layer, "ffn_gate_up_exps", (self.count, 2 * self.width, self.row_size))
         else:
-            self._has(layer, "ffn_gate_exps", (self.count, *inner))
+            if self.gated:
+                self._has(layer, "ffn_gate_exps", (self.count, *inner))
             self._has(layer, "ffn_up_exps", (self.count, *inner))
         self._has(layer, "ffn_down_exps", (self.count, *outer))
 

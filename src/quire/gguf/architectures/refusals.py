@@ -31,7 +31,6 @@ NEAREST = {
     "bailingmoe3": ("kimi-linear", "another layout of experts and of linear attention"),
     "deepseek2-ocr": ("deepseek2", "plain attention next to an image encoder"),
     "mistral4": ("deepseek2", "a scale of q that grows with the position"),
-    "nemotron_h_moe": ("nemotron_h", "experts without a gate"),
     "plamo2": ("jamba", "norms after each part, and Mamba 1 with heads"),
     "plm": ("deepseek2", "an MLP without a gate"),
     "bailingmoe2": ("glm4moe", "q, k and v in one matrix"),

@@ -19,12 +19,14 @@ def _cl100k(digits: str) -> str:
     )
 
 
-def _o200k(digits: str, endings: str) -> str:
-    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+def _o200k(digits: str, endings: str, unlike: str = "", line_ends: str = r"[\r\n/]*") -> str:
+    """`unlike`: restricts the letters of a word. `line_ends`: what follows signs."""
+    upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{unlike}]"
+    lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{unlike}]"
     return (
         rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{endings}"
         rf"|[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{endings}"
-        rf"|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+        rf"|{digits}| ?[^\s\p{{L}}\p{{N}}]+{line_ends}|{_SPACES}"
     )
 
 
@@ -80,6 +82,20 @@ _THREE_DIGITS_FROM_THE_RIGHT = r"(?<!\d)\d{1,2}(?=(?:\d{3})+(?!\d))|\d{3}"
 """The model's own pattern, `(?=(\\d{3})+(?!\\d))`, takes time that grows with the square of the
 digits. This one cuts digits alike."""
 _DIGITS_FROM_THE_RIGHT = r"\d{1,3}(?=(?:\d{3})*\b)"
+_HAN = r"\p{Han}"
+_KIMI = rf"[{_HAN}]+|" + _o200k(r"\p{N}{1,3}", f"{_ENDINGS}?", rf"&&[^{_HAN}]", r"[\r\n]*")
+"""Chinese characters are words of their own; other letters as in o200k."""
+_YOUTU = (
+    "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+    _o200k(r"\p{N}", f"{_ENDINGS}?"),
+)
+_SPARK = (
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
+    r"\p{N}",
+)
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
@@ -122,8 +138,18 @@ WORD_PATTERNS: dict[str, WordPattern] = {
         "gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2",
     ),
     **_rows(
-        WordPattern((_DIGITS_FROM_THE_RIGHT, _o200k(r"\p{N}{1,3}", f"{_ENDINGS}?"))), "tiny_aya"
+        WordPattern((_o200k(r"\p{N}{1,3}", f"{_ENDINGS}?"),), ignore_merges=True),
+        "granite-embed-multi-97m",
     ),
+    **_rows(
+        WordPattern((_DIGITS_FROM_THE_RIGHT, _o200k(r"\p{N}{1,3}", f"{_ENDINGS}?"))),
+        "tiny_aya", "cohere2moe",
+    ),
+    **_rows(WordPattern((_KIMI,)), "kimi-k2"),
+    **_rows(WordPattern(_YOUTU, ignore_merges=True), "youtu"),
+    **_rows(WordPattern(_SPARK), "spark2_5"),
+    **_rows(WordPattern((_QWEN2.removeprefix(f"{_ENDINGS}|"),)), "ufakzeka"),
+    **_rows(WordPattern((r"[^\n]+|[\n]+", _QWEN2)), "laguna"),
     **_rows(WordPattern((_SEED_CODER,)), "seed-coder"),
     **_rows(
         WordPattern((r"\p{N}", _GPT2)),
@@ -133,12 +159,12 @@ WORD_PATTERNS: dict[str, WordPattern] = {
     **_rows(
         WordPattern((_GPT2,)),
         "gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "olmo", "mpt", "jais", "trillion",
-        "granite-docling", "exaone4", "modern-bert", "roberta-bpe", "jina-v1-en", "jina-v2-es",
-        "jina-v2-de", "jina-v2-code",
+        "granite-docling", "exaone4", "modern-bert", "roberta-bpe", "jina-v1-en", "jina-es",
+        "jina-de", "jina-v2-es", "jina-v2-de", "jina-v2-code",
     ),
     **_rows(
         WordPattern((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_WORDS)),
-        "deepseek-v3", "hunyuan-dense", "joyai-llm",
+        "deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4",
     ),
     **_rows(
         WordPattern((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),

@@ -33,6 +33,8 @@ class LatentAttention(Mixer):
     heads_are_apart: bool = False
     """Whether each head has a tensor of keys, transposed, and one of values (GGUF files)."""
     prefix: str = "self_attn."
+    latent_scale: float = 1.0
+    """Factor on a token's latent (LongCat)."""
 
     def build(self, builder: Builder, x: Value, layer: str) -> Value:
         prefix, heads, rank = layer + self.prefix, self.num_heads, self.kv_rank
@@ -83,7 +85,10 @@ class LatentAttention(Mixer):
         ]
         latent, k_rope = builder.linears(x, outs, hint="kv_a")
         norm = f"{prefix}kv_a_layernorm.weight"
-        return builder.rms_norm(latent, norm, self.eps, "latent"), k_rope
+        latent = builder.rms_norm(latent, norm, self.eps, "latent")
+        if self.latent_scale != 1.0:
+            latent = builder.scale(latent, self.latent_scale)
+        return latent, k_rope
 
     def _parts(self, prefix: str, *, is_keys: bool) -> list[Tensor]:
         """Return each head's matrix of keys, transposed, or of values."""

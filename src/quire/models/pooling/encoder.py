@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from quire.errors import UnsupportedModelError
 from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
+from quire.models.experts import MoeSpec, mixture
 from quire.program import Activation, Builder, HeadLayout, Out, Param, Rotary, Tensor, Value
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from quire.models.pooling.head import PoolingHead
 
 
-_OLD_ENDINGS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
+_OTHER_ENDINGS = (
+    (".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"),
+    (".parametrizations.weight.original", ".weight"),  # of a module with adapters of Jina
+)  # fmt: skip
+_ADAPTERS = r".*\.parametrizations\.weight\.0\.lora_[AB]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,8 @@ class EncoderSpec:
     alibi_slopes: tuple[float, ...] | None = None
     relative: RelativeBiases | None = None
     names: EncoderNames = EncoderNames()
+    experts: tuple[MoeSpec | None, ...] = ()
+    """Per layer, the experts that replace the MLP, or None; empty: no layer has experts."""
 
 
 def encoder_family(
@@ -130,8 +137,8 @@ def encoder_family(
 
     def names(reader: ConfigReader) -> NameMap:
         found = read(reader).names
-        patterns = (r".*\.position_ids", r".*\.inv_freq", *ignorable)
-        return NameMap(found.root, other_prefixes, patterns, (), renamed=_OLD_ENDINGS)
+        patterns = (r".*\.position_ids", r".*\.inv_freq", _ADAPTERS, *ignorable)
+        return NameMap(found.root, other_prefixes, patterns, (), renamed=_OTHER_ENDINGS)
 
     return ModelFamily(
         name=name,
@@ -181,10 +188,10 @@ def _layer(
         normed = _norm(builder, x, spec, attention_norm, "norm") if has_norm else x
         x = builder.add(x, _attention(builder, normed, spec, layer, biases))
         normed = _norm(builder, x, spec, mlp_norm, "mlp_norm")
-        return builder.add(x, _mlp(builder, normed, spec, prefix))
+        return builder.add(x, _mlp(builder, normed, spec, layer))
     x = builder.add(x, _attention(builder, x, spec, layer, biases))
     x = _norm(builder, x, spec, attention_norm, "norm")
-    x = builder.add(x, _mlp(builder, x, spec, prefix))
+    x = builder.add(x, _mlp(builder, x, spec, layer))
     return _norm(builder, x, spec, mlp_norm, "mlp_norm")
 
 
@@ -229,8 +236,12 @@ def _qkv(spec: EncoderSpec, prefix: str) -> list[Out]:
     ]
 
 
-def _mlp(builder: Builder, x: Value, spec: EncoderSpec, prefix: str) -> Value:
+def _mlp(builder: Builder, x: Value, spec: EncoderSpec, layer: int) -> Value:
     names, size, biases = spec.names, spec.mlp_size, spec.biases
+    prefix = f"{names.root}{names.layers}.{layer}."
+    moe = spec.experts[layer] if spec.experts else None
+    if moe is not None:
+        return mixture(builder, x, moe, prefix)
     if not names.gate:
         hidden = builder.linear(x, prefix + names.up, size, bias=biases.up, hint="up")
         hidden = builder.act(hidden, spec.activation)

@@ -18,8 +18,8 @@ from quire.program.passes import run_passes
 from quire.weights import bind, open_checkpoint
 from quire.weights.adapters.config import MAX_RANK
 from quire.weights.adapters.merge import MergedTensors
-from quire.weights.adapters.read import read_adapter
 from quire.weights.adapters.slots import adapter_bytes
+from quire.weights.adapters.tasks import read_adapter_or_task
 
 _NAME = "model.safetensors"
 _ALIGNMENT = 8
@@ -40,7 +40,7 @@ def merge_adapter(args: EngineArgs, adapter: Path, out: Path) -> int:
         raise ConfigError(f"{path}: a model that transformers computes takes no adapters")
     program, canonical = run_passes(model.program, None), model.names.canonical
     most = 2 * adapter_bytes(program, MAX_RANK, "float32")
-    files = read_adapter(adapter, max_rank=MAX_RANK, max_bytes=most)
+    files = read_adapter_or_task(adapter, max_rank=MAX_RANK, max_bytes=most)
     merged = MergedTensors(
         files,
         program,

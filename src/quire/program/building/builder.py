@@ -17,6 +17,7 @@ from quire.program.ops import (
     Add,
     Attention,
     Clamp,
+    Columns,
     Embed,
     EmbedSlices,
     Experts,
@@ -98,7 +99,7 @@ class Routing:
 @dataclass(frozen=True, slots=True)
 class ExpertTensors:
     """The weights of a layer's experts in a checkpoint: the rows of one expert after the other,
-    with the rows of gate before those of up."""
+    with the rows of gate before those of up. Experts that are not `gated` have no gate."""
 
     gate_up: tuple[Tensor, ...]
     down: tuple[Tensor, ...]
@@ -106,6 +107,7 @@ class ExpertTensors:
     """I, the width of an expert."""
     gate_up_bias: tuple[Tensor, ...] = ()
     down_bias: tuple[Tensor, ...] = ()
+    gated: bool = True
 
 
 class Builder(RecurrentBuilder):
@@ -145,6 +147,11 @@ class Builder(RecurrentBuilder):
         """x plus the rows of `tensor` [types, D] of the tokens' types."""
         out = self._value("typed", x.dim)
         return self._emit(TokenTypes(x, out, self._param("embed_types", (tensor,))), out)
+
+    def add_vector(self, x: Value, name: str, hint: str) -> Value:
+        """x plus the checkpoint's vector `name`: token types of a model that has one of them."""
+        out = self._value(hint, x.dim)
+        return self._emit(TokenTypes(x, out, self._param(hint, (Tensor(name, (1, x.dim)),))), out)
 
     def rms_norm(
         self,
@@ -337,6 +344,11 @@ class Builder(RecurrentBuilder):
         out = self._value("scaled", x.dim)
         return self._emit(RowScale(x, factor, out), out)
 
+    def columns(self, x: Value, first: int, count: int) -> Value:
+        """Some columns of x."""
+        out = self._value("columns", count)
+        return self._emit(Columns(x, out, first), out)
+
     def soft_cap(self, x: Value, cap: float) -> Value:
         """cap * tanh(x / cap)."""
         out = self._value("capped", x.dim)
@@ -381,7 +393,7 @@ class Builder(RecurrentBuilder):
         *,
         weighs_inputs: bool = False,
     ) -> Value:
-        """The weighted sum of the selected experts' gated MLPs of x."""
+        """The weighted sum of the selected experts' MLPs of x."""
         out = self._value("experts", x.dim)
         op = Experts(
             x, routes, out,
@@ -390,7 +402,7 @@ class Builder(RecurrentBuilder):
             top_k, act,
             self._optional_param("experts.gate_up.bias", weights.gate_up_bias),
             self._optional_param("experts.down.bias", weights.down_bias),
-            weighs_inputs,
+            weighs_inputs, gated=weights.gated,
         )  # fmt: skip
         return self._emit(op, out)
 

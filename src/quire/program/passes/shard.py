@@ -235,15 +235,15 @@ for _kind in _BY_COLUMN:
 
 @_shard_op.register
 def _(op: Experts, shards: _Shards) -> None:
-    num_experts, both, _ = op.gate_up.shape
-    inner = even(both // 2, shards.num_ranks, shards.rank)
+    num_experts, _, width = op.down.shape
+    inner = even(width, shards.num_ranks, shards.rank)
     split = even(op.out.dim, shards.num_ranks, shards.rank)
     if inner is None or split is None:
         _whole(op, shards)
         return
     x, routes = shards.whole(op.x), shards.whole(op.routes)
     (first, count), own = inner.own, split.own
-    runs = [(first, count), (both // 2 + first, count)]
+    runs = [(first, count), (width + first, count)][: 1 + op.gated]
     gate_up_bias, down_bias = op.gate_up_bias, op.down_bias
     if gate_up_bias is not None and down_bias is not None:
         gate_up_bias = shared_by_expert(gate_up_bias, num_experts, runs)

@@ -32,7 +32,8 @@ class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     request_id: RequestIdText | None = None
     priority: Int64 | None = None
     cache_salt: CacheSalt | None = None
-    add_special_tokens: bool | None = True
+    add_special_tokens: bool | None = None
+    """By default true for texts and false for a conversation."""
     use_activation: bool | None = None
     """Whether vectors have length 1, and scores are probabilities; by default as the model says."""
 

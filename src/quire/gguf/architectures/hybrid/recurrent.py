@@ -142,6 +142,17 @@ _NEMOTRON_PARTS: Parts = {
     "ffn_down": "mixer.down_proj",
     **_mamba2_parts("mixer."),
 }
+_NEMOTRON_MOE_PARTS: Parts = {
+    **_NEMOTRON_PARTS,
+    "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+    "ffn_up_exps": "mixer.experts.*.up_proj",
+    "ffn_down_exps": "mixer.experts.*.down_proj",
+    "ffn_up_shexp": "mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mixer.shared_experts.down_proj",
+    "ffn_latent_down": "mixer.fc1_latent_proj",
+    "ffn_latent_up": "mixer.fc2_latent_proj",
+}
 _MAMBA_PARTS: Parts = {"attn_norm": "norm", **ssm_parts("mixer.")}
 _MAMBA2_PARTS: Parts = {"attn_norm": "norm", **_mamba2_parts("mixer.")}
 
@@ -306,6 +317,31 @@ def _nemotron_h(keys: Keys) -> Config:
     }
 
 
+def _nemotron_experts(keys: Keys) -> Config:
+    """A layer may also have experts, which have no gate."""
+    check_router(keys, SIGMOID)
+    latent = keys.whole("{arch}.moe_latent_size", 0) or None
+    experts = read_experts(keys, gated=False, row_size=latent)
+    found = _nemotron_h(keys)
+    kinds = zip(found["layers_block_type"], experts.is_sparse, strict=True)
+    return {
+        **found,
+        "layers_block_type": ["moe" if is_sparse else kind for kind, is_sparse in kinds],
+        "intermediate_size": found["intermediate_size"] or 1,  # a file may have no layer with it
+        "mlp_bias": has_any(keys, "ffn_up.bias") or has_any(keys, "ffn_up_shexp.bias"),
+        "n_routed_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "moe_intermediate_size": experts.width,
+        "moe_latent_size": latent,
+        "n_shared_experts": int(experts.shared_width > 0),
+        "moe_shared_expert_intermediate_size": experts.shared_width or 1,
+        "norm_topk_prob": normalises(keys, True),
+        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
+        "n_group": keys.whole("{arch}.expert_group_count", 1),
+        "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
+    }
+
+
 def _jamba(keys: Keys) -> Config:
     hidden, width = keys.whole("{arch}.embedding_length"), keys.whole("{arch}.ssm.inner_size")
     if hidden < 1 or width % hidden:
@@ -398,6 +434,10 @@ RECURRENT: dict[str, Architecture] = {
     "nemotron_h": Architecture(
         "NemotronHForCausalLM", "nemotron_h", _NEMOTRON_PARTS, _BACKBONE_TOP, "backbone.layers.",
         has_paired_rows=True, config=_nemotron_h,
+    ),
+    "nemotron_h_moe": Architecture(
+        "NemotronHForCausalLM", "nemotron_h", _NEMOTRON_MOE_PARTS, _BACKBONE_TOP,
+        "backbone.layers.", has_paired_rows=True, config=_nemotron_experts,
     ),
     "jamba": Architecture(
         "JambaForCausalLM", "jamba", _JAMBA_PARTS, _FINAL_NORM_TOP, config=_jamba

@@ -6,18 +6,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from quire.errors import UnsupportedModelError
 from quire.models.alibi import bloom_slopes
-from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import (
-    MAX_FEED_FORWARD,
-    MAX_HEADS,
-    MAX_HIDDEN,
-    MAX_LAYERS,
-    MAX_POSITIONS,
     MAX_VOCAB,
     ConfigReader,
 )
+from quire.models.families.encoders.reading import jina_v3, read_encoder
 from quire.models.pooling.encoder import (
     Biases,
     EncoderNames,
@@ -26,42 +20,10 @@ from quire.models.pooling.encoder import (
     encoder_family,
 )
 from quire.models.pooling.head import PoolingHead
-from quire.models.reading import split_heads
 from quire.program import Activation, Builder, Value
 
-_MAX_TYPES = 64
 _DISTANCE = 128
 """Distances from which on MPNet does not distinguish them."""
-
-
-def read_encoder(
-    reader: ConfigReader, name: str, root: str, positions: tuple[str, ...] = ("absolute",)
-) -> EncoderSpec:
-    """Read BERT's spec; families change the result. `positions`: the family's values of
-    position_embedding_type."""
-    kind = reader.text("position_embedding_type") or positions[0]
-    if kind not in positions:
-        raise UnsupportedModelError(
-            f"{reader.where}: position_embedding_type {kind!r} is not supported here"
-        )
-    hidden_size = reader.size("hidden_size", MAX_HIDDEN, example=768)
-    num_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=512)
-    return EncoderSpec(
-        name=name,
-        num_layers=reader.size("num_hidden_layers", MAX_LAYERS, example=12),
-        hidden_size=hidden_size,
-        vocab_size=reader.size("vocab_size", MAX_VOCAB, example=30522),
-        heads=split_heads(
-            reader, hidden_size, reader.size("num_attention_heads", MAX_HEADS, example=12)
-        ),
-        mlp_size=reader.size("intermediate_size", MAX_FEED_FORWARD, example=3072),
-        activation=reader.choice("hidden_act", ACTIVATIONS, default="gelu"),
-        eps=reader.number("layer_norm_eps", 0.0, 1.0, example=1e-12, default=1e-12),
-        max_model_len=num_positions,
-        position_rows=num_positions,
-        num_types=reader.count("type_vocab_size", _MAX_TYPES, default=2),
-        names=EncoderNames(root=root),
-    )
 
 
 def _bert(reader: ConfigReader) -> EncoderSpec:
@@ -69,7 +31,11 @@ def _bert(reader: ConfigReader) -> EncoderSpec:
 
 
 def _roberta(reader: ConfigReader) -> EncoderSpec:
-    """Positions are counted from the row after that of the padding."""
+    """Positions are counted from the row after that of the padding; or they are rotary, as in Jina
+    Embeddings 3 as published."""
+    if reader.text("position_embedding_type") == "rotary":
+        keys = {"rope_theta": "rotary_emb_base"}
+        return jina_v3(reader.translated(keys, {"rope_theta": 10_000.0, "type_vocab_size": 1}))
     return _after_padding(reader, read_encoder(reader, "roberta", "roberta."))
 
 

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from quire.config.pooling import PoolingType
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.families.encoders.bert import read_encoder
+from quire.models.experts import (
+    MAX_EXPERTS,
+    ExpertNames,
+    MoeSpec,
+    read_num_experts,
+    read_top_k,
+)
+from quire.models.families.encoders.reading import (
+    FLASH,
+    ROTARY,
+    jina_v3,
+    read_encoder,
+    rotated,
+)
 from quire.models.pooling.encoder import Biases, EncoderNames, EncoderSpec, encoder_family
 from quire.models.pooling.head import PoolingHead
 from quire.models.reading import read_spec
 from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec
-from quire.program import Builder, Rotary, Value
+from quire.program import Activation, Builder, Rotary, Routing, Value
 
-_ROTARY = ("rotary", "rope", "absolute")
-"""Values of position_embedding_type; the configurations of these classes may have any of them."""
 _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
-
-_FLASH = EncoderNames(
-    embed_norm="emb_ln",
-    layers="encoder.layers",
-    qkv="attn.Wqkv",
-    out="attn.out_proj",
-    attention_norm="norm1",
-    up="mlp.fc11",
-    gate="mlp.fc12",
-    down="mlp.fc2",
-    mlp_norm="norm2",
-)
-"""The names of BERT in the flash-attention package, which Nomic and Jina have kept."""
 
 
 def _modernbert(reader: ConfigReader) -> EncoderSpec:
-    spec = _without_tables(read_encoder(reader, "modernbert", "model.", _ROTARY))
+    spec = _without_tables(read_encoder(reader, "modernbert", "model.", ROTARY))
     every = reader.size("global_attn_every_n_layers", MAX_LAYERS, example=3, default=3)
     kinds = reader.texts("layer_types", spec.num_layers) or [
         "sliding_attention" if layer % every else "full_attention"
@@ -109,14 +108,49 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
     """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
-    spec = _rotated(reader, read_encoder(reader, "nomic_bert", "bert.", _ROTARY))
-    biases = Biases(qkv=False, out=False, up=False, down=False)
-    return replace(spec, position_rows=0, biases=biases, names=replace(_FLASH, root="bert."))
+    spec = rotated(reader, read_encoder(reader, "nomic_bert", "bert.", ROTARY))
+    names = replace(FLASH, root="bert.")
+    if not reader.count("num_experts", MAX_EXPERTS, default=0):
+        biases = Biases(qkv=False, out=False, up=False, down=False)
+        return replace(spec, position_rows=0, biases=biases, names=names)
+    return _nomic_experts(reader, replace(spec, position_rows=0, names=names))
 
 
-def _rotated(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
-    rotation = rotary(reader, spec.heads.head_dim)
-    return replace(spec, rotaries=(rotation,) * spec.num_layers)
+def _nomic_experts(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
+    """Read version 2: the second layer of each period has experts, whose sum has a bias. MLPs and
+    experts have no gate. `activation_function` is the key that says this in both versions."""
+    gelu = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
+    activation = cast(Activation, reader.choice("activation_function", gelu, default="gelu"))
+    num_experts = read_num_experts(reader)
+    every = reader.size("moe_every_n_layers", MAX_LAYERS, example=2, default=2)
+    if reader.count("num_shared_experts", MAX_EXPERTS, default=0):
+        raise reader.error("num_shared_experts", "above 0", "0", 0)
+    moe = MoeSpec(
+        num_experts,
+        spec.mlp_size,
+        activation,
+        Routing(
+            read_top_k(reader, num_experts, "moe_top_k", default=2),
+            normalise=reader.flag("moe_normalize_expert_weights", False),
+        ),
+        ExpertNames("stacked", "mlp.experts.mlp", gate=None, up="w1", down="w2"),
+        router="mlp.router.layer",
+        out_bias="mlp.experts.bias",
+    )
+    if spec.num_types > 1:
+        raise reader.error("type_vocab_size", spec.num_types, "1 in a model with experts", 1)
+    return replace(
+        spec,
+        activation=activation,
+        biases=Biases(
+            qkv=reader.flag("qkv_proj_bias", True),
+            out=reader.flag("qkv_proj_bias", True),
+            up=reader.flag("mlp_fc1_bias", True),
+            down=reader.flag("mlp_fc2_bias", True),
+        ),
+        names=replace(spec.names, up="mlp.fc1", gate=""),
+        experts=tuple(moe if layer % every == 1 else None for layer in range(spec.num_layers)),
+    )
 
 
 def _gte(reader: ConfigReader) -> EncoderSpec:
@@ -130,7 +164,7 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
-    spec = read_encoder(reader, "gte", names.root, _ROTARY)
+    spec = read_encoder(reader, "gte", names.root, ROTARY)
     return replace(
         spec,
         rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
@@ -154,14 +188,6 @@ def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5) * factor
     steps = range(0, head_dim, 2)
     return Rotary(tuple(theta ** (-i / head_dim) / factor ** (2 / head_dim) for i in steps))
-
-
-def _jina_v3(reader: ConfigReader) -> EncoderSpec:
-    names = replace(
-        _FLASH, root="roberta.", qkv="mixer.Wqkv", out="mixer.out_proj", up="mlp.fc1", gate=""
-    )
-    spec = _rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root, _ROTARY))
-    return replace(spec, position_rows=0, names=names)
 
 
 def _eurobert(reader: ConfigReader) -> DecoderSpec:
@@ -188,7 +214,7 @@ NOMIC = encoder_family(
     "nomic_bert",
     ("NomicBertModel",),
     _nomic,
-    models="Nomic Embed Text v1 and v1.5",
+    models="Nomic Embed Text v1, v1.5 and v2",
     keys={
         "hidden_size": "n_embd",
         "num_hidden_layers": "n_layer",
@@ -212,8 +238,8 @@ GTE = encoder_family(
 JINA_V3 = encoder_family(
     "jina_embeddings_v3",
     ("JinaEmbeddingsV3Model",),
-    _jina_v3,
-    models="Jina Embeddings 3 without adapters",
+    jina_v3,
+    models="Jina Embeddings 3",
     defaults={"layer_norm_eps": 1e-5, "type_vocab_size": 1, "rope_theta": 20_000.0},
     other_prefixes=("jina_embeddings_v3.",),
 )

@@ -85,7 +85,14 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
 def deepseek_experts(
     reader: ConfigReader, num_layers: int, *, normalise: bool
 ) -> tuple[MoeSpec | None, ...]:
-    """Read the experts. `normalise`: default of `norm_topk_prob`."""
+    """Read the experts of all layers. `normalise`: default of `norm_topk_prob`."""
+    moe = deepseek_moe(reader, normalise=normalise)
+    sparse = sparse_layers(reader, num_layers)
+    return tuple(moe if is_sparse else None for is_sparse in sparse)
+
+
+def deepseek_moe(reader: ConfigReader, *, normalise: bool) -> MoeSpec:
+    """Read the experts of a layer."""
     num_experts = read_num_experts(reader, "n_routed_experts", default=128)
     groups = reader.size("n_group", num_experts, example=1, default=1)
     if num_experts % groups:
@@ -106,7 +113,7 @@ def deepseek_experts(
     shared = None
     if count := reader.count("n_shared_experts", MAX_EXPERTS, default=0):
         shared = SharedExpert(count * width, "mlp.shared_experts")
-    moe = MoeSpec(
+    return MoeSpec(
         num_experts,
         width,
         read_activation(reader, "hidden_act"),
@@ -115,8 +122,6 @@ def deepseek_experts(
         choice_bias="mlp.gate.e_score_correction_bias",
         shared=shared,
     )
-    sparse = sparse_layers(reader, num_layers)
-    return tuple(moe if is_sparse else None for is_sparse in sparse)
 
 
 def _minimax_m2(reader: ConfigReader) -> DecoderSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.errors import UnsupportedModelError
 from quire.models.config_reader import (
     MAX_FEED_FORWARD,
     MAX_HEAD_DIM,
@@ -14,6 +13,8 @@ from quire.models.config_reader import (
     ConfigReader,
 )
 from quire.models.decoder import decoder_family
+from quire.models.experts import MAX_EXPERTS, ExpertLatent, ExpertNames, MoeSpec, SharedExpert
+from quire.models.families.experts.sigmoid_routers import deepseek_moe
 from quire.models.families.hybrid.reading import (
     MAX_STATE,
     NO_LIMIT,
@@ -90,7 +91,8 @@ def _factors(reader: ConfigReader, key: str, count: int) -> list[float]:
 
 
 def _nemotron_h(reader: ConfigReader) -> DecoderSpec:
-    """Read Nemotron-H, whose layers have one part each: Mamba, attention without RoPE, or MLP."""
+    """Read Nemotron-H, whose layers have one part each: Mamba, attention without RoPE, an MLP, or
+    experts."""
     kinds = _nemotron_kinds(reader)
     reader = reader.translated(
         {"rms_norm_eps": "layer_norm_epsilon", "hidden_act": "mlp_hidden_act"},
@@ -114,7 +116,7 @@ def _nemotron_h(reader: ConfigReader) -> DecoderSpec:
         out_bias=use_bias,
         dt_limits=read_dt_limits(reader),
     )
-    parts: list[LayerPart] = ["mlp" if kind == "mlp" else "mixer" for kind in kinds]
+    parts: list[LayerPart] = ["mlp" if kind in ("mlp", "moe") else "mixer" for kind in kinds]
     names = LayerNames(
         attention_norm="norm", mlp_norm="norm", q="mixer.q_proj", k="mixer.k_proj",
         v="mixer.v_proj", out="mixer.o_proj", up="mixer.up_proj", down="mixer.down_proj",
@@ -125,6 +127,7 @@ def _nemotron_h(reader: ConfigReader) -> DecoderSpec:
         mlp=replace(spec.mlp, gated=False),
         names=Names(embed="embeddings", final_norm="norm_f", layer=names),
         parts=tuple(parts),
+        experts=_nemotron_experts(reader, kinds),
     )
     return with_mixers(spec, mixer, [kind == "mamba" for kind in kinds])
 
@@ -143,14 +146,34 @@ def _nemotron_kinds(reader: ConfigReader) -> list[str]:
     if not listed:
         listed = [_NEMOTRON_NAMES.get(name, name) for name in reader.names("layers_block_type")]
     if not listed or set(listed) - set(_NEMOTRON_KINDS.values()):
-        wanted = "mamba, attention or mlp for each layer"
+        wanted = "mamba, attention, mlp or moe for each layer"
         raise reader.error("layers_block_type", listed, wanted, ["mamba", "mlp"])
-    if "moe" in listed:
-        raise UnsupportedModelError(
-            f"{reader.where}: Nemotron-H with experts (moe) is not supported: its experts have no "
-            "gate; Nemotron-H with mlp layers is"
-        )
     return listed
+
+
+def _nemotron_experts(reader: ConfigReader, kinds: list[str]) -> tuple[MoeSpec | None, ...]:
+    """Read the experts, which have no gate: those of DeepSeek-V3 otherwise. Their rows may be
+    narrower than the model's."""
+    if "moe" not in kinds:
+        return ()
+    bias = reader.flag("mlp_bias", False)
+    shared = latent = None
+    if reader.count("n_shared_experts", MAX_EXPERTS, default=1):
+        key = "moe_shared_expert_intermediate_size"
+        width = reader.size(key, MAX_FEED_FORWARD, example=3712, default=7688)
+        shared = SharedExpert(width, "mixer.shared_experts", bias=bias)
+    if reader.has("moe_latent_size"):
+        width = reader.size("moe_latent_size", MAX_FEED_FORWARD, example=1024)
+        latent = ExpertLatent(width, "mixer.fc1_latent_proj", "mixer.fc2_latent_proj", bias)
+    moe = replace(
+        deepseek_moe(reader, normalise=True),
+        tensors=ExpertNames(prefix="mixer.experts", gate=None),
+        router="mixer.gate",
+        choice_bias="mixer.gate.e_score_correction_bias",
+        shared=shared,
+        latent=latent,
+    )
+    return tuple(moe if kind == "moe" else None for kind in kinds)
 
 
 def _mamba2(reader: ConfigReader) -> DecoderSpec:
@@ -213,7 +236,8 @@ NEMOTRON_H = decoder_family(
     "nemotron_h",
     ("NemotronHForCausalLM",),
     _nemotron_h,
-    models="Nemotron-H 4B to 56B, Nemotron Nano 2",
+    models="Nemotron-H 4B to 56B, Nemotron Nano 2, Nemotron 3 Nano and Super",
+    defaults={"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 7688},
     other_prefixes=("backbone.",),
 )
 MAMBA2 = decoder_family(

@@ -54,6 +54,20 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
     if isinstance(request, ChatRequest) and (ids := _handed_ids(request)) is not None:
         text = model.tokenizer().decode(ids, skip_special_tokens=False)
         return PreparedPrompt(ids, text, request.cache_salt)
+    text = await chat_text(model, request)
+    special = request.add_special_tokens is True
+    salt = truncation = None
+    if isinstance(request, ChatRequest):
+        salt = request.cache_salt
+        truncation = Truncation.of(
+            request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
+        )
+    token_ids = await model.pool.run(len(text), prompt_ids, model, text, special, truncation)
+    return PreparedPrompt(token_ids, text, salt)
+
+
+async def chat_text(model: ServedModel, request: ChatRequest | TokenizeRequest) -> str:
+    """The text that the model's chat template makes of the messages. Raises RequestError."""
     messages = request.messages or []
     if len(messages) > model.args.max_messages:
         raise RequestError(
@@ -73,16 +87,7 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
     size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
     await model.pool.run(size, _check_template_fields, model, request)
     chat = _chat_input(model, request, messages)
-    text = await render_chat(model, chat, offers_tools=not _forbids_calls(request))
-    special = request.add_special_tokens is True
-    salt = truncation = None
-    if isinstance(request, ChatRequest):
-        salt = request.cache_salt
-        truncation = Truncation.of(
-            request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
-        )
-    token_ids = await model.pool.run(len(text), prompt_ids, model, text, special, truncation)
-    return PreparedPrompt(token_ids, text, salt)
+    return await render_chat(model, chat, offers_tools=not _forbids_calls(request))
 
 
 def _handed_ids(request: ChatRequest) -> list[int] | None:

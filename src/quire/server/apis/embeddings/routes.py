@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.protocol.pooling_params import PoolingParams
+from quire.server.apis.chat.prompts import chat_text
 from quire.server.apis.embeddings.schema import (
     ClassifyItem,
     ClassifyRequest,
@@ -21,13 +22,15 @@ from quire.server.apis.embeddings.schema import (
     EmbeddingItem,
     EmbeddingRequest,
     EmbeddingResponse,
+    InputFields,
     PoolingItem,
     PoolingRequest,
     PoolingResponse,
     VectorFields,
 )
+from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import json_response, read_body
-from quire.server.pooling.fields import Inputs, as_inputs
+from quire.server.pooling.fields import as_inputs
 from quire.server.pooling.run import PoolingJob, Result, size_of, usage_of
 from quire.server.pooling.vectors import numbers, written
 
@@ -39,7 +42,7 @@ async def embeddings(http: Request) -> Response:
     job.require("embed")
     params = request.params("embed")
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
-    return await _answer(job, request.input, params, partial(_vectors, job, request, _embeddings))
+    return await _answer(job, request, params, partial(_vectors, job, request, _embeddings))
 
 
 async def pooling(http: Request) -> Response:
@@ -52,7 +55,7 @@ async def pooling(http: Request) -> Response:
             parameter="dimensions",
         )
     params = request.params(request.task)
-    return await _answer(job, request.input, params, partial(_vectors, job, request, _pooled))
+    return await _answer(job, request, params, partial(_vectors, job, request, _pooled))
 
 
 async def classify(http: Request) -> Response:
@@ -62,26 +65,43 @@ async def classify(http: Request) -> Response:
     job.require("classify")
     params = request.params("classify")
     return await _answer(
-        job, request.input, params, lambda results: json_response(_classes(job, results))
+        job, request, params, lambda results: json_response(_classes(job, results))
     )
 
 
 async def _answer(
     job: PoolingJob,
-    given: Inputs,
+    request: InputFields,
     params: PoolingParams,
     reply: Callable[[Sequence[Result]], Response],
 ) -> Response:
     """The reply to the results; an empty response if the client has gone."""
-    inputs = as_inputs("input", given)
-    tokenization = job.request.tokenization(job.model)
-    if not isinstance(inputs[0], str):
-        tokenization = replace(tokenization, add_special_tokens=False)
-    results = await job.run("input", lambda: inputs, params, tokenization, size=size_of(inputs))
+    if (request.input is None) == (request.messages is None):
+        raise RequestError("give input or messages, one of the two", parameter="input")
+    tokenization, field = job.request.tokenization(job.model), "input"
+    if request.input is not None:
+        inputs = as_inputs(field, request.input)
+        if not isinstance(inputs[0], str):
+            tokenization = replace(tokenization, add_special_tokens=False)
+    else:
+        inputs, field = [await chat_text(job.model, _chat(request))], "messages"
+        special = request.add_special_tokens is True
+        tokenization = replace(tokenization, add_special_tokens=special)
+    results = await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))
     if results is None:
         return Response()
     num_values = sum(one.outputs.data.size for one in results)
     return await job.model.pool.run(num_values, reply, results)
+
+
+def _chat(request: InputFields) -> TokenizeRequest:
+    return TokenizeRequest(
+        messages=request.messages,
+        add_generation_prompt=request.add_generation_prompt is True,
+        continue_final_message=request.continue_final_message,
+        chat_template=request.chat_template,
+        chat_template_kwargs=request.chat_template_kwargs,
+    )
 
 
 def _vectors(

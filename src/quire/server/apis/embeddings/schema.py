@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from quire.config.pooling import PoolingTask
+from quire.server.apis.chat.schema import ChatMessage
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import Inputs, PoolingFields, PoolingUsage
 from quire.server.pooling.vectors import EmbedDtype, Endianness
@@ -14,10 +16,21 @@ from quire.server.pooling.vectors import EmbedDtype, Endianness
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 
 
-class VectorFields(PoolingFields, kw_only=True):
+class InputFields(PoolingFields, kw_only=True):
+    """Exactly one of `input` and `messages`: texts, or a conversation that the model's chat
+    template turns into one text."""
+
+    input: Inputs | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    add_generation_prompt: bool | None = False
+    continue_final_message: bool | None = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class VectorFields(InputFields, kw_only=True):
     """Texts, and the form of their vectors."""
 
-    input: Inputs
     encoding_format: EncodingFormat | None = "float"
     """`bytes`: the reply is the vectors' bytes, one after another, and its header `metadata` has
     the rest as JSON; `bytes_only`: without this header."""
@@ -40,10 +53,8 @@ class PoolingRequest(VectorFields, kw_only=True):
     task: PoolingTask | None = None
 
 
-class ClassifyRequest(PoolingFields, kw_only=True):
+class ClassifyRequest(InputFields, kw_only=True):
     """Texts that are classified."""
-
-    input: Inputs
 
 
 class EmbeddingItem(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""`/api/embed` of Ollama."""
+"""`/api/embed` of Ollama, and `/api/embeddings`, which came before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import PoolingFields, as_inputs
-from quire.server.pooling.run import PoolingJob, size_of, usage_of
+from quire.server.pooling.run import PoolingJob, Result, size_of, usage_of
 
 _NS = 10**9
 
@@ -30,6 +30,22 @@ class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     """Both are accepted and not used."""
 
 
+class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text that becomes a vector."""
+
+    model: str | None = None
+    prompt: str
+    options: dict[str, Any] | None = None
+    keep_alive: str | int | float | None = None
+    """Both are accepted and not used."""
+
+
+class OllamaEmbeddingsReply(msgspec.Struct, kw_only=True):
+    """The vector."""
+
+    embedding: list[float]
+
+
 class OllamaEmbedReply(msgspec.Struct, kw_only=True):
     """The vectors, in the order of the texts. Durations are nanoseconds."""
 
@@ -45,15 +61,9 @@ async def embed(http: Request) -> Response:
     began_at = time.monotonic()
     request = await read_body(http, OllamaEmbedRequest)
     inputs = as_inputs("input", request.input)  # type: ignore[arg-type]
-    fields = PoolingFields(model=request.model)
-    if request.truncate is not False:
-        fields.truncate_prompt_tokens = -1
-    job = PoolingJob.of(http, fields, "embd")
-    job.require("embed")
-    params = fields.params("embed")
-    params.dimensions = request.dimensions
-    results = await job.run(
-        "input", lambda: inputs, params, fields.tokenization(job.model), size=size_of(inputs)
+    truncates = request.truncate is not False
+    job, results = await _vectors(
+        http, request.model, "input", inputs, truncates=truncates, dimensions=request.dimensions
     )
     if results is None:
         return Response()
@@ -64,3 +74,31 @@ async def embed(http: Request) -> Response:
         prompt_eval_count=usage_of(results).prompt_tokens,
     )
     return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
+
+
+async def embeddings(http: Request) -> Response:
+    """The vector of one text, which loses its end if it is too long."""
+    request = await read_body(http, OllamaEmbeddingsRequest)
+    _, results = await _vectors(http, request.model, "prompt", [request.prompt], truncates=True)
+    if results is None:
+        return Response()
+    return json_response(OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist()))
+
+
+async def _vectors(
+    http: Request,
+    model: str | None,
+    field: str,
+    inputs: list[str | list[int]],
+    *,
+    truncates: bool,
+    dimensions: int | None = None,
+) -> tuple[PoolingJob, list[Result] | None]:
+    """None: the client has gone."""
+    fields = PoolingFields(model=model, truncate_prompt_tokens=-1 if truncates else None)
+    job = PoolingJob.of(http, fields, "embd")
+    job.require("embed")
+    params = fields.params("embed")
+    params.dimensions = dimensions
+    tokenization = fields.tokenization(job.model)
+    return job, await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))

@@ -1,22 +1,25 @@
-"""`/embed` and `/embed_sparse` of text-embeddings-inference."""
+"""The routes of text-embeddings-inference: `/embed`, `/embed_all`, `/embed_sparse`, `/predict`,
+`/similarity`, `/info` and `/`. Its `/rerank` is in `apis/scores`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
-from quire.frontend.inputs.tasks import wrong_task
+from quire.frontend.inputs.tasks import cannot_pool, wrong_task
 from quire.protocol.pooling_params import PoolingParams
-from quire.server.bodies.json_http import json_response, read_body
+from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import PoolingFields, as_inputs
 from quire.server.pooling.run import PoolingJob, Result, size_of
 from quire.tokenizer import Tokenizer
+from quire.version import __version__
 
 
 class TeiRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -45,13 +48,77 @@ class SparseValue(msgspec.Struct, kw_only=True):
     value: float
 
 
+class TeiPredictRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts that are classified: one, or lists of one text each."""
+
+    inputs: str | list[Annotated[list[str], Meta(min_length=1, max_length=1)]]
+    model: str | None = None
+    truncate: bool | None = False
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = "Right"
+    raw_scores: bool | None = False
+
+
+class Prediction(msgspec.Struct, kw_only=True):
+    """A class and its score."""
+
+    score: float
+    label: str
+
+
+class Sentences(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text, and those that are compared with it."""
+
+    source_sentence: str
+    sentences: Annotated[list[str], Meta(min_length=1)]
+
+
+class SimilarityParameters(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How texts become vectors."""
+
+    truncate: bool | None = False
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = "Right"
+    prompt_name: str | None = None
+
+
+class TeiSimilarityRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts that are compared."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+    model: str | None = None
+
+
+class TeiInfo(msgspec.Struct, kw_only=True):
+    """The served model and the limits."""
+
+    model_id: str
+    model_sha: str | None = None
+    model_dtype: str
+    model_type: dict[str, Any]
+    """`embedding`, `classifier` or `reranker`, with what is known of it."""
+    max_input_length: Count
+    max_client_batch_size: Count
+    max_batch_tokens: Count
+    auto_truncate: bool = False
+    version: str
+
+
 async def embed(http: Request) -> Response:
     """A list with the vector of each text."""
     request = await read_body(http, TeiEmbedRequest)
+    return await _embed(http, request, "embed")
+
+
+async def embed_all(http: Request) -> Response:
+    """A list with the vectors of the tokens of each text."""
+    return await _embed(http, await read_body(http, TeiEmbedRequest), "token_embed")
+
+
+async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> Response:
     fields = PoolingFields(model=request.model, use_activation=request.normalize)
     job = PoolingJob.of(http, fields, "embd")
-    job.require("embed")
-    params = fields.params("embed")
+    job.require(task)
+    params = fields.params(task)
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
     results = await _results(job, request, params)
     if results is None:
@@ -79,6 +146,89 @@ async def embed_sparse(http: Request) -> Response:
     return await job.model.pool.run(
         size_of([one.prompt_token_ids for one in results]),
         lambda: json_response([_sparse(one, special) for one in results]),
+    )
+
+
+async def root(http: Request) -> Response:
+    """What the model gives: its vectors or its classes. huggingface_hub's clients use it."""
+    pooling = context_of(http).target(None).model.config.model.pooling
+    return await (predict if pooling is not None and pooling.task == "classify" else embed)(http)
+
+
+async def predict(http: Request) -> Response:
+    """The classes of each text, the most likely first."""
+    request = await read_body(http, TeiPredictRequest)
+    fields = PoolingFields(
+        model=request.model, use_activation=False if request.raw_scores else None
+    )
+    job = PoolingJob.of(http, fields, "classify")
+    job.require("classify")
+    is_one = isinstance(request.inputs, str)
+    texts = [request.inputs] if isinstance(request.inputs, str) else [t for (t,) in request.inputs]
+    given = TeiRequest(
+        inputs=texts,  # type: ignore[arg-type]
+        truncate=request.truncate,
+        truncation_direction=request.truncation_direction,
+    )
+    results = await _results(job, given, fields.params("classify"))
+    if results is None:
+        return Response()
+    settings = job.model.config.model.pooling
+    labels = {} if settings is None else settings.labels
+    found = [
+        [
+            Prediction(score=float(score), label=labels.get(index, f"LABEL_{index}"))
+            for index, score in sorted(enumerate(one.outputs.data), key=lambda pair: -pair[1])
+        ]
+        for one in results
+    ]
+    return json_response(found[0] if is_one else found)
+
+
+async def similarity(http: Request) -> Response:
+    """The cosine of each sentence's vector and that of the source sentence."""
+    request = await read_body(http, TeiSimilarityRequest)
+    fields = PoolingFields(model=request.model, use_activation=True)
+    job = PoolingJob.of(http, fields, "embd")
+    job.require("embed")
+    parameters = request.parameters or SimilarityParameters()
+    params = fields.params("embed")
+    params.prompt_name = parameters.prompt_name
+    given = TeiRequest(
+        inputs=[request.inputs.source_sentence, *request.inputs.sentences],
+        truncate=parameters.truncate,
+        truncation_direction=parameters.truncation_direction,
+    )
+    results = await _results(job, given, params)
+    if results is None:
+        return Response()
+    source, *others = (one.outputs.data for one in results)
+    return json_response([float(source @ other) for other in others])
+
+
+async def info(http: Request) -> Response:
+    """The served model and the limits."""
+    target = context_of(http).target(None)
+    config = target.model.config
+    model = config.model
+    if model.pooling is None:
+        raise RequestError(cannot_pool(model), parameter="model")
+    kinds: dict[str, dict[str, Any]] = {"embedding": {"pooling": str(model.pooling.pooling_type)}}
+    if model.pooling.task in ("classify", "token_classify"):
+        names = {str(index): label for index, label in model.pooling.labels.items()}
+        by_name = {label: index for index, label in model.pooling.labels.items()}
+        kind = "reranker" if len(names) == 1 else "classifier"
+        kinds = {kind: {"id2label": names, "label2id": by_name}}
+    return json_response(
+        TeiInfo(
+            model_id=target.name,
+            model_dtype=str(model.dtype),
+            model_type=kinds,
+            max_input_length=target.model.limits.max_model_len,
+            max_client_batch_size=target.model.limits.max_prompts,
+            max_batch_tokens=config.scheduler.max_num_batched_tokens,
+            version=__version__,
+        )
     )
 
 

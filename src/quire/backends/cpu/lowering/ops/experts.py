@@ -66,7 +66,7 @@ class NativeExperts(NativeOp):
 
     @property
     def weights(self) -> tuple[StoredWeight, ...]:
-        gate_up = StoredWeight("matrix", self.op.gate_up, glu=True)
+        gate_up = StoredWeight("matrix", self.op.gate_up, glu=self.op.gated)
         return (gate_up, StoredWeight("matrix", self.op.down))
 
     @property
