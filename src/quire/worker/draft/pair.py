@@ -16,6 +16,7 @@ from quire.backends.base import (
     MemoryReport,
     StepBatch,
     StepOutput,
+    check_blocks,
 )
 from quire.program import OpPlace
 from quire.sampling.columns import SamplingColumns
@@ -55,7 +56,11 @@ class ModelPair(CompiledModel):
 
     def read_blocks(self, block_ids: NDArray[np.int32], out: Bytes | None = None) -> Bytes:
         parts = [self.target.read_blocks(block_ids), self.draft.read_blocks(block_ids)]
-        return np.concatenate(parts, axis=1, out=out)
+        joined = np.concatenate(parts, axis=1)
+        if out is None:
+            return joined
+        check_blocks(out, joined.shape)[:] = joined
+        return out
 
     def write_blocks(self, block_ids: NDArray[np.int32], data: Bytes) -> None:
         size = self._target_bytes
