@@ -74,8 +74,13 @@ def line_chart(
     unit: str,
     series: Sequence[Series],
     x_labels: Sequence[tuple[float, str]] | None = None,
+    *,
+    marks_points: bool = False,
 ) -> str:
-    """Lines over a shared x axis, with a legend; the axis is in seconds unless it is labelled."""
+    """Lines over a shared x axis, with a legend; the axis is in seconds unless it is labelled.
+
+    `marks_points`: every point has a dot, whose value a browser shows under the pointer.
+    """
     points = [point for one in series for point in one.points]
     if not points:
         return text(box.left, box.top + 20, f"{title}: no data")
@@ -96,9 +101,9 @@ def line_chart(
             f"<polyline points='{path}' fill='none' stroke='{color}' stroke-width='1.8' "
             "stroke-linejoin='round'/>"
         )
-        if len(series) > 1:
-            parts.append(_legend(box.left + box.width, box.top - 12 + 16 * number, one.name, color))
-    return "".join(parts)
+        for (_, y), place in zip(one.points, path.split(), strict=True) if marks_points else ():
+            parts.append(_dot(place, f"{one.name}: {y:,.4g}", color))
+    return "".join([*parts, *_legends(box, [one.name for one in series])])
 
 
 def scatter_chart(
@@ -204,6 +209,27 @@ def _bar(x: float, y: float, width: float, height: float, color: str) -> str:
         f"<rect x='{x:.1f}' y='{y:.1f}' width='{max(width, 0):.1f}' height='{max(height, 0):.1f}' "
         f"rx='1.5' fill='{color}'/>"
     )
+
+
+def _dot(place: str, value: str, color: str) -> str:
+    x, y = place.split(",")
+    return (
+        f"<circle cx='{x}' cy='{y}' r='3.5' fill='{color}'><title>{escape(value)}</title></circle>"
+    )
+
+
+def _legends(box: Box, names: Sequence[str]) -> list[str]:
+    """The names of several lines: side by side if they are short, otherwise in a column."""
+    if len(names) < 2:
+        return []
+    widths = [7 * len(name) + 26 for name in names]
+    is_row = sum(widths) < box.width / 2
+    parts, right = [], box.left + box.width
+    for number, (name, width) in enumerate(zip(names, widths, strict=True)):
+        y = box.top - 12 + (0 if is_row else 16 * number)
+        parts.append(_legend(right, y, name, COLORS[number % len(COLORS)]))
+        right -= width if is_row else 0
+    return parts
 
 
 def _legend(right: float, y: float, name: str, color: str) -> str:

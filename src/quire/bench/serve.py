@@ -12,22 +12,25 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import mean
 from typing import Any, Literal
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from quire.bench.charts.load_report import LoadPoint, parse_levels, report
+from quire.bench.charts.serve_chart import draw
 from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
 from quire.bench.http_stream import Client, ReplyError
 from quire.bench.load import RequestResult, Target, run_load, send_one
 from quire.bench.metrics import METRIC_TITLES, parse_goodput, summarise
 from quire.bench.report import DETAILED_KEYS, parse_pairs, print_served, save_json
-from quire.bench.serve_chart import draw
 from quire.bench.traffic import TrafficArgs, arrival_times
 from quire.errors import ConfigError
 from quire.files import write_text
+from quire.redaction import redact
 
 _READY_POLL_S = 1.0
 _ENDPOINTS = {
@@ -107,6 +110,11 @@ class ServeBenchArgs:
     """Let the server record its steps meanwhile; it needs --profiler-config."""
     plot: str | None = None
     """Draw the run as an SVG file."""
+    levels: str = ""
+    """Numbers of requests at once, separated by commas: measure at each of them, with prompts of
+    its own."""
+    html: str | None = None
+    """Write a report with curves of throughput and latency by load, as one HTML file."""
 
     @property
     def url(self) -> str:
@@ -122,17 +130,45 @@ class ServeBenchArgs:
 
 
 def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dict[str, Any]:
-    """Measures and reports; returns the results. Raises ConfigError, ReplyError."""
+    """Measures and reports; returns the results of the last level. Raises ConfigError,
+    ReplyError."""
     metrics = _metric_names(args.percentile_metrics)
     percentiles = _percentiles(args.metric_percentiles)
     goodput = parse_goodput(args.goodput or [])
-    summary = asyncio.run(_measure(args, dataset, traffic, metrics, percentiles, goodput))
-    print_served(summary, metrics, traffic.request_rate, traffic.max_concurrency)
+    levels = parse_levels(args.levels, traffic)
+    points = []
+    for number, level in enumerate(levels):
+        own = replace(traffic, max_concurrency=level)
+        prompts = replace(dataset, seed=dataset.seed + number)  # no level finds the last one's K/V
+        summary = asyncio.run(_measure(args, prompts, own, metrics, percentiles, goodput))
+        print_served(summary, metrics, own.request_rate, level)
+        points.append(LoadPoint.of(summary, level))
+        _save(args, own, summary, is_first=number == 0)
     if args.plot is not None:
         write_text(Path(args.plot), draw(summary))
         print(f"chart: {args.plot}")
-    _save(args, traffic, summary)
+    if args.html is not None:
+        facts = _facts(args, dataset, traffic, summary)
+        write_text(Path(args.html), report(facts, points))
+        print(f"report: {args.html}")
     return summary
+
+
+def _facts(
+    args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs, summary: Mapping[str, Any]
+) -> dict[str, str]:
+    """What was measured, for the head of the report."""
+    count = summary["num_prompts"]
+    rate = traffic.request_rate
+    return {
+        "model": str(summary["model_id"]),
+        "server": redact(args.url),
+        "date": datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "requests": f"{count} of {dataset.dataset_name} at each load",
+        "arrival": "as early as possible" if math.isinf(rate) else f"{rate:g} per second",
+        "tokens of a prompt": f"{mean(summary['input_lens']):.0f} on average",
+        "tokens of a reply": f"{mean(summary['output_lens']):.0f} on average",
+    }
 
 
 async def _measure(
@@ -291,7 +327,9 @@ def _percentiles(text: str) -> list[float]:
     return found
 
 
-def _save(args: ServeBenchArgs, traffic: TrafficArgs, summary: Mapping[str, Any]) -> None:
+def _save(
+    args: ServeBenchArgs, traffic: TrafficArgs, summary: Mapping[str, Any], *, is_first: bool
+) -> None:
     if not (args.save_result or args.append_result):
         return
     now, label = datetime.now().strftime("%Y%m%d-%H%M%S"), args.label or args.backend
@@ -309,4 +347,6 @@ def _save(args: ServeBenchArgs, traffic: TrafficArgs, summary: Mapping[str, Any]
     limit = f"-concurrency{traffic.max_concurrency}" if traffic.max_concurrency else ""
     model = Path(str(summary["model_id"])).name
     name = args.result_filename or f"{label}-{rate}qps{limit}-{model}-{now}.json"
-    save_json(Path(args.result_dir or ".") / name, result, append=args.append_result)
+    save_json(
+        Path(args.result_dir or ".") / name, result, append=args.append_result or not is_first
+    )

@@ -34,6 +34,7 @@ COMMANDS = (
     Command("run", "run", "Generate text or chat in this process, without a server"),
     Command("chat", "chat", "Chat with a running server"),
     Command("complete", "complete", "Complete text with a running server"),
+    Command("top", "top", "Watch a running server in the terminal"),
     Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
     Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
@@ -42,7 +43,8 @@ COMMANDS = (
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
-    Command("embed", "embed", "Give every text of a file a vector"),
+    Command("generate", "rows.generate", "Answer a prompt for every row of a file"),
+    Command("embed", "rows.embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 

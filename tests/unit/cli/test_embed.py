@@ -61,7 +61,7 @@ def test_what_quire_embed_refuses(
         ([str(tmp_path / "none.csv"), "--out", "x.npy"], "the file does not exist"),
         ([str(source), "--out", "x.txt"], "--out must end in .npy, .jsonl, .parquet"),
         ([str(source), "--out", str(tmp_path / "x.npy"), "--column", "body"], "must name the"),
-        ([str(source), "--out", str(tmp_path / "x.npy")], "in.csv, text 3: This model's maximum"),
+        ([str(source), "--out", str(tmp_path / "x.npy")], "in.csv, row 3: This model's maximum"),
         ([str(source), "--out", str(tmp_path / "x.npy")], "--truncate cuts such texts"),
     ):
         assert main(["embed", *words, *options]) != 0
@@ -70,6 +70,17 @@ def test_what_quire_embed_refuses(
     assert main(["embed", str(tmp_path / "bad.jsonl"), "--out", "x.npy", *options]) != 0
     assert "line 2: must be JSON" in capsys.readouterr().err
     assert not (tmp_path / "x.npy").exists()
+
+
+def test_a_text_that_is_too_long_has_its_error_in_a_column(
+    tmp_path: Path, options: list[str]
+) -> None:
+    source, target = write_texts(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
+    assert main(["embed", str(source), "--out", str(target), *options]) == 0
+    rows = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [len(row["embedding"] or []) for row in rows] == [32, 32, 0]
+    assert "--truncate cuts such texts" in rows[2]["embedding_error"]
+    assert rows[0]["embedding_error"] is None
 
 
 def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:

@@ -59,28 +59,42 @@ class Server:
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
 
+    def models(self) -> list[dict[str, Any]]:
+        """The models that the server lists. Raises ServerError."""
+        found = self._get("/models").get("data")
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise ServerError(f"{self.url}/models lists no model")
+        return found
+
     def first_model(self) -> str:
         """The id of the first model that the server lists. Raises ServerError if there is none."""
-        connection, response = self._send("GET", "/models", None)
         try:
-            reply = json.loads(response.read(_MAX_REPLY_BYTES))
-            return str(reply["data"][0]["id"])
-        except (ValueError, LookupError, TypeError):
+            return str(self.models()[0]["id"])
+        except LookupError:
             raise ServerError(f"{self.url}/models lists no model") from None
-        finally:
-            connection.close()
+
+    def live(self) -> dict[str, Any]:
+        """The state of a Quire server: `GET /quire/live`. Raises ServerError."""
+        return self._get("/quire/live", has_version=False)
 
     def sampling_defaults(self) -> SamplingDefaults | None:
         """The sampling defaults of a Quire server; None for other servers, or while it loads."""
         try:
-            connection, response = self._send("GET", "/quire/live", None, has_version=False)
-        except ServerError:
-            return None
-        try:
-            sampling = json.loads(response.read(_MAX_REPLY_BYTES))["sampling"]
+            sampling = self.live()["sampling"]
             return SamplingDefaults(dict(sampling["model"]), dict(sampling["chat"]))
-        except (ValueError, LookupError, TypeError):
+        except (ServerError, LookupError, ValueError, TypeError):
             return None
+
+    def _get(self, path: str, *, has_version: bool = True) -> dict[str, Any]:
+        """The JSON object at a path. Raises ServerError."""
+        connection, response = self._send("GET", path, None, has_version=has_version)
+        try:
+            found = json.loads(response.read(_MAX_REPLY_BYTES))
+            if isinstance(found, dict):
+                return found
+            raise ServerError(f"{self.url}: {path} did not answer a JSON object")
+        except (ValueError, OSError, http.client.HTTPException) as error:
+            raise ServerError(f"{self.url}: {path} did not answer JSON: {error}") from None
         finally:
             connection.close()
 

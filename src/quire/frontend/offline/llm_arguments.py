@@ -16,13 +16,23 @@ Adapters = LoRARequest | Sequence[LoRARequest | None] | None
 _FORMATS = ("auto", "string", "openai")
 
 
+def from_column(name: str, value: Any) -> Any:
+    """A column of pandas, polars or Arrow, or an array of NumPy, as a list; others unchanged.
+    Raises RequestError for a whole table, which would be a list of its columns."""
+    if hasattr(value, "columns"):
+        raise _error(name, type(value).__name__, "a column of the table, such as table['text']")
+    for method in ("to_pylist", "to_list", "tolist"):  # Arrow, polars and pandas, NumPy
+        if not isinstance(value, type) and callable(getattr(value, method, None)):
+            return getattr(value, method)()
+    return value
+
+
 def as_prompts(prompts: Any) -> list[PromptType]:
-    """Return one prompt or several as a list: a text, a dict or a list of token ids is one prompt.
-    Raises RequestError."""
+    """Return one prompt or several as a list: a text, a dict or a list of token ids is one prompt;
+    a column of a table has several. Raises RequestError."""
     if isinstance(prompts, (str, dict)):
         return [cast(PromptType, prompts)]
-    if hasattr(prompts, "tolist"):  # an array
-        prompts = prompts.tolist()
+    prompts = from_column("prompts", prompts)
     if isinstance(prompts, (bytes, bytearray, memoryview)) or not isinstance(prompts, Iterable):
         raise PromptError(
             "prompts must be a text, a list of token ids, a dict with prompt or "
@@ -64,6 +74,9 @@ def adapters_each(value: Any, count: int) -> list[LoRARequest | None]:
 
 def as_conversations(messages: Any) -> list[Any]:
     """Return one conversation (a list of messages) or several as a list. Raises RequestError."""
+    messages = from_column("messages", messages)
+    if isinstance(messages, list):  # a cell of a column of pandas may be an array
+        messages = [from_column("messages", one) for one in messages]
     if not isinstance(messages, (list, tuple)):
         raise _error("messages", messages, "a list of messages, or a list of such lists")
     if not messages:

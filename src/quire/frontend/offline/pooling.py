@@ -11,7 +11,7 @@ from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
 from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.inputs.tasks import cannot_pool, wrong_task
-from quire.frontend.offline.llm_arguments import as_prompts, one_each
+from quire.frontend.offline.llm_arguments import as_prompts, from_column, one_each
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.scoring import Scoring
@@ -165,7 +165,7 @@ def _checked(output: Any) -> Pooled:
 
 
 def _texts(name: str, value: Any) -> list[str]:
-    texts = [value] if isinstance(value, str) else value
+    texts = [value] if isinstance(value, str) else from_column(name, value)
     if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
         raise RequestError(
             f"{name} must be a text or a list of texts, got {quoted(value)}", parameter=name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -81,8 +83,14 @@ def _check(use_tqdm: Progress) -> None:
 
 
 def _tqdm() -> Callable[..., Any]:
-    """Import tqdm lazily, because the import takes as long as that of the whole engine."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
+    """Import tqdm lazily, because the import takes as long as that of the whole engine.
+
+    A notebook gets tqdm's widget if it can show widgets.
+    """
+    if "ipykernel" in sys.modules and find_spec("ipywidgets") is not None:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+    else:
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
     return cast("Callable[..., Any]", tqdm)
 

@@ -1,0 +1,1 @@
+"""Commands that compute something for every row of a file."""

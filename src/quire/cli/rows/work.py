@@ -1,0 +1,132 @@
+"""Computes the rows of a file, many at a time, and writes the output when all are finished.
+
+Knows neither models nor formats: a `RowJob` computes a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from quire.cli.rows.journal import Answer, Journal
+from quire.cli.rows.progress import Progress
+from quire.cli.rows.reading import Row, RowFile
+from quire.cli.rows.writing import write_rows
+from quire.errors import ConfigError, QuireError
+
+_FAILED_AT_FIRST = 16
+"""A run ends if this many rows have failed and none has succeeded: the options are wrong."""
+
+
+class RowError(QuireError):
+    """A row that cannot be computed. Other rows are not affected."""
+
+
+class RowJob(Protocol):
+    """What is computed for a row."""
+
+    columns: tuple[str, ...]
+    """Names of the new columns."""
+    error_column: str | None
+    """Name of the column for the errors of rows that failed; None: the first error ends the run."""
+
+    async def answer(self, number: int, row: Row) -> Answer:
+        """Compute a row. Returns JSON values for the journal. Raises RowError."""
+
+    def cells(self, answer: Answer) -> Row:
+        """The values of the new columns, from what `answer` returned."""
+
+
+@dataclass(slots=True)
+class RowRun:
+    """One run of a command over a file."""
+
+    source: RowFile
+    target: Path
+    job: RowJob
+    facts: dict[str, Any]
+    """What the answers depend on, besides the contents of the file, as JSON values."""
+    progress: Progress = field(init=False)
+
+    def run(self, at_once: int, *, shows_bar: bool) -> None:
+        """Compute all rows, so many of them at once, and write the output. Raises ConfigError if
+        that is impossible; rows that are finished are kept for the next run."""
+        facts = {"input file": self.source.digest, **self.facts}
+        with Journal(self.target, facts) as journal:
+            kept = journal.num_good
+            with Progress(self.source.count, kept, shows_bar=shows_bar) as self.progress:
+                try:
+                    asyncio.run(self._compute(journal, at_once))
+                except BaseException:
+                    if journal.num_good:
+                        self.progress.say(
+                            f"{journal.num_good} of {self.source.count} rows are kept in "
+                            f"{journal.path}; the same command computes the others"
+                        )
+                    raise
+            self._write(journal)
+            journal.delete()
+        print(self.progress.summary(self.target), file=sys.stderr)
+        if self.progress.num_failed:
+            where = f"their errors are in the column {self.job.error_column}"
+            print(f"{self.progress.num_failed} rows failed; {where}", file=sys.stderr)
+
+    def check_columns(self) -> None:
+        """Raises ConfigError if a new column has the name of an old one."""
+        if taken := next((name for name in self._added() if name in self.source.columns), None):
+            raise ConfigError(
+                f"{self.source.path} already has a column {taken!r}; choose another name for the "
+                "new one"
+            )
+
+    def _added(self) -> list[str]:
+        return [*self.job.columns, *filter(None, [self.job.error_column])]
+
+    async def _compute(self, journal: Journal, at_once: int) -> None:
+        """Compute the rows that are missing. An exception other than RowError ends the run."""
+        missing = ((n, row) for n, row in enumerate(self.source.rows()) if n not in journal)
+        works = [self._take_rows(missing, journal) for _ in range(at_once)]
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not journal.num_good:
+            raise ConfigError(self.progress.first_error)
+
+    async def _take_rows(self, rows: Iterator[tuple[int, Row]], journal: Journal) -> None:
+        """Compute one row after the other until none is left."""
+        for number, row in rows:
+            try:
+                answer = await self.job.answer(number, row)
+            except RowError as error:
+                answer = {"error": str(error)}
+                self.progress.fail(f"{self.source.path}, row {number + 1}: {error}")
+                is_hopeless = self.progress.num_failed >= _FAILED_AT_FIRST and not journal.num_good
+                if is_hopeless or self.job.error_column is None:
+                    raise ConfigError(self.progress.first_error) from None
+            journal.add(number, answer)
+            self.progress.add(answer.get("tokens", 0))
+
+    def _write(self, journal: Journal) -> None:
+        """Write the old and the new columns of all rows, in the order of the input."""
+        columns = (*self.source.columns, *self._added())
+        rows = (
+            {**row, **self._cells(journal.answer(number))}
+            for number, row in enumerate(self.source.rows())
+        )
+        write_rows(self.target, rows, columns, self.source.arrow_types())
+
+    def _cells(self, answer: Answer) -> Row:
+        if self.job.error_column is None:
+            return self.job.cells(answer)
+        if "error" in answer:
+            empty: Row = dict.fromkeys(self.job.columns)
+            return {**empty, self.job.error_column: answer["error"]}
+        return {**self.job.cells(answer), self.job.error_column: None}
