@@ -160,7 +160,7 @@ def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
 class AlwaysWrong(Proposer):
     """Makes the longest drafts that it may, of a token that no request gets."""
 
-    def propose(self, request: Request, most: int) -> Proposal | None:
+    def propose(self, request: Request, most: int) -> Proposal | None:  # noqa: ARG002
         return Proposal([VOCABULARY - 1] * most, NUM_GRADES - 1)
 
     def forget(self, request: Request) -> None:
