@@ -33,6 +33,7 @@ NAMES = (
 RECURRENT = ("mamba-2.8b", "mamba2-2.7b")
 WORKLOADS = ("decode", "prefill-512", "prefill-4096", "batch-32", "decode-at-1k", "decode-at-32k")
 _IN_4_BITS = ("deepseek-v2-lite",)
+_QUANTISED = "int4_w4a8"
 _MAX_LEN = 33_024
 _COLUMNS = ("decode", "prefill-512", "prefill-4096", "batch-32")
 
@@ -52,7 +53,7 @@ def _measure(name: str, args: argparse.Namespace) -> int:
     directory = args.directory / name
     write_shape(name, directory, max_position_embeddings=_MAX_LEN)
     common = {"load_format": "dummy", "skip_tokenizer_init": True, "max_model_len": _MAX_LEN}
-    own = {"quantization": "int4_w4a8"} if name in _IN_4_BITS else {}
+    own = {"quantization": _QUANTISED} if name in _IN_4_BITS else {}
     command = [
         sys.executable, str(PEERS), "--model", str(directory), "--rounds", str(args.rounds),
         "--workloads", args.workloads, "--json", str(directory / "speed.json"),
@@ -100,7 +101,7 @@ def table(directory: Path, names: list[str]) -> str:
         file = directory / name / "speed.json"
         if not file.is_file():
             continue
-        per_token, per_request = _sizes(directory / name)
+        per_token, per_request = _sizes(name, directory / name)
         for engine, row in json.loads(file.read_text())["peers"].items():
             lines.append(_line(name, engine, row, per_token, per_request))
     return "\n".join(lines)
@@ -116,12 +117,15 @@ def _line(name: str, engine: str, row: dict[str, Any], per_token: int, per_reque
     return f"{name:22}{engine:12}{cells}{ratio:>10}{sizes}"
 
 
-def _sizes(directory: Path) -> tuple[int, int]:
+def _sizes(name: str, directory: Path) -> tuple[int, int]:
     """Bytes that Quire keeps of a token, and of a request whatever its length."""
     from quire.config.engine_args import EngineArgs
-    from quire.planning import plan_engine
+    from quire.planning.plan import plan_engine
 
-    args = EngineArgs(str(directory), load_format="dummy", skip_tokenizer_init=True)
+    args = EngineArgs(
+        str(directory), load_format="dummy", skip_tokenizer_init=True,
+        quantization=_QUANTISED if name in _IN_4_BITS else None,
+    )  # fmt: skip
     cache = plan_engine(args).config.cache
     by_position = sum(group.is_by_position for group in cache.layout.groups)
     per_token = by_position * cache.block_bytes // cache.block_size

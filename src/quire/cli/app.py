@@ -30,10 +30,16 @@ class Command:
 
 
 COMMANDS = (
-    Command("serve", "serve", "Serve a model over HTTP to OpenAI clients, with a web page"),
+    Command("serve", "serve", "Serve models over HTTP to OpenAI clients, with a web page"),
     Command("run", "run", "Generate text or chat in this process, without a server"),
     Command("chat", "chat", "Chat with a running server"),
     Command("complete", "complete", "Complete text with a running server"),
+    Command("pull", "library.pull", "Fetch models from the hub"),
+    Command("list", "library.list_models", "List the models on this machine"),
+    Command("show", "library.show", "Show what is known of a model on this machine"),
+    Command("ps", "library.ps", "Show the models of a running server"),
+    Command("rm", "library.rm", "Delete models from the hub's cache"),
+    Command("alias", "library.alias", "Give a model a short name"),
     Command("top", "top", "Watch a running server in the terminal"),
     Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
     Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
@@ -43,6 +49,7 @@ COMMANDS = (
     Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
+    Command("completion", "library.completion", "Print a shell's code to complete commands"),
     Command("generate", "rows.generate", "Answer a prompt for every row of a file"),
     Command("embed", "rows.embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
@@ -59,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     sys.excepthook = _print_exception
     expect_imports()
+    if words[:1] == ["__complete"]:
+        from quire.cli.completion import completions
+
+        print("\n".join(completions(words[1:], COMMANDS)))
+        return 0
     try:
         code = dispatch("quire", _ABOUT, COMMANDS, words)
         sys.stdout.flush()

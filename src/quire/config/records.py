@@ -167,6 +167,9 @@ class DeviceConfig:
     num_threads: int
     cores: tuple[int, ...] | None = None
     """What the compute threads are bound to; None: what the process may use."""
+    turns: str | None = None
+    """Directory of the locks (`executor.turns`) of engines that compute by turns; None: the engine
+    has the cores for itself."""
 
 
 @dataclass(frozen=True, slots=True)

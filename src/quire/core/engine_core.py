@@ -271,7 +271,7 @@ class EngineCore:
             scheduler.drop(plan)
             raise
         # A plan begins when the previous one is done.
-        began_at = max(submitted.at, self._collected_at)
+        began_at = max(submitted.at, self._collected_at, self.executor.began_at)
         self._collected_at = time.perf_counter()
         self._step_s = self._collected_at - began_at
         scheduler.observe(plan, self._step_s)

@@ -215,6 +215,12 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "quire"
 
 
+def settings_dir() -> Path:
+    """Directory of what the user has set for Quire: `quire` in `XDG_CONFIG_HOME`. Raises
+    ConfigError without a home."""
+    return expanded(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "quire"
+
+
 def hub_is_offline() -> bool:
     """Whether a variable turns access to the hub off."""
     return offline_variable() is not None

@@ -23,6 +23,9 @@ class Executor(ABC):
     """Maximum number of plans that are submitted and not collected."""
     num_ranks: int = 1
     """Number of workers that compute a plan together, each with its part of the model and K/V."""
+    began_at: float = 0.0
+    """When the computation of the plan that was collected last began (`time.perf_counter`), after
+    the engine's turn had come; 0: when it was submitted."""
 
     @abstractmethod
     def submit(self, plan: SchedulePlan) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from quire.config.records import EngineConfig
 from quire.executor.base import Executor
 from quire.executor.runners import make_runner
+from quire.executor.turns import Turns
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.extension import worker_class
 from quire.worker.worker import Worker
@@ -18,6 +21,9 @@ class UniProcExecutor(Executor):
     """Computes a plan by a function call when it is collected; nothing is copied or sent."""
 
     def __init__(self, config: EngineConfig) -> None:
+        turns = config.device.turns
+        self._turns = None if turns is None else Turns(turns)
+        self._turn: AbstractContextManager[None] = self._turns or nullcontext()
         self._worker = worker_class(config)(config)
         self._runner = make_runner(config, self._worker.model, self._worker.adapters.get)
         self._submitted: deque[SchedulePlan] = deque()
@@ -28,7 +34,10 @@ class UniProcExecutor(Executor):
     def collect(self) -> StepResult:
         self._runner.model = self._worker.model  # other weights are another model
         begun = self._runner.begin(self._submitted.popleft())
-        return self._runner.finish(begun, self._worker.step(begun.batch))
+        with self._turn:
+            self.began_at = time.perf_counter()
+            computed = self._worker.step(begun.batch)
+        return self._runner.finish(begun, computed)
 
     def read_blocks(
         self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
@@ -68,7 +77,11 @@ class UniProcExecutor(Executor):
         return self._worker.has_new_weights
 
     def progress(self) -> int | None:
+        if self._turns is not None and self._turns.is_waiting:
+            return -time.monotonic_ns()  # another engine computes; its own watch looks after it
         return self._worker.progress()
 
     def shutdown(self) -> None:
         self._worker.close()
+        if self._turns is not None:
+            self._turns.close()

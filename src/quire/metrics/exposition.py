@@ -5,7 +5,7 @@ Called only when `/metrics` is read, not when values are recorded. Adds the proc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -25,7 +25,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Exposition:
     """All metrics that one server exposes: the given sets and its process metrics."""
 
-    def __init__(self, sets: Sequence[MetricSet]) -> None:
+    def __init__(self, sets: Callable[[], Sequence[MetricSet]]) -> None:
+        """`sets` returns those of the moment: engines come and go."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(_SetCollector(sets))
@@ -38,14 +39,19 @@ class Exposition:
 class _SetCollector(Collector):
     """Converts Quire's families to those of prometheus_client."""
 
-    def __init__(self, sets: Sequence[MetricSet]) -> None:
+    def __init__(self, sets: Callable[[], Sequence[MetricSet]]) -> None:
         self._sets = sets
 
     def collect(self) -> Iterator[Metric]:
-        for metric_set in self._sets:
+        found: dict[str, Metric] = {}
+        for metric_set in self._sets():
             names, values = list(metric_set.base_labels), list(metric_set.base_labels.values())
             for family in metric_set.families:
-                yield _family(family, names, values)
+                metric = _family(family, names, values)
+                found.setdefault(metric.name, metric)
+                if found[metric.name] is not metric:  # the same metric of another engine
+                    found[metric.name].samples += metric.samples
+        yield from found.values()
 
 
 def _family(family: Family, names: list[str], values: list[str]) -> Metric:  # type: ignore[type-arg]

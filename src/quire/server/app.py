@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ from quire.server.apis.responses.store.store import ResponseStore
 from quire.server.bodies.json_http import is_json
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
+from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
 from quire.server.http.body import BodyMiddleware
@@ -56,6 +57,7 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
         has_profiler=context.has_profiler,
         has_kv_store=context.has_kv_store,
         has_adapters=context.has_adapters,
+        has_several_models=context.fleet is not None,
     )
     if any(endpoint.switch in ("dev", "profiler") for endpoint in endpoints):
         logger.warning("the development routes are served: not for use in production")
@@ -67,7 +69,7 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     )
     app.router.redirect_slashes = False  # a redirect would trust the Host header
     app.state.context = context
-    app.state.live = LiveView(context)
+    app.state.live = dict[str, LiveView]()
     app.state.response_store = ResponseStore(
         context.args.response_store_bytes,
         context.args.max_stored_responses,
@@ -75,7 +77,9 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     )
     app.state.sleep_metrics = SleepMetrics()
     sets = [http_metrics.metric_set, app.state.sleep_metrics.metric_set]
-    app.state.exposition = _exposition_maker(context, sets)
+    if context.fleet is not None:
+        sets.append(context.fleet.metrics.metric_set)
+    app.state.exposition = cache(partial(Exposition, partial(_metric_sets, context, sets)))
     if not context.args.disable_fastapi_docs:
         # Created on the first request: it takes 50 ms.
         app.state.openapi = cache(partial(openapi_document, endpoints, bool(keys)))
@@ -87,7 +91,7 @@ def _routes(context: ServerContext, endpoints: Sequence[Endpoint]) -> list[Route
     routes = [
         Route(
             endpoint.path,
-            _with_error_replies(endpoint.handler, logs_stack=context.args.log_error_stack),
+            _with_error_replies(_handler(context, endpoint), context.args.log_error_stack),
             methods=[endpoint.method],
         )
         for endpoint in endpoints
@@ -157,7 +161,14 @@ def _middleware(
     return layers
 
 
-def _with_error_replies(handler: Callable[..., Any], *, logs_stack: bool) -> Callable[..., Any]:
+def _handler(context: ServerContext, endpoint: Endpoint) -> Callable[..., Any]:
+    if context.fleet is None or not endpoint.uses_model:
+        return endpoint.handler
+    form = endpoint.form
+    return partial(with_loaded_model, context=context, handler=endpoint.handler, form=form)
+
+
+def _with_error_replies(handler: Callable[..., Any], logs_stack: bool) -> Callable[..., Any]:
     """Wraps a handler: errors become error replies; a client's disconnect is not an error.
     `logs_stack`: every error is logged with its stack."""
 
@@ -205,15 +216,10 @@ async def _on_exception(request: Request, error: Exception) -> Response:
     return _answer(request, problem_of(error))
 
 
-def _exposition_maker(
-    context: ServerContext, sets: Sequence[MetricSet]
-) -> Callable[[], Exposition]:
-    @lru_cache(maxsize=1)
-    def exposition() -> Exposition:
-        engine = context.model.loaded_engine()
-        return Exposition([engine.metrics.series.metric_set, *sets])
-
-    return exposition
+def _metric_sets(context: ServerContext, sets: Sequence[MetricSet]) -> list[MetricSet]:
+    """The metrics of the engines that are loaded, and those of the server."""
+    engines = [model.engine for model in context.models if model.engine is not None]
+    return [*(engine.metrics.series.metric_set for engine in engines), *sets]
 
 
 def user_middleware(path: str) -> Middleware:

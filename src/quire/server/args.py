@@ -36,6 +36,20 @@ class ServerArgs:
     """Path prefix under which a reverse proxy offers this server: requests are answered with the
     prefix and, as a proxy that strips it forwards them, without."""
 
+    models: str | None = None
+    """YAML or JSON file that names several models to serve, with options of each
+    (docs/several_models.md)."""
+    model_ttl: float | None = None
+    """Seconds without a request after which a model of several is unloaded (also `10m`, `1h`); by
+    default it stays until another one needs its memory."""
+    model_memory_bytes: int | None = None
+    """Memory for all loaded models together; by default --gpu-memory-utilization of what is
+    available at the start."""
+    model_load_timeout: float = 600.0
+    """Longest time in seconds that a request waits for its model, of several, to be loaded (503).
+    """
+    max_waiting_loads: int = 512
+    """Requests that wait for a model, of several, to be loaded; more are answered 503."""
     headless: bool = False
     """Serve no HTTP: give the cores of this machine to the engine at --master-addr, as its
     --node-rank."""
@@ -356,4 +370,5 @@ _POSITIVE = (
     "max_request_id_chars", "template_timeout", "max_waiting_chats", "max_json_values",
     "max_field_bytes", "max_tokenize_bytes", "max_reply_values", "max_large_requests",
     "max_large_requests_waiting", "max_stored_responses", "response_store_time",
+    "model_ttl", "model_memory_bytes", "model_load_timeout", "max_waiting_loads",
 )  # fmt: skip

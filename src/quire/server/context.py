@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from quire.adapters import LoRARequest
 from quire.server.args import ServerArgs
@@ -18,10 +18,15 @@ from quire.server.served_adapters import ServedAdapters
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import WorkPool
 
+if TYPE_CHECKING:
+    from quire.server.fleet.fleet import Fleet
+
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
 _WORST_FIRST: tuple[ServerState, ...] = (
     "dead", "loading", "draining", "stalled", "paused", "ready",
 )  # fmt: skip
+_LATEST = ":latest"
+"""Ollama's clients add it to a name without a tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,10 @@ class ServerContext:
     """Whether callers can load and unload adapters."""
     models: list[ServedModel] = field(default_factory=list)
     """The first one answers requests that name no model, and the routes without a model's name."""
+    fleet: Fleet | None = None
+    """Loads and unloads the models; None: the server has one model, which is always loaded."""
+    is_started: bool = False
+    """Whether the models that are loaded at the start are loaded."""
     is_draining: bool = False
     is_stopping: bool = False
     """Draining is over: endless streams (the live view) end now."""
@@ -67,10 +76,10 @@ class ServerContext:
     def __post_init__(self) -> None:
         self.pool = WorkPool(self.args.max_large_requests, self.args.max_large_requests_waiting)
 
-    def add_model(self, names: tuple[str, ...]) -> ServedModel:
-        """Adds a model, whose engine is set once it is loaded."""
+    def add_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:
+        """Adds a model, whose engine is set once it is loaded. `args`: options of its own."""
         adapters = ServedAdapters(self.args.lora_folders)
-        added = ServedModel(names, self.args, self.pool, lambda: self.is_draining, adapters)
+        added = ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
         self.models.append(added)
         return added
 
@@ -82,7 +91,8 @@ class ServerContext:
     @property
     def max_model_len(self) -> int:
         """The longest context of the models, for limits that apply before a request is read."""
-        return max(model.config.model.max_model_len for model in self.models)
+        known = [one for one in self.models if one.engine or one.planned] or self.models
+        return max(one.config.model.max_model_len for one in known)
 
     @property
     def num_generating(self) -> int:
@@ -95,10 +105,12 @@ class ServerContext:
         return [name for model in self.models for name in (*model.names, *model.adapters)]
 
     def target(self, name: str | None) -> Target:
-        """The model and adapter that a request's `model` names; without a name, the first model.
-        Raises HttpError 404 for an unknown name."""
+        """The model and adapter that a request's `model` names, with or without `:latest`; without
+        a name, the first model. Raises HttpError 404 for an unknown name."""
         if not name:
             return Target(self.model.names[0], self.model)
+        if name.endswith(_LATEST) and name not in self.names:
+            name = name.removesuffix(_LATEST)
         for model in self.models:
             if name in model.names:
                 return Target(name, model)
@@ -109,8 +121,18 @@ class ServerContext:
     def state(self) -> tuple[ServerState, str]:
         """The state of the server, and the reason if it cannot serve. With several models it is
         the worst of their states."""
+        if self.fleet is not None:
+            return self._state_of_several()
         states = [self._state_of(model) for model in self.models]
         return min(states, key=lambda one: _WORST_FIRST.index(one[0]))
+
+    def _state_of_several(self) -> tuple[ServerState, str]:
+        """A model that is not loaded, or whose engine died, is loaded by the next request."""
+        if not self.is_started:
+            return "loading", "the first models are being loaded"
+        if self.is_draining:
+            return "draining", "the server is shutting down"
+        return "ready", ""
 
     def _state_of(self, model: ServedModel) -> tuple[ServerState, str]:
         if model.engine is None:

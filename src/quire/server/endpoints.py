@@ -21,6 +21,9 @@ from quire.server.apis.embeddings import schema as embedding
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
 from quire.server.apis.engine import server_info
+from quire.server.apis.fleet import routes as fleet_routes
+from quire.server.apis.llama_server import routes as llama
+from quire.server.apis.llama_server import schema as llama_schema
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
@@ -44,13 +47,14 @@ from quire.server.apis.tokens import schema as token_schema
 from quire.server.args import ServerArgs
 
 Handler = Callable[..., Awaitable[Any]]
-Switch = Literal["adapters", "dev", "kv_store", "profiler", "tokenizer_info"]
+Switch = Literal["adapters", "dev", "kv_store", "profiler", "several_models", "tokenizer_info"]
 
 SWITCHES: dict[Switch, str] = {
     "adapters": "--enable-lora and the environment variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
     "dev": "--enable-dev-routes, or the environment variable VLLM_SERVER_DEV_MODE=1",
     "kv_store": "--kv-store, or an option that names a place for it (docs/kv_store.md)",
     "profiler": "--profiler-config, which names a directory for the traces",
+    "several_models": "several models: quire serve MODEL MODEL, or --models FILE",
     "tokenizer_info": "--enable-tokenizer-info-endpoint",
 }
 """Options that switch optional endpoints on."""
@@ -86,6 +90,15 @@ class Endpoint:
     switch: Switch | None = None
     """The switch that must be on; None: the endpoint always exists."""
 
+    @property
+    def uses_model(self) -> bool:
+        """Whether the model that the body names must be loaded."""
+        return self.request is not None and self.tag in _USE_MODEL
+
+
+_USE_MODEL = frozenset({"generation", "pooling", "prompts", "responses"})
+"""Tags of the endpoints whose bodies are for a model."""
+
 
 def endpoints_of(
     args: ServerArgs,
@@ -93,9 +106,11 @@ def endpoints_of(
     has_profiler: bool = False,
     has_kv_store: bool = False,
     has_adapters: bool = False,
+    has_several_models: bool = False,
 ) -> tuple[Endpoint, ...]:
     """The endpoints that exist in a server. `has_profiler`: its engine can record its steps.
-    `has_kv_store`: it keeps K/V beyond the KV cache. `has_adapters`: callers may load adapters."""
+    `has_kv_store`: it keeps K/V beyond the KV cache. `has_adapters`: callers may load adapters.
+    `has_several_models`: it loads and unloads models."""
     switches: set[Switch | None] = {None}
     if args.enable_dev_routes or env.server_dev_mode():
         switches.add("dev")
@@ -105,6 +120,8 @@ def endpoints_of(
         switches.add("kv_store")
     if has_adapters:
         switches.add("adapters")
+    if has_several_models:
+        switches.add("several_models")
     if args.enable_tokenizer_info_endpoint:
         switches.add("tokenizer_info")
     return tuple(endpoint for endpoint in ENDPOINTS if endpoint.switch in switches)
@@ -246,6 +263,35 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET", "/api/version", ollama_models.version, "server",
         response=ollama_schema.OllamaVersion, form="ollama",
     ),
+    *(
+        Endpoint(
+            "POST", path, llama.completion, "generation", llama_schema.LlamaCompletionRequest,
+            llama_schema.LlamaReply, stream=llama_schema.LlamaReply, has_named_events=True,
+            errors=(*_BAD_BODY, 500),
+        )
+        for path in ("/completion", "/completions")
+    ),
+    Endpoint(
+        "POST", "/infill", llama.infill, "generation", llama_schema.InfillRequest,
+        llama_schema.LlamaReply, stream=llama_schema.LlamaReply, has_named_events=True,
+        errors=(*_BAD_BODY, 500),
+    ),
+    Endpoint(
+        "POST", "/apply-template", llama.apply_template, "prompts",
+        llama_schema.ApplyTemplateRequest, llama_schema.AppliedTemplate, errors=_BAD_BODY,
+    ),
+    Endpoint("GET", "/props", llama.props, "server", response=llama_schema.Props, errors=(404,)),
+    Endpoint(
+        "GET", "/slots", llama.slots, "server", response=list[llama_schema.Slot], errors=(404,)
+    ),
+    Endpoint(
+        "GET", "/lora-adapters", llama.list_adapters, "models",
+        response=list[llama_schema.LlamaAdapter], errors=(404,),
+    ),
+    Endpoint(
+        "POST", "/lora-adapters", llama.set_adapters, "models",
+        request=list[dict[str, Any]], response=list[llama_schema.LlamaAdapter], errors=(400,),
+    ),
     Endpoint(
         "POST", "/inference/v1/generate", token_routes.generate, "generation",
         token_schema.TokensRequest, token_schema.TokensReply, stream=token_schema.TokensChunk,
@@ -306,6 +352,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         response=dict[str, Any], switch="tokenizer_info",
     ),
     Endpoint("GET", "/v1/models", service.models, "models", response=schema.ModelList),
+    *(
+        Endpoint(
+            "POST", path, handler, "models", fleet_routes.ModelCommand, fleet_routes.ModelNow,
+            errors=(*_BAD_BODY, 409), switch="several_models",
+        )
+        for prefix in ("/v1/models", "/models")
+        for path, handler in (
+            (f"{prefix}/load", fleet_routes.load), (f"{prefix}/unload", fleet_routes.unload),
+        )
+    ),
     Endpoint(
         "GET", "/v1/models/{model_id}", service.model, "models",
         response=schema.ModelCard, errors=(404,),

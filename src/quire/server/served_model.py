@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 _DECLARED = "hf"
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedParts:
+    """What has to be closed when a model is unloaded."""
+
+    engine: AsyncLLM | None
+    chat: AsyncChatRenderer | None
+
+
 @dataclass(slots=True)
 class ServedModel:
     """A model and its state. Owned by the event loop."""
@@ -44,7 +52,9 @@ class ServedModel:
     adapters: ServedAdapters = field(default_factory=ServedAdapters)
     """Adapters of this model. A request names an adapter instead of the model."""
     engine: AsyncLLM | None = None
-    """None while the model is being loaded."""
+    """None while the model is not loaded."""
+    planned: EngineConfig | None = None
+    """What the engine's configuration will be; None: only a loaded model has one."""
     chat: AsyncChatRenderer | None = None
     """None without a tokenizer."""
     formats: FormatFinder | None = None
@@ -53,6 +63,8 @@ class ServedModel:
     """The result of `reply_format`; None before the first call."""
     num_generating: int = 0
     """HTTP requests for generation in flight."""
+    num_users: int = 0
+    """HTTP requests that need the model loaded, in a server that unloads models."""
     takes_late_system: dict[bool, bool] = field(default_factory=dict)
     """Whether the chat template accepts system messages between turns, without and with tools.
     Filled by the first request that needs it."""
@@ -73,12 +85,18 @@ class ServedModel:
     def loaded_engine(self) -> AsyncLLM:
         """The engine, for a query. Raises HttpError 503 while it is being loaded."""
         if self.engine is None:
-            raise HttpError(unavailable("The model is still being loaded.", 1))
+            raise HttpError(unavailable(
+                f"The model `{self.names[0]}` is not loaded." if self.planned is not None
+                else "The model is still being loaded.", 1,
+            ))  # fmt: skip
         return self.engine
 
     @property
     def config(self) -> EngineConfig:
-        """The engine's configuration. Raises HttpError 503 while it is being loaded."""
+        """The engine's configuration. Raises HttpError 503 if it is not known before the model is
+        loaded."""
+        if self.engine is None and self.planned is not None:
+            return self.planned
         return self.loaded_engine().config
 
     @property
@@ -140,6 +158,15 @@ class ServedModel:
             tokenizer = self.tokenizer()
             self.kept_token_ids[has_tools] = kept_token_ids(format, tokenizer, has_tools=has_tools)
         return self.kept_token_ids[has_tools]
+
+    def detach(self) -> LoadedParts:
+        """Takes the engine and all that depends on it from the model, which is not loaded then."""
+        parts = LoadedParts(self.engine, self.chat)
+        self.engine = self.chat = self.formats = self.found_format = None
+        self.disabled_thinking_effort = None
+        self.takes_late_system.clear()
+        self.kept_token_ids.clear()
+        return parts
 
     def _finder(self) -> FormatFinder:
         from quire.parsers.detection.finder import FormatFinder

@@ -21,7 +21,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What `serve` was called with."""
     calls: list[Any] = []
 
-    def serve(engine_args: AsyncEngineArgs, server_args: ServerArgs) -> int:
+    def serve(engine_args: AsyncEngineArgs, server_args: ServerArgs, catalog: Any) -> int:
+        assert not catalog
         calls.extend([engine_args, server_args])
         return 7
 

@@ -12,11 +12,20 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class HubServer:
-    """Serves `files` as `repo`; `requests` are the paths that were asked for."""
+    """Serves `files` as `repo`; `requests` are the paths that were asked for.
 
-    def __init__(self, repo: str, files: dict[str, bytes]) -> None:
+    `is_lfs`: GGUF files have the checksums of large files, and may be asked for from a place on.
+    """
+
+    def __init__(self, repo: str, files: dict[str, bytes], *, is_lfs: bool = False) -> None:
         self.repo = repo
         self.files = files
+        self.lfs_of: dict[str, bytes] = {}
+        """Contents whose checksums are given in place of those that are sent."""
+        self.cut_after: int | None = None
+        """Bytes after which a GGUF file's connection is closed."""
+        self.range_starts: list[int] = [0]
+        self._is_lfs = is_lfs
         self.requests: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -56,14 +65,22 @@ class HubServer:
                 path = unquote(urlsplit(self.path).path)
                 hub.requests.append(f"{self.command} {path}")
                 body, headers = hub.answer(path)
-                self.send_response(404 if body is None else 200)
+                status = 404 if body is None else 200
                 if body is None:
                     body, headers = b'{"error": "no"}', {"X-Error-Code": "RepoNotFound"}
+                begin = self.headers.get("Range", "")
+                if with_body and begin.startswith("bytes=") and path.endswith(".gguf"):
+                    first = int(begin.removeprefix("bytes=").partition("-")[0])
+                    hub.range_starts.append(first)
+                    headers["Content-Range"] = f"bytes {first}-{len(body) - 1}/{len(body)}"
+                    body, status = body[first:], 206
+                self.send_response(status)
                 for key, value in {**headers, "Content-Length": str(len(body))}.items():
                     self.send_header(key, value)
                 self.end_headers()
                 if with_body:
-                    self.wfile.write(body)
+                    is_cut = hub.cut_after is not None and path.endswith(".gguf")
+                    self.wfile.write(body[: hub.cut_after] if is_cut else body)
 
         return Handler
 
@@ -83,7 +100,12 @@ class HubServer:
             name = path.removeprefix(f"/{self.repo}/resolve/{revision}/")
             if name in self.files:
                 data = self.files[name]
-                return data, {"ETag": f'"{self._etag(data)}"', "X-Repo-Commit": COMMIT}
+                headers = {"ETag": f'"{self._etag(data)}"', "X-Repo-Commit": COMMIT}
+                if self._is_lfs and name.endswith(".gguf"):
+                    checksum = hashlib.sha256(self.lfs_of.get(name, data)).hexdigest()
+                    headers["X-Linked-Etag"] = f'"{checksum}"'
+                    headers["X-Linked-Size"] = str(len(data))
+                return data, headers
         return None, {}
 
     @staticmethod

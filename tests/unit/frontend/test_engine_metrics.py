@@ -65,7 +65,7 @@ def token(request_id: str, **fields: object) -> EngineCoreOutput:
 
 
 def samples(*sets: MetricSet) -> dict[str, float]:
-    text = Exposition(sets).text().decode()
+    text = Exposition(lambda: sets).text().decode()
     return {
         sample.name + str(sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)

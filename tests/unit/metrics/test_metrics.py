@@ -16,7 +16,7 @@ def test_http_labels_come_from_closed_sets() -> None:
         http.observe(f"/{index}", f"VERB{index}", 200 + index, 0.1)
     http.observe("/v1/models", "GET", 200, 0.1)
     http.observe("/v1/models", "GET", 0, 0.1)
-    text = Exposition([http.metric_set]).text().decode()
+    text = Exposition(lambda: [http.metric_set]).text().decode()
     found = [s for family in text_string_to_metric_families(text) for s in family.samples]
     counters = [one.value for one in found if one.name == "http_requests_total"]
     assert len(counters) == 3
@@ -27,7 +27,7 @@ def test_sizes_and_durations_of_http_are_summed() -> None:
     http = HttpMetrics(["/v1/models"])
     http.observe("/v1/models", "GET", 200, 0.2, request_bytes=10, reply_bytes=300)
     http.observe("/v1/models", "GET", 200, 0.3, request_bytes=20)
-    text = Exposition([http.metric_set]).text().decode()
+    text = Exposition(lambda: [http.metric_set]).text().decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     values = {
         sample.name: sample.value for family in families.values() for sample in family.samples

@@ -19,6 +19,7 @@ from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
+from quire.config.places.aliases import target_of
 from quire.config.places.known import is_cached, suggestion
 from quire.errors import ConfigError, RequestError
 
@@ -138,7 +139,13 @@ def _check_known(word: str) -> None:
     A word without a slash is not looked up on the hub, because it may be a prompt.
     """
     cache = env.hub_cache_dir()
-    if "/" in word or word == DEMO_MODEL or Path(word).exists() or is_cached(word, cache):
+    if (
+        "/" in word
+        or word == DEMO_MODEL
+        or Path(word).exists()
+        or is_cached(word, cache)
+        or target_of(word)
+    ):
         return
     raise ConfigError(
         f"the model {word!r} was not found. Give a directory, a GGUF file, or a hub id such as "

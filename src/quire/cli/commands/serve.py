@@ -1,4 +1,4 @@
-"""Serve a model over HTTP: the OpenAI API, metrics, and a web page with a chat and a live view."""
+"""Serve models over HTTP: the OpenAI API, metrics, and a web page with a chat and a live view."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.config.engine_args import AsyncEngineArgs
 from quire.env.vllm import server_defaults
+from quire.errors import ConfigError
 from quire.log import unblock_stderr
 from quire.server.args import ServerArgs
 from quire.server.unsupported_flags import UNSUPPORTED_FLAGS, check_flags
 
-_COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser"}
+_COMMON = {"served_model_name", "host", "port", "api_key", "tool_call_parser", "models"}
 """Server options shown in the short help."""
 _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 """Server options; if the engine has an option of the same name, the server's applies."""
@@ -36,7 +37,8 @@ def configure(parser: Parser) -> None:
         "--middleware", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="PATH",
         help="Import path of your own ASGI middleware; may be given several times.",
     )  # fmt: skip
-    add_engine_options(parser, record=AsyncEngineArgs, skip=_SHARED)
+    parser.add_argument("model_tags", nargs="*", metavar="MODEL", help=_MODELS_HELP)
+    add_engine_options(parser, record=AsyncEngineArgs, has_positional=False, skip=_SHARED)
     add_unsupported(parser, UNSUPPORTED_FLAGS)
     parser.shorten({"Frontend", "ModelConfig"}, COMMON | _COMMON)
 
@@ -46,11 +48,29 @@ def execute(args: argparse.Namespace) -> int:
     unblock_stderr()
     check_flags(vars(args))
     server_args = read(ServerArgs, args, defaults=server_defaults())
+    several = args.model_tags if len(args.model_tags) > 1 else []
+    args.model_tag = args.model_tags[0] if len(args.model_tags) == 1 else None
     wanted = engine_args(args, record=AsyncEngineArgs, skip=_SHARED)
+    if ((several or server_args.models) and wanted.model) or (several and server_args.models):
+        raise ConfigError("give the models as words, with --model or with --models; one way only")
     if server_args.headless:
         from quire.executor.nodes.headless import serve_headless
 
         return serve_headless(wanted)
     from quire.server.serving import serve
 
-    return serve(wanted, server_args)
+    catalog = []
+    if several or server_args.models:
+        from quire.server.fleet.catalog import catalog_of_words, read_catalog
+
+        if server_args.models:
+            catalog = read_catalog(server_args.models, wanted, server_args)
+        else:
+            catalog = catalog_of_words(several, wanted, server_args)
+    return serve(wanted, server_args, catalog)
+
+
+_MODELS_HELP = (
+    "A model directory or a hub id; without one, the bundled demo model. Several: each is loaded "
+    "when it is asked for (docs/several_models.md)."
+)

@@ -206,34 +206,35 @@ def _kebab(word: str) -> str:
     return flag.replace("_", "-") + dot + parts + sign + value
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The options of a YAML or JSON file. Raises ConfigError."""
+def read_config(path: Path, option: str = "--config") -> dict[str, Any]:
+    """The options of a YAML or JSON file, which `option` names. Raises ConfigError."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: {error}") from None
-    values = _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)
+        raise ConfigError(f"{option} {path}: {error}") from None
+    parse = _parse_json if path.suffix == ".json" else _parse_yaml
+    values = parse(text, f"{option} {path}")
     if not isinstance(values, dict):
-        raise ConfigError(f"--config {path}: expected `option: value` lines")
+        raise ConfigError(f"{option} {path}: expected `option: value` lines")
     return values
 
 
-def _parse_json(path: Path, text: str) -> Any:
+def _parse_json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--config {path}: {error}") from None
+        raise ConfigError(f"{place}: {error}") from None
 
 
-def _parse_yaml(path: Path, text: str) -> Any:
+def _parse_yaml(text: str, place: str) -> Any:
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
         raise ConfigError(
-            f"--config {path}: reading YAML needs PyYAML: `{sys.executable} -m pip install "
+            f"{place}: reading YAML needs PyYAML: `{sys.executable} -m pip install "
             "pyyaml`; or write the file as JSON with the ending .json"
         ) from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--config {path}: {error}") from None
+        raise ConfigError(f"{place}: {error}") from None

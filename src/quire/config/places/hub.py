@@ -15,13 +15,14 @@ from pathlib import Path
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
-from quire.config.places import gguf
+from quire.config.places import aliases, gguf
 from quire.config.places.known import suggestion
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_ADDRESS = re.compile(r"^(?:https://)?(?:hf\.co|huggingface\.co)/")
 _CANNOT_WRITE = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS,
     errno.ENOTDIR, errno.EEXIST,
@@ -54,21 +55,13 @@ def resolve_model(
     the missing files and how to get them.
     """
     directory = _local_directory(model, prefers_gguf)
+    if directory is None and (target := aliases.target_of(model)) is not None:
+        model, directory = target, _local_directory(target, prefers_gguf)
     if directory is not None:
         return directory
     cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
     written = model
-    model, wanted_gguf = gguf.name_of_file(model)
-    if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
-        raise ModelNotFoundError(
-            f"there is no directory {quoted(written)}, and a hub id must have the form org/name."
-            + suggestion(written, cache)
-        )
-    if wanted_gguf is not None and "/" not in model:
-        raise ModelNotFoundError(
-            f"there is no directory {quoted(written)}, and a GGUF file of the hub is named like "
-            f"org/name:Q4_K_M." + suggestion(model, cache)
-        )
+    model, wanted_gguf = hub_name(model, cache)
     try:
         snapshot = _cached_snapshot(cache, model, revision or "main")
     except OSError as error:
@@ -93,6 +86,50 @@ def resolve_model(
         return _unpacked(gguf.downloaded(snapshot, wanted_gguf, model))
     weights = "" if needs_weights else None
     return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf)
+
+
+def fetch_model(
+    model: str,
+    *,
+    revision: str | None = None,
+    download_dir: str | None = None,
+    hf_token: str | bool | None = None,
+) -> Path:
+    """Downloads what the cache lacks of a hub model's present state; returns its snapshot.
+
+    An interrupted download goes on where it ended. Raises ModelNotFoundError, and ConfigError if
+    the files cannot be written.
+    """
+    cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
+    name, wanted_gguf = hub_name(aliases.target_of(model) or model, cache)
+    if env.hub_is_offline():
+        raise ModelNotFoundError(
+            f"{model} cannot be fetched: {env.offline_variable()} forbids it. "
+            + _how_to_fetch(name, revision, cache)
+        )
+    weights = "" if wanted_gguf is None else gguf.pattern(wanted_gguf)
+    snapshot = _download(name, revision, cache, hf_token, weights)
+    if wanted_gguf is not None:
+        gguf.downloaded(snapshot, wanted_gguf, name)
+    return snapshot
+
+
+def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
+    """The hub id and the GGUF file that a name means, with or without `hf.co/`. Raises
+    ModelNotFoundError for a text that is not a hub id."""
+    written, model = model, _HUB_ADDRESS.sub("", model)
+    model, wanted_gguf = gguf.name_of_file(model)
+    if len(model) > _MAX_HUB_ID or not _HUB_ID.fullmatch(model) or ".." in model or "--" in model:
+        raise ModelNotFoundError(
+            f"there is no directory {quoted(written)}, and a hub id must have the form org/name."
+            + suggestion(written, cache)
+        )
+    if wanted_gguf is not None and "/" not in model:
+        raise ModelNotFoundError(
+            f"there is no directory {quoted(written)}, and a GGUF file of the hub is named like "
+            f"org/name:Q4_K_M." + suggestion(model, cache)
+        )
+    return model, wanted_gguf
 
 
 def _with_gguf(directory: Path, prefers_gguf: bool) -> Path:

@@ -13,7 +13,8 @@ from quire.ray.serve.access import check_cluster
 from quire.ray.serve.autoscaling import PLACES, QUEUE_SECONDS
 from quire.ray.serve.config import LLMConfig
 from quire.server.app import build_app
-from quire.server.loading import load_engine, make_context
+from quire.server.life.live_models import context_of_configs
+from quire.server.life.loading import ModelLoader
 
 logger = get_logger(__name__)
 
@@ -30,10 +31,13 @@ class Replica:
         args = llm_config.server_args()
         wanted = llm_config.engine_args()
         config = build_engine_config(wanted, "server")
-        self._context = make_context(args, config)
+        self._context = context_of_configs(args, [config])
+        model = self._context.add_model(config.model.served_model_name)
         self._keys = keys
         log = request_log_choice(wanted, args.enable_log_outputs, args.max_log_len)
-        self._engine = load_engine(config, self._context, log)
+        parts = ModelLoader(args, log, args.engine_mode).build(config)
+        assert parts.engine is not None
+        self._engine, model.chat = parts.engine, parts.chat
 
     async def __serve_build_asgi_app__(self) -> Any:
         """The application that gets the requests."""

@@ -14,6 +14,7 @@ from quire.errors import quoted
 from quire.server.bodies.decoder import Decoded, body_decoder
 from quire.server.bodies.json_pieces import joined
 from quire.server.context import ServerContext
+from quire.server.fleet.use import ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
 from quire.server.http.problems import HttpError, Problem, decode_problem
 from quire.server.work_pool import INLINE_SIZE
@@ -44,8 +45,9 @@ def is_json(request: Request) -> bool:
 async def read_body(request: Request, kind: type[Body]) -> Body:
     """The request's JSON body as `kind`; the reply will name the fields that `kind` does not have.
 
-    Raises HttpError: 415, or 400 naming the field; and RequestError for a large body that holds
-    too much.
+    In a server of several models the model that it names is loaded then, on routes that need it.
+    Raises HttpError: 415, or 400 naming the field, and what loading raises; and RequestError for a
+    large body that holds too much.
     """
     context, data = context_of(request), await _json_text(request)
     size = len(data) // _BYTES_PER_UNIT
@@ -58,6 +60,9 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         raise HttpError(decode_problem(error)) from None
     if decoded.unknown:
         context.ignored_fields.tell(request, decoded.unknown)
+    use = ModelUse.of(request)
+    if use is not None:
+        await use.begin(decoded.body)
     return decoded.body
 
 

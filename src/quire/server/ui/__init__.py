@@ -25,8 +25,8 @@ _TYPES = {
 _OWN = (
     "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
     "dialogs.js", "dom.js", "follow.js", "highlight.js", "inline.js", "live.js", "markdown.js",
-    "math.js", "message.js", "nearest.js", "pool.js", "request.js", "store.js", "thinking.js",
-    "tools.js", "versions.js",
+    "math.js", "message.js", "models.js", "nearest.js", "pool.js", "request.js", "store.js",
+    "thinking.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
     "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",

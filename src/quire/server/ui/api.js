@@ -73,19 +73,31 @@ async function refusal(response) {
   );
 }
 
-/** The ids of the served models. */
+/** The served models: {id, maxLength, status}. */
 export async function listModels() {
   const reply = await (await call("v1/models", {}, !isDeclined)).json();
-  return reply.data.map((model) => ({ id: String(model.id), maxLength: model.max_model_len }));
+  return reply.data.map((model) => ({
+    id: String(model.id), maxLength: model.max_model_len, status: model.status ?? null,
+  }));
+}
+
+/** Loads or unloads a model; `action` is `load` or `unload`. */
+export async function changeModel(model, action) {
+  await call(`v1/models/${action}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ model }),
+  });
 }
 
 /**
- * What the page needs to know of the model, {isDemo, isRanker, sampling}: `sampling.model` are the
+ * What the page needs to know of a model (by default the first), {isDemo, isRanker, sampling}: `sampling.model` are the
  * sampling defaults of the model, `sampling.chat` those that a front end for people adds to them.
  */
-export async function modelFacts() {
+export async function modelFacts(model) {
   try {
-    const facts = await (await call("quire/live", {}, !isDeclined)).json();
+    const path = model ? `quire/live?model=${encodeURIComponent(model)}` : "quire/live";
+    const facts = await (await call(path, {}, !isDeclined)).json();
     const { state, is_demo: isDemo, scoring, sampling } = facts;
     if (state === "loading") throw new ApiError("The model is being loaded.", 503);
     return { isDemo: isDemo === true, isRanker: Boolean(scoring), sampling: sampling ?? NO_DEFAULTS };
@@ -154,9 +166,10 @@ export async function* streamAnswer(path, request, signal) {
   throw new ApiError("The stream ended before the answer did.");
 }
 
-/** Yields snapshots of the engine until the signal or the server ends the stream. */
-export async function* liveView(signal) {
+/** Yields snapshots of a model's engine until the signal or the server ends the stream. */
+export async function* liveView(model, signal) {
   const options = { signal, headers: { Accept: "text/event-stream" } };
-  const response = await call("quire/live", options, !isDeclined);
+  const path = model ? `quire/live?model=${encodeURIComponent(model)}` : "quire/live";
+  const response = await call(path, options, !isDeclined);
   yield* events(response);
 }

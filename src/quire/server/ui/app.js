@@ -1,10 +1,11 @@
 // Entry point: creates the parts of the page and their shared state.
 
-import { listModels, modelFacts, onKeyNeeded } from "./api.js";
+import { modelFacts, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
 import { SettingsDialog, askForKey, showRequest } from "./dialogs.js";
 import { byId, el } from "./dom.js";
 import { LiveView } from "./live.js";
+import { ModelPicker } from "./models.js";
 import { showNearest } from "./nearest.js";
 import { requestFor } from "./request.js";
 import * as store from "./store.js";
@@ -12,6 +13,10 @@ import * as store from "./store.js";
 const settings = store.loadSettings();
 const conversations = new store.Conversations();
 const live = new LiveView();
+const picker = new ModelPicker(async (id) => {
+  live.follow(id);
+  dialog.sampling = (await modelFacts(id)).sampling;
+});
 
 const dialog = new SettingsDialog(settings, store.saveSettings, changeKey);
 
@@ -118,12 +123,10 @@ function nextTheme() {
 
 async function loadModels() {
   try {
-    const [models, facts] = [await listModels(), await modelFacts()];
+    const [models, facts] = [await picker.start(), await modelFacts()];
     dialog.sampling = facts.sampling;
     if (facts.isRanker) showNearest(state.model);
     if (facts.isDemo) showSuggestions(DEMO_SUGGESTIONS);
-    byId("model").replaceChildren(...models.map(({ id }) => el("option", { value: id }, id)));
-    byId("model").disabled = models.length < 2;
     const { id, maxLength } = models[0];
     const room = maxLength ? `, up to ${maxLength.toLocaleString()} tokens` : "";
     byId("greeting-model").textContent = `${id}${room}. Everything stays on this server.`;

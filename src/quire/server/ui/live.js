@@ -8,6 +8,7 @@ const SAMPLES = 240; // two minutes, two snapshots a second
 const RETRY_MS = 2000;
 const NICE_STATE = {
   ready: "ready", loading: "loading", paused: "paused", draining: "finishing up",
+  unloaded: "not loaded", unloading: "unloading", failed: "not loaded",
   stalled: "not responding", dead: "stopped", away: "not connected",
 };
 
@@ -17,6 +18,7 @@ export class LiveView {
     this.pool = new PoolMap(byId("pool"), byId("pool-tip"));
     this.samples = [];
     this.abort = null;
+    this.model = ""; // the first one
     document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.run()));
     new ResizeObserver(() => this.redraw()).observe(byId("engine"));
   }
@@ -25,6 +27,14 @@ export class LiveView {
   redraw() {
     this.pool.draw();
     this.drawSpark();
+  }
+
+  /** Follows another model's engine. */
+  follow(model) {
+    this.pause();
+    this.model = model;
+    this.samples = [];
+    this.run();
   }
 
   pause() {
@@ -39,7 +49,7 @@ export class LiveView {
     while (this.abort === abort) {
       let problem = "The server closed the live view.";
       try {
-        for await (const snapshot of liveView(abort.signal)) if (snapshot) this.show(snapshot);
+        for await (const snapshot of liveView(this.model, abort.signal)) if (snapshot) this.show(snapshot);
       } catch (error) {
         if (error.name === "AbortError") return;
         problem = error.status === 401 ? "The live view needs the API key." : error.message;
@@ -60,6 +70,7 @@ export class LiveView {
   show(snapshot) {
     byId("live-note").hidden = true;
     setState(snapshot.state);
+    if (!snapshot.requests) return; // the model is not loaded
     this.showRates(snapshot.rates);
     showRequests(snapshot.requests);
     showLatency("ttft", snapshot.latency?.ttft_s);

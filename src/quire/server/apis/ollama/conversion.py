@@ -65,8 +65,7 @@ def generate_request(asked: GenerateRequest) -> ChatRequest:
 def fields_without_effect(asked: TextFields) -> list[str]:
     """The accepted fields and options that ask for something that this server does not do."""
     given = asked.options or {}
-    names = [f"options.{name}" for name in given if name in _WITHOUT_EFFECT]
-    return [*names, *(["keep_alive"] if asked.keep_alive is not None else [])]
+    return [f"options.{name}" for name in given if name in _WITHOUT_EFFECT]
 
 
 def _common(asked: TextFields) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,43 +30,57 @@ from quire.server.served_model import ServedModel
 
 _VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients compare it before they use newer fields."""
-_LATEST = ":latest"
 _FOREVER_S = 100 * 365 * 86400
 _MAX_FILES = 1000
 """Most files of a model's directory whose size is added up."""
 
 
-def served_name(context: ServerContext, name: str | None) -> str | None:
-    """The name as it is served: Ollama's clients add `:latest` to a name without a tag."""
-    if name is None or name in context.names:
-        return name
-    return name.removesuffix(_LATEST)
-
-
 async def tags(http: Request) -> Response:
     """The models that are served."""
     context = context_of(http)
-    found = [ListedModel(**_entry(context, name)) for name in context.names]
+    found = [ListedModel(**_entry(context, name)) for name in _known(context)]
     return json_response(ModelTags(models=found))
 
 
 async def running(http: Request) -> Response:
-    """The models in memory, which are all of them."""
+    """The models in memory."""
     context = context_of(http)
     found = []
-    for name in context.names:
-        config = context.target(name).model.config.model
-        end = written_time(context.created + _FOREVER_S)
+    for name in _known(context):
+        model = context.target(name).model
+        if context.fleet is not None and model.engine is None:
+            continue
+        end = written_time(_expires_at(context, model))
         found.append(LoadedModel(
-            **_entry(context, name), expires_at=end, context_length=config.max_model_len,
+            **_entry(context, name),
+            expires_at=end,
+            context_length=model.config.model.max_model_len,
         ))  # fmt: skip
     return json_response(LoadedModels(models=found))
+
+
+def _known(context: ServerContext) -> list[str]:
+    """The names of all models but those that cannot be loaded."""
+    fleet = context.fleet
+    if fleet is None:
+        return context.names
+    return [
+        name
+        for name in context.names
+        if fleet.member_of(context.target(name).model).config is not None
+    ]
+
+
+def _expires_at(context: ServerContext, model: ServedModel) -> float:
+    """When the model is unloaded if no request comes, in seconds since the epoch."""
+    end = None if context.fleet is None else context.fleet.member_of(model).expires_at()
+    return context.created + _FOREVER_S if end is None else time.time() + end - time.monotonic()
 
 
 async def show(http: Request) -> Response:
     """What is known of one model."""
     context, asked = context_of(http), await read_body(http, ShowRequest)
-    target = context.target(served_name(context, asked.model or asked.name))
+    target = context.target(asked.model or asked.name)
     model, entry = target.model, _entry(context, target.name)
     config = model.config.model
     family = entry["details"].family

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.server.apis.ollama.keep_alive import keep_loaded
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import PoolingFields, as_inputs
@@ -26,8 +27,8 @@ class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     """Whether a text that is too long loses its end."""
     dimensions: Int64 | None = None
     options: dict[str, Any] | None = None
+    """Accepted and not used."""
     keep_alive: str | int | float | None = None
-    """Both are accepted and not used."""
 
 
 class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +38,7 @@ class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_field
     prompt: str
     options: dict[str, Any] | None = None
     keep_alive: str | int | float | None = None
-    """Both are accepted and not used."""
+    """`options` are accepted and not used."""
 
 
 class OllamaEmbeddingsReply(msgspec.Struct, kw_only=True):
@@ -63,7 +64,7 @@ async def embed(http: Request) -> Response:
     inputs = as_inputs("input", request.input)  # type: ignore[arg-type]
     truncates = request.truncate is not False
     job, results = await _vectors(
-        http, request.model, "input", inputs, truncates=truncates, dimensions=request.dimensions
+        http, request, "input", inputs, truncates=truncates, dimensions=request.dimensions
     )
     if results is None:
         return Response()
@@ -79,7 +80,7 @@ async def embed(http: Request) -> Response:
 async def embeddings(http: Request) -> Response:
     """The vector of one text, which loses its end if it is too long."""
     request = await read_body(http, OllamaEmbeddingsRequest)
-    _, results = await _vectors(http, request.model, "prompt", [request.prompt], truncates=True)
+    _, results = await _vectors(http, request, "prompt", [request.prompt], truncates=True)
     if results is None:
         return Response()
     return json_response(OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist()))
@@ -87,7 +88,7 @@ async def embeddings(http: Request) -> Response:
 
 async def _vectors(
     http: Request,
-    model: str | None,
+    request: OllamaEmbedRequest | OllamaEmbeddingsRequest,
     field: str,
     inputs: list[str | list[int]],
     *,
@@ -95,9 +96,10 @@ async def _vectors(
     dimensions: int | None = None,
 ) -> tuple[PoolingJob, list[Result] | None]:
     """None: the client has gone."""
-    fields = PoolingFields(model=model, truncate_prompt_tokens=-1 if truncates else None)
+    fields = PoolingFields(model=request.model, truncate_prompt_tokens=-1 if truncates else None)
     job = PoolingJob.of(http, fields, "embd")
     job.require("embed")
+    keep_loaded(http, job.model, request.keep_alive)
     params = fields.params("embed")
     params.dimensions = dimensions
     tokenization = fields.tokenization(job.model)

@@ -42,6 +42,11 @@ class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
 
 
+def is_zero(keep_alive: str | int | float | None) -> bool:
+    """Whether `keep_alive` lets a model be unloaded at once."""
+    return keep_alive is not None and str(keep_alive).rstrip("smh.0") == "" and keep_alive != ""
+
+
 class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields that chats and plain prompts have in common."""
 
@@ -54,23 +59,36 @@ class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     think: bool | Literal["high", "medium", "low", "max"] | None = None
     """Whether the model reasons before it answers."""
     keep_alive: str | int | float | None = None
-    """Accepted; models stay loaded."""
+    """How long the model stays loaded after this request, in a server of several models."""
     logprobs: bool | None = None
     top_logprobs: Int64 | None = None
     truncate: bool | None = None
     shift: bool | None = None
     """Both are accepted: a prompt that is too long is refused."""
 
+    @property
+    def only_unloads(self) -> bool:
+        """Whether the request has no prompt and lets its model be unloaded."""
+        return is_zero(self.keep_alive) and not self._has_prompt()
+
+    def _has_prompt(self) -> bool:
+        return True
+
 
 class OllamaChatRequest(TextFields, kw_only=True):
-    """A conversation to be continued. Without messages, only the model is looked up."""
+    """A conversation to be continued. Without messages, the model is loaded, or unloaded if
+    `keep_alive` is 0."""
 
     messages: list[OllamaMessage] = []
     tools: list[dict[str, Any]] | None = None
 
+    def _has_prompt(self) -> bool:
+        return bool(self.messages)
+
 
 class GenerateRequest(TextFields, kw_only=True):
-    """A prompt to be answered. Without one, only the model is looked up."""
+    """A prompt to be answered. Without one, the model is loaded, or unloaded if `keep_alive` is
+    0."""
 
     prompt: str = ""
     system: str | None = None
@@ -81,6 +99,9 @@ class GenerateRequest(TextFields, kw_only=True):
     context: list[int] | None = None
     images: list[str] | None = None
 
+    def _has_prompt(self) -> bool:
+        return bool(self.prompt or self.system)
+
 
 class ReplyFields(msgspec.Struct, kw_only=True):
     """Fields of every line. The counts and durations (in nanoseconds) are in the last one."""
@@ -88,7 +109,7 @@ class ReplyFields(msgspec.Struct, kw_only=True):
     model: str
     created_at: str
     done: bool = False
-    done_reason: Literal["stop", "length", "load"] | msgspec.UnsetType = msgspec.UNSET
+    done_reason: Literal["stop", "length", "load", "unload"] | msgspec.UnsetType = msgspec.UNSET
     total_duration: Count | msgspec.UnsetType = msgspec.UNSET
     load_duration: Count | msgspec.UnsetType = msgspec.UNSET
     prompt_eval_count: Count | msgspec.UnsetType = msgspec.UNSET
@@ -164,7 +185,7 @@ class ModelTags(msgspec.Struct, kw_only=True):
 
 
 class LoadedModel(ListedModel, kw_only=True):
-    """A model in memory. It stays there while the server runs."""
+    """A model in memory."""
 
     expires_at: str
     size_vram: Literal[0] = 0

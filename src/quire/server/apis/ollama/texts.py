@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from quire.server.apis.ollama.conversion import (
     fields_without_effect,
     generate_request,
 )
-from quire.server.apis.ollama.models import served_name
+from quire.server.apis.ollama.keep_alive import keep_loaded
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     GenerateRequest,
@@ -40,27 +41,30 @@ from quire.server.work_pool import INLINE_SIZE
 async def chat(http: Request) -> Response | ASGIApp:
     """Continues a conversation, in Ollama's form."""
     asked = await read_body(http, OllamaChatRequest)
-    asked.model = served_name(context_of(http), asked.model)
     if not asked.messages:
-        name = context_of(http).target(asked.model).name
-        message = ReplyMessage()
-        return json_response(OllamaChatReply(
-            model=name, created_at=now(), message=message, done=True, done_reason="load",
-        ))  # fmt: skip
+        fields = await _loaded_or_unloaded(http, asked)
+        return json_response(OllamaChatReply(**fields, message=ReplyMessage()))
     return await _answer(http, asked, partial(chat_request, asked), _prompt_of_chat, is_chat=True)
 
 
 async def generate(http: Request) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
     asked = await read_body(http, GenerateRequest)
-    asked.model = served_name(context_of(http), asked.model)
     if not asked.prompt and not asked.system:
-        name = context_of(http).target(asked.model).name
-        return json_response(GenerateReply(
-            model=name, created_at=now(), response="", done=True, done_reason="load",
-        ))  # fmt: skip
+        return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
     make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
     return await _answer(http, asked, partial(generate_request, asked), make_prompt, is_chat=False)
+
+
+async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any]:
+    """The reply's fields to a request without a prompt, which loads or unloads its model."""
+    target = context_of(http).target(asked.model)
+    keep_loaded(http, target.model, asked.keep_alive)
+    fleet = context_of(http).fleet
+    if asked.only_unloads and fleet is not None:
+        await fleet.unload(target.model)
+    reason = "unload" if asked.only_unloads and fleet is not None else "load"
+    return {"model": target.name, "created_at": now(), "done": True, "done_reason": reason}
 
 
 async def _answer(
@@ -74,6 +78,7 @@ async def _answer(
     context = context_of(http)
     context.ignored_fields.tell(http, fields_without_effect(asked))
     model = context.target(asked.model).model
+    keep_loaded(http, model, asked.keep_alive)
     request = await model.pool.run(count_chars(asked, INLINE_SIZE), convert)
     head = ReplyHead.of(context, http, request, "ollama")
 

@@ -1,4 +1,5 @@
-"""`GET /quire/live`: a snapshot of the engine's state, for the page's live view.
+"""`GET /quire/live`: a snapshot of an engine's state, for the page's live view. `?model=NAME`
+chooses the model.
 
 Called by the route of that name; reads `metrics` and gets the block states from the engine.
 
@@ -7,7 +8,8 @@ server-sent events (`data: {...}\\n\\n`), twice a second, until the client disco
 the API key like other routes (use `fetch` with the header, not `EventSource`).
 
     {
-      "state": "ready",            loading | ready | paused | draining | stalled | dead
+      "state": "ready",            loading | ready | paused | draining | stalled | dead, and of one
+                                   model of several: unloaded | loading | unloading | failed
       "model": "demo",             the first served model name
       "is_demo": true,             whether it is the bundled demo model
       "scoring": null,             how it scores pairs of texts; null: it does not
@@ -56,6 +58,7 @@ from typing import TYPE_CHECKING, Any
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server.context import ServerContext
+from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
@@ -72,10 +75,11 @@ _RATE_WINDOW_S = 2.0
 
 
 class LiveView:
-    """Creates the snapshot; one call to the engine serves all clients."""
+    """Creates the snapshots of one model; one call to the engine serves all clients."""
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, model: ServedModel) -> None:
         self._context = context
+        self._model = model
         self._map: dict[str, Any] | None = None
         self._map_time = -1e9
         self._asking: asyncio.Task[None] | None = None
@@ -85,11 +89,13 @@ class LiveView:
     async def snapshot(self) -> dict[str, Any]:
         """The snapshot, as described in the module's docstring."""
         context = self._context
-        engine = context.model.engine
-        state, _ = context.state()
+        engine = self._model.engine
+        state: str = context.state()[0]
+        if context.fleet is not None and engine is None:
+            state = context.fleet.member_of(self._model).state
         snapshot: dict[str, Any] = {
             "state": state,
-            "model": context.names[0],
+            "model": self._model.names[0],
             "uptime_s": round(time.monotonic() - context.started_at, 3),
             "kv": None,
         }

@@ -36,8 +36,9 @@ def _file(name: str) -> Response:
 
 async def live_view(http: Request) -> Response | ASGIApp:
     """The engine at a glance: once, or twice a second as server-sent events."""
-    view: LiveView = http.app.state.live
-    context = context_of(http)
+    context, views = context_of(http), http.app.state.live
+    model = context.target(http.query_params.get("model")).model
+    view: LiveView = views.setdefault(model.names[0], LiveView(context, model))
     if "text/event-stream" not in http.headers.get("accept", ""):
         return json_response(await view.snapshot())
     is_closed = False

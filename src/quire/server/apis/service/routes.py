@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.metrics.exposition import CONTENT_TYPE
+from quire.server.apis.fleet.routes import status_of
 from quire.server.apis.service.schema import (
     LoadResponse,
     ModelCard,
@@ -33,13 +35,21 @@ async def model(http: Request) -> Response:
 
 def _card(context: ServerContext, name: str) -> ModelCard:
     target = context.target(name)
-    config, adapter = target.model.config.model, target.adapter
+    model, adapter = target.model, target.adapter
+    fleet = context.fleet
+    member = None if fleet is None else fleet.member_of(model)
+    if member is not None and member.config is None:
+        root, max_model_len = str(member.entry.engine.model), 0
+    else:
+        config = model.config.model
+        root, max_model_len = config.model, config.max_model_len
     return ModelCard(
         id=name,
         created=context.created,
-        root=config.model if adapter is None else adapter.lora_path,
-        parent=None if adapter is None else adapter.base_model_name or target.model.names[0],
-        max_model_len=config.max_model_len,
+        root=root if adapter is None else adapter.lora_path,
+        parent=None if adapter is None else adapter.base_model_name or model.names[0],
+        max_model_len=max_model_len,
+        status=msgspec.UNSET if member is None else status_of(member),
         permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
     )
 
@@ -92,9 +102,11 @@ def _status(state: str, reason: str, is_well: bool) -> Response:
 async def metrics(http: Request) -> Response:
     """Everything counted, in Prometheus' text format."""
     context = context_of(http)
-    engine = context.model.loaded_engine()
-    is_well = engine.health().state == "alive"
-    engine.metrics.series.engine_ready.set(1 if is_well else 0)
-    if is_well:
-        await engine.refresh_metrics()
+    if context.fleet is None:
+        context.model.loaded_engine()  # raises while it is being loaded
+    for engine in [model.engine for model in context.models if model.engine is not None]:
+        is_well = engine.health().state == "alive"
+        engine.metrics.series.engine_ready.set(1 if is_well else 0)
+        if is_well:
+            await engine.refresh_metrics()
     return Response(http.app.state.exposition().text(), headers={"content-type": CONTENT_TYPE})

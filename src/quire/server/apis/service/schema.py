@@ -26,6 +26,21 @@ class ModelPermission(msgspec.Struct, kw_only=True):
     is_blocking: bool = False
 
 
+class ModelStatus(msgspec.Struct, kw_only=True):
+    """The state of one model of several."""
+
+    value: Literal["unloaded", "loading", "loaded", "unloading", "failed"]
+    num_bytes: Count
+    """Memory that it takes while it is loaded."""
+    num_requests: Count = 0
+    keep_alive: float | None = None
+    """Seconds without a request after which it is unloaded; null: it stays."""
+    expires_in: float | None = None
+    """Seconds until then, if no request comes."""
+    error: str | None = None
+    """Why it could not be loaded, or why its engine ended."""
+
+
 class ModelCard(msgspec.Struct, kw_only=True):
     """A model that this server offers."""
 
@@ -36,6 +51,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: str | None = None
     parent: str | None = None
     max_model_len: Count
+    status: ModelStatus | msgspec.UnsetType = msgspec.UNSET
+    """In a server of several models: whether it is loaded."""
     permission: list[ModelPermission]
 
 

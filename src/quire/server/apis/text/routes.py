@@ -45,6 +45,8 @@ async def tokenize(http: Request) -> Response:
     request = await read_body(http, TokenizeRequest)
     model = context_of(http).target(request.model).model
     model.tokenizer()  # refuses where there is none
+    if request.content is not None and request.prompt is None:
+        request.prompt, request.add_special_tokens = request.content, request.add_special is True
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("give either prompt or messages", parameter="prompt")
     if request.prompt is not None:
@@ -98,7 +100,7 @@ def _detokenized(model: ServedModel, token_ids: list[int]) -> DetokenizeResponse
             parameter="tokens",
         )
     text = tokenizer.decode(token_ids, skip_special_tokens=False)
-    return DetokenizeResponse(prompt=text)
+    return DetokenizeResponse(prompt=text, content=text)
 
 
 async def tokenizer_info(http: Request) -> Response:

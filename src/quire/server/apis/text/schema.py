@@ -17,6 +17,12 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     model: str | None = None
     prompt: str | None = None
+    content: str | None = None
+    """llama-server's name of `prompt`; its default is to add no special tokens."""
+    add_special: bool | None = None
+    """llama-server's name of `add_special_tokens`."""
+    with_pieces: bool | None = False
+    """Accepted; `return_token_strs` gives the texts."""
     messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
@@ -52,6 +58,8 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
     """The text of some tokens, special ones included."""
 
     prompt: str
+    content: str
+    """The same, by llama-server's name."""
 
 
 class RenderedPrompt(msgspec.Struct, kw_only=True):

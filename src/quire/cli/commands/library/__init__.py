@@ -1,0 +1,1 @@
+"""Commands for the models on this machine and those of a running server."""

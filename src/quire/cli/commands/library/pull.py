@@ -1,0 +1,36 @@
+"""Fetch models from the hub: `quire pull org/name`, or `org/name:Q4_K_M` for a GGUF file.
+
+An interrupted download goes on where it ended. What was fetched is compared with the hub's
+checksums. HF_ENDPOINT names a mirror, HF_TOKEN a token for private models.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.cli.library import named, place_of, pull_model
+from quire.config.command_line.parser import Parser
+from quire.units import format_bytes
+
+
+def configure(parser: Parser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="Hub ids, with or without hf.co/."
+    )
+    parser.add_argument("--revision", help="A branch, tag or commit (default: main).")
+    parser.add_argument(
+        "--verify", action="store_true", help="Compare the checksums of files that are here, too."
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Fetch each model; print where it is."""
+    for name in named(args.models):
+        pulled = pull_model(name, revision=args.revision, verifies_all=args.verify)
+        model = pulled.model
+        print(
+            f"{model.name}: {format_bytes(model.num_bytes)} in {place_of(model)} "
+            f"(commit {model.commit[:7]}, {pulled.num_verified} checksums compared)"
+        )
+    return 0

@@ -1,0 +1,1 @@
+"""Loading and unloading models over HTTP."""

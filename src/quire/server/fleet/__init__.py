@@ -1,0 +1,1 @@
+"""Several models in one server: which there are, which are loaded, and their memory."""

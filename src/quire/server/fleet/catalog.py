@@ -1,0 +1,159 @@
+"""The models that a server offers: read from a file (`--models`) or from the command line.
+
+Reads no checkpoints: `members` plans each model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import ArgumentTypeError
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.config.command_line.parser import read_config
+from quire.config.command_line.values import parse_duration
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError, quoted
+from quire.server.args import ServerArgs
+from quire.suggest import did_you_mean
+
+_OF_SERVER = frozenset({
+    "chat_template_content_format", "default_chat_template_kwargs", "lora_modules",
+    "response_role", "tool_call_parser", "tool_strict_level",
+})  # fmt: skip
+"""Options of the server that a model may have for itself."""
+_KEYS = ("name", "model", "aliases", "preload", "keep_alive", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One model."""
+
+    names: tuple[str, ...]
+    """Names by which requests ask for it."""
+    engine: EngineArgs
+    server: ServerArgs
+    keep_alive_s: float | None
+    """Seconds without a request after which it is unloaded; None: it stays."""
+    is_preloaded: bool = False
+    """Whether it is loaded when the server starts."""
+
+
+def catalog_of_words(
+    models: Sequence[str], engine: EngineArgs, server: ServerArgs
+) -> list[CatalogEntry]:
+    """The models of `quire serve A B C`, whose first one is loaded at the start.
+
+    --served-model-name has a name for each. Raises ConfigError.
+    """
+    asked = engine.served_model_name
+    names = [asked] if isinstance(asked, str) else list(asked or ())
+    if names and len(names) != len(models):
+        raise ConfigError(
+            f"--served-model-name needs one name for each of the {len(models)} models, got "
+            f"{len(names)}; or give the names in a file, with --models"
+        )
+    entries = [
+        _entry({"model": model, "name": name, "preload": index == 0}, engine, server)
+        for index, (model, name) in enumerate(zip(models, names or models, strict=True))
+    ]
+    return _checked(entries)
+
+
+def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[CatalogEntry]:
+    """The models of a file. Options of the command line hold where the file has none.
+
+    Raises ConfigError that names the file and the mistake.
+    """
+    found = read_config(Path(path), "--models")
+    models = found.pop("models", None)
+    if found or not isinstance(models, list) or not models:
+        raise ConfigError(
+            f"--models {path}: must have the key `models` with a list, and no other key; an "
+            "element of the list is `model: PATH` with options"
+        )
+    try:
+        return _checked([_entry(one, engine, server) for one in models])
+    except ConfigError as error:
+        raise ConfigError(f"--models {path}: {error}") from None
+
+
+def keep_alive_seconds(value: Any, field: str = "keep_alive") -> float | None:
+    """The seconds of `10m`, `90` or 90; None, for ever, if it is negative. Raises ConfigError."""
+    if isinstance(value, str) and not value.startswith("-"):
+        with suppress(ArgumentTypeError):
+            return parse_duration(value)
+    elif isinstance(value, str):
+        return None
+    elif type(value) in (int, float):
+        return float(value) if value >= 0 else None
+    raise ConfigError(
+        f"{field} must be seconds, a time such as 10m, or a negative number for ever, got "
+        f"{quoted(value)}"
+    )
+
+
+def _entry(fields: Any, engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
+    if isinstance(fields, str):
+        fields = {"model": fields}
+    if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
+        raise ConfigError(f"a model must be `model: PATH` with options, got {quoted(fields)}")
+    for key in fields:
+        if key not in _KEYS:
+            near = did_you_mean(str(key), _KEYS)
+            raise ConfigError(
+                f"{fields['model']}: unknown key {quoted(key)}{near or '; use one of '}"
+                f"{'' if near else ', '.join(_KEYS)}"
+            )
+    options = fields.get("options") or {}
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{fields['model']}: options must be `option: value` lines")
+    options = {str(name).replace("-", "_"): value for name, value in options.items()}
+    names = _names(fields)
+    own = {name: value for name, value in options.items() if name not in _OF_SERVER}
+    shared = {name: _tuple(value) for name, value in options.items() if name in _OF_SERVER}
+    if not isinstance(fields.get("preload", False), bool):
+        raise ConfigError(f"{names[0]}: preload must be true or false")
+    try:
+        made = dataclasses.replace(
+            engine, **{"model": fields["model"], "served_model_name": list(names), **own}
+        )
+        served = dataclasses.replace(server, **shared)
+        keep_alive_s = server.model_ttl
+        if fields.get("keep_alive") is not None:
+            keep_alive_s = keep_alive_seconds(fields["keep_alive"])
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{names[0]}: {error}") from None
+    return CatalogEntry(names, made, served, keep_alive_s, fields.get("preload", False))
+
+
+def _names(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    aliases = fields.get("aliases") or []
+    names = [
+        fields.get("name") or fields["model"],
+        *(aliases if isinstance(aliases, list) else [0]),
+    ]
+    for name in names:
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ConfigError(
+                f"{fields['model']}: name must be a printable text, and aliases a list of them"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _checked(entries: Iterable[CatalogEntry]) -> list[CatalogEntry]:
+    found, owners = list(entries), dict[str, int]()
+    for index, entry in enumerate(found):
+        for name in entry.names:
+            if owners.setdefault(name, index) != index:
+                raise ConfigError(
+                    f"two models have the name {quoted(name)}; give each a name of its own"
+                )
+    return found

@@ -1,0 +1,1 @@
+"""How a server loads its models, lives with them and closes them."""

@@ -1,0 +1,188 @@
+"""`quire pull`, `list`, `show`, `rm` and `alias`, against a local server with the hub's API."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_server import COMMIT, HubServer
+
+from quire.cli.app import main
+from quire.config.places import aliases
+from quire.config.places.hub import resolve_model
+from quire.config.places.library import find_model, models_of, quant_of
+from quire.errors import ModelNotFoundError, QuireError
+
+GGUF = b"GGUF" + bytes(range(256)) * 64
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def quire(url: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: huggingface_hub reads its variables once."""
+    return subprocess.run(
+        [sys.executable, "-m", "quire", *words],
+        env={**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1", **env},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def write_repo(cache: Path, repo: str, files: dict[str, bytes]) -> Path:
+    base = cache / f"models--{repo.replace('/', '--')}"
+    snapshot = base / "snapshots" / COMMIT
+    for folder in (snapshot, base / "refs", base / "blobs"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (base / "refs" / "main").write_text(COMMIT)
+    for name, data in files.items():
+        (base / "blobs" / name).write_bytes(data)
+        (snapshot / name).symlink_to(base / "blobs" / name)
+    return snapshot
+
+
+@pytest.mark.long
+def test_a_file_is_pulled_compared_and_kept() -> None:
+    files = {"README.md": b"x", "m-Q4_K_M.gguf": GGUF, "m-Q8_0.gguf": GGUF + b"8"}
+    with HubServer("org/name", files, is_lfs=True) as hub:
+        first = quire(hub.url, "pull", "hf.co/org/name:Q4_K_M")
+        assert first.returncode == 0, first.stderr
+        assert "org/name:Q4_K_M: 16.0 KiB" in first.stdout
+        assert "1 checksums compared" in first.stdout
+        assert hub.fetched() == {"m-Q4_K_M.gguf"}
+        hub.requests.clear()
+        assert quire(hub.url, "pull", "org/name:Q4_K_M").returncode == 0
+        assert not [one for one in hub.requests if one.startswith("GET /org")]
+        hub.files["m-Q8_0.gguf"] = b"another file of this length".ljust(len(GGUF) + 1, b"\0")
+        hub.lfs_of = {"m-Q8_0.gguf": GGUF + b"8"}  # the hub's checksum is that of the right file
+        damaged = quire(hub.url, "pull", "org/name:Q8_0")
+        assert damaged.returncode == 1
+        assert "does not have the checksum" in damaged.stderr
+    listed = quire("http://127.0.0.1:9", "list", "--json")
+    [entry] = json.loads(listed.stdout)
+    assert (entry["name"], entry["num_bytes"]) == ("org/name:Q4_K_M", len(GGUF))
+
+
+@pytest.mark.long
+def test_a_pull_goes_on_where_it_was_interrupted() -> None:
+    with HubServer("org/name", {"m-Q4_0.gguf": GGUF}, is_lfs=True) as hub:
+        hub.cut_after = 5000
+        quire(hub.url, "pull", "org/name:Q4_0", HF_HUB_DOWNLOAD_TIMEOUT="2")
+        hub.cut_after = None
+        again = quire(hub.url, "pull", "org/name:Q4_0")
+        assert again.returncode == 0, again.stderr
+        assert "1 checksums compared" in again.stdout
+        assert max(hub.range_starts) >= 5000
+
+
+@pytest.mark.long
+def test_without_a_network_the_answer_says_what_to_do() -> None:
+    offline = quire("http://127.0.0.1:9", "pull", "org/name", HF_HUB_OFFLINE="1")
+    assert offline.returncode == 1
+    assert "HF_HUB_OFFLINE forbids it" in offline.stderr
+    assert "hf download org/name" in offline.stderr
+    unreachable = quire("http://127.0.0.1:9", "pull", "org/name")
+    assert unreachable.returncode == 1
+    assert "the hub did not give the model" in unreachable.stderr
+    assert "Traceback" not in unreachable.stderr
+
+
+def test_models_are_listed_by_name_and_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    cache = tmp_path / "hub"
+    write_repo(cache, "a/plain", {"config.json": b"{}", "model.safetensors": b"12345"})
+    write_repo(cache, "b/files", {
+        "x-Q4_K_M.gguf": b"1234", "x-IQ2_XXS.gguf": b"12", "y-Q8_0-00001-of-00002.gguf": b"1",
+        "y-Q8_0-00002-of-00002.gguf": b"2", "config.json": b"{}",
+    })  # fmt: skip
+    incomplete = write_repo(cache, "c/part", {"config.json": b"{}"})
+    (incomplete.parents[1] / "blobs" / "abc.incomplete").write_bytes(b"1")
+    found = {one.name: one for one in models_of(cache)}
+    assert list(found) == ["a/plain", "b/files:IQ2_XXS", "b/files:Q4_K_M", "b/files:Q8_0", "c/part"]
+    assert (found["a/plain"].num_bytes, found["b/files:Q8_0"].num_bytes) == (7, 2)
+    assert not found["c/part"].is_complete
+    main(["alias", "small", "b/files:Q4_K_M"])
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert "b/files:Q4_K_M" in text
+    assert "small" in text
+    assert "incomplete" in text
+    assert text.splitlines()[-1].startswith("demo")
+
+
+def test_a_name_may_leave_out_what_is_not_needed(tmp_path: Path) -> None:
+    cache = tmp_path / "hub"
+    write_repo(cache, "a/one", {"x-Q4_K_M.gguf": b"1"})
+    write_repo(cache, "b/two", {"x-Q4_K_M.gguf": b"1", "x-Q8_0.gguf": b"1"})
+    assert find_model("a/one", cache).name == "a/one:Q4_K_M"
+    assert find_model("b/two:x-Q8_0.gguf", cache).name == "b/two:Q8_0"
+    with pytest.raises(ModelNotFoundError, match=r"may be any of b/two:Q4_K_M, b/two:Q8_0"):
+        find_model("b/two", cache)
+    with pytest.raises(ModelNotFoundError, match="which has: a/one:Q4_K_M"):
+        find_model("c/three", cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [("m-Q4_K_M.gguf", "Q4_K_M"), ("m.q8_0.gguf", "Q8_0"), ("M-IQ3_XS.gguf", "IQ3_XS"),
+     ("m-bf16.gguf", "BF16"), ("m-Q6_K-00001-of-00003.gguf", "Q6_K"), ("odd.gguf", "odd.gguf")],
+)  # fmt: skip
+def test_the_quantisation_is_read_from_the_name(name: str, quant: str) -> None:
+    assert quant_of(Path(name)) == quant
+
+
+def test_one_file_is_deleted_and_the_others_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    cache = tmp_path / "hub"
+    write_repo(cache, "b/two", {"x-Q4_K_M.gguf": b"1", "x-Q8_0.gguf": b"12", "config.json": b"{}"})
+    assert main(["rm", "b/two:Q8_0"]) == 0
+    assert "2 B are free" in capsys.readouterr().out
+    assert [one.name for one in models_of(cache)] == ["b/two:Q4_K_M"]
+    assert main(["rm", "b/two:Q4_K_M", "b/none"]) == 1
+    assert [one.name for one in models_of(cache)] == ["b/two:Q4_K_M"]  # all, or none
+    assert main(["rm", "b/two"]) == 0
+    assert models_of(cache) == []
+    assert not list(cache.glob("models--*"))
+
+
+def test_a_path_is_never_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert main(["rm", str(folder)]) == 1
+    assert folder.is_dir()
+
+
+def test_an_alias_stands_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    snapshot = write_repo(
+        tmp_path / "hub", "a/one",
+        {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"1"},
+    )  # fmt: skip
+    assert main(["alias", "small", "a/one"]) == 0
+    assert main(["alias", "tiny", "small"]) == 0
+    assert resolve_model("tiny") == snapshot
+    assert main(["alias"]) == 0
+    assert capsys.readouterr().out == "small -> a/one\ntiny -> a/one\n"
+    assert main(["alias", "--delete", "small"]) == 0
+    assert aliases.read_aliases() == {"tiny": "a/one"}
+    for words in (
+        ["--delete", "small"], ["--delete", "tiny", "x"], ["tiny"], ["a/b", "x"], ["../x", "x"],
+    ):  # fmt: skip
+        assert main(["alias", *words]) == 1, words
+    aliases.aliases_file().write_text("[]")
+    with pytest.raises(QuireError, match="delete it"):
+        aliases.read_aliases()
+    assert aliases.target_of("tiny") is None
+
+
+def test_facts_of_the_bundled_model(capsys: pytest.CaptureFixture) -> None:
+    assert main(["show", "demo"]) == 0
+    text = capsys.readouterr().out
+    assert "Qwen3ForCausalLM" in text
+    assert "4.0M" in text

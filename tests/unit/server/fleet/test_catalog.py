@@ -1,0 +1,99 @@
+"""The models of a file and of the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError
+from quire.server import ServerArgs
+from quire.server.fleet.catalog import (
+    CatalogEntry,
+    catalog_of_words,
+    keep_alive_seconds,
+    read_catalog,
+)
+
+
+def read(path: Path, models: Any, **server: Any) -> list[CatalogEntry]:
+    file = path / "models.json"
+    file.write_text(json.dumps({"models": models}))
+    return read_catalog(str(file), EngineArgs(max_num_seqs=7), ServerArgs(**server))
+
+
+def test_a_file_names_models_with_options(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text(
+        "models:\n"
+        "  - model: org/small:Q4_K_M\n"
+        "    name: small\n"
+        "    aliases: [fast, tiny]\n"
+        "    preload: true\n"
+        "    keep_alive: 10m\n"
+        "    options: {max-model-len: 512, tool_call_parser: hermes}\n"
+        "  - demo\n"
+    )
+    small, demo = read_catalog(
+        str(tmp_path / "models.yaml"), EngineArgs(max_num_seqs=7), ServerArgs(model_ttl=60.0)
+    )
+    assert small.names == ("small", "fast", "tiny")
+    assert (small.is_preloaded, small.keep_alive_s) == (True, 600.0)
+    assert (small.engine.model, small.engine.max_model_len) == ("org/small:Q4_K_M", 512)
+    assert (small.engine.max_num_seqs, small.server.tool_call_parser) == (7, "hermes")
+    assert (demo.names, demo.engine.model) == (("demo",), "demo")
+    assert (demo.is_preloaded, demo.keep_alive_s) == (False, 60.0)
+    assert demo.server.tool_call_parser is None
+
+
+def test_words_are_models_and_the_first_is_loaded() -> None:
+    first, second = catalog_of_words(["a", "b"], EngineArgs(), ServerArgs())
+    assert [first.names, second.names] == [("a",), ("b",)]
+    assert (first.is_preloaded, second.is_preloaded) == (True, False)
+    named = EngineArgs(served_model_name=["x", "y"])
+    assert [one.names for one in catalog_of_words(["a", "b"], named, ServerArgs())] == [
+        ("x",), ("y",)
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="one name for each of the 2 models"):
+        catalog_of_words(["a", "b"], EngineArgs(served_model_name="x"), ServerArgs())
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([], "must have the key `models`"),
+        ({"a": 1}, "must have the key `models`"),
+        ([{"name": "a"}], "must be `model: PATH`"),
+        ([7], "must be `model: PATH`"),
+        ([{"model": "a", "preloaded": True}], "did you mean preload"),
+        ([{"model": "a", "preload": "yes"}], "preload must be true or false"),
+        ([{"model": "a", "keep_alive": "soon"}], "a: keep_alive must be seconds"),
+        ([{"model": "a", "options": {"max_model_lenn": 5}}], "a: .*max_model_len"),
+        ([{"model": "a", "options": {"port": 5}}], "a: .*port"),
+        ([{"model": "a", "options": [1]}], "options must be `option: value` lines"),
+        ([{"model": "a", "aliases": "b"}], "aliases a list of them"),
+        ([{"model": "a"}, {"model": "b", "name": "a"}], "two models have the name 'a'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(tmp_path: Path, models: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, models)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--models .*nowhere.yaml"):
+        read_catalog(str(tmp_path / "nowhere.yaml"), EngineArgs(), ServerArgs())
+    (tmp_path / "bad.yaml").write_text("models: [")
+    with pytest.raises(ConfigError, match=r"--models .*bad.yaml"):
+        read_catalog(str(tmp_path / "bad.yaml"), EngineArgs(), ServerArgs())
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(0, 0.0), ("0", 0.0), (5, 5.0), (1.5, 1.5), ("10m", 600.0), ("90", 90.0), (-1, None),
+     ("-1", None), ("-1m", None)],
+)  # fmt: skip
+def test_keep_alive_is_a_time(value: Any, seconds: float | None) -> None:
+    assert keep_alive_seconds(value) == seconds

@@ -1,0 +1,236 @@
+"""Loading and unloading models: who waits, who goes, who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_fleet import BUDGET, FakeLoader, make_fleet
+
+from quire.server.context import ServerContext
+from quire.server.fleet.fleet import Fleet
+from quire.server.http.problems import HttpError
+from quire.server.served_model import ServedModel
+
+Scenario = Callable[[Fleet, list[ServedModel], FakeLoader], Awaitable[None]]
+
+
+@pytest.fixture
+def run(tiny_model: Path) -> Callable[..., None]:
+    def run(scenario: Scenario, *sizes: int, **options: Any) -> None:
+        async def main() -> None:
+            names = {"abcdef"[index]: size for index, size in enumerate(sizes)}
+            context, loader = make_fleet(tiny_model, names, **options)
+            fleet = context.fleet
+            assert fleet is not None
+            try:
+                await asyncio.wait_for(scenario(fleet, context.models, loader), 30)
+            finally:
+                await fleet.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def states(fleet: Fleet) -> list[str]:
+    return [member.state for member in fleet.members]
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+async def refused(work: Awaitable[None], status: int) -> str:
+    with pytest.raises(HttpError) as caught:
+        await work
+    assert caught.value.problem.status == status
+    return caught.value.problem.message
+
+
+def test_requests_for_a_model_wait_for_one_load(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        loader.gate = asyncio.Event()
+        waiting = [asyncio.ensure_future(fleet.acquire(models[0])) for _ in range(5)]
+        await soon(lambda: loader.loads == ["a"])
+        assert states(fleet) == ["loading"]
+        loader.gate.set()
+        await asyncio.gather(*waiting)
+        assert (loader.loads, models[0].num_users, states(fleet)) == (["a"], 5, ["loaded"])
+
+    run(scenario, 10)
+
+
+def test_the_least_recently_used_model_makes_room(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        for index in (0, 1, 0):
+            await fleet.acquire(models[index])
+            fleet.release(models[index])
+        await fleet.acquire(models[2])
+        assert loader.unloads == ["b"]
+        assert states(fleet) == ["loaded", "unloaded", "loaded"]
+
+    run(scenario, 40, 40, 40)
+
+
+def test_a_model_with_requests_is_waited_for_and_gets_no_new_ones(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        a, b = models
+        await fleet.acquire(a)
+        wants_b = asyncio.ensure_future(fleet.acquire(b))
+        await soon(lambda: fleet.members[0].is_leaving)
+        wants_a = asyncio.ensure_future(fleet.acquire(a))
+        await asyncio.sleep(0.1)
+        assert not wants_a.done()
+        assert not wants_b.done()
+        assert loader.unloads == []
+        fleet.release(a)
+        await wants_b
+        assert (loader.unloads, a.num_users) == (["a"], 0)
+        fleet.release(b)
+        await wants_a
+        assert loader.loads == ["a", "b", "a"]
+
+    run(scenario, 60, 60)
+
+
+def test_a_model_that_never_fits_is_refused_with_both_numbers(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        await fleet.acquire(models[0])
+        message = await refused(fleet.acquire(models[1]), 503)
+        assert "needs 101 B, and 60 B of 100 B" in message
+        assert "`a` with requests 40 B" in message
+        fleet.release(models[0])
+        assert "100 B of 100 B" in await refused(fleet.acquire(models[1]), 503)
+        assert loader.loads == ["a"]
+        assert states(fleet) == ["loaded", "unloaded"]
+
+    run(scenario, 40, BUDGET + 1)
+
+
+def test_a_load_that_waits_too_long_is_refused_with_the_busy_models(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], _: FakeLoader) -> None:
+        await fleet.acquire(models[0])
+        message = await refused(fleet.acquire(models[1]), 503)
+        assert "within model_load_timeout 0.2 s" in message or "`a` with requests 60 B" in message
+        await asyncio.sleep(0.3)
+        assert not fleet.members[0].is_leaving
+        await fleet.acquire(models[0])  # it stayed
+
+    run(scenario, 60, 60, load_timeout_s=0.2)
+
+
+def test_the_queue_is_bounded(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        loader.gate = asyncio.Event()
+        waiting = [asyncio.ensure_future(fleet.acquire(models[0])) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert "max_waiting_loads" in await refused(fleet.acquire(models[0]), 503)
+        loader.gate.set()
+        await asyncio.gather(*waiting)
+
+    run(scenario, 10, max_waiting=2)
+
+
+def test_a_failed_load_is_reported_and_tried_again(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        loader.failures["a"] = "config.json is damaged"
+        assert "config.json is damaged" in await refused(fleet.acquire(models[0]), 503)
+        assert states(fleet) == ["failed"]
+        loader.failures.clear()
+        await fleet.acquire(models[0])
+        assert (states(fleet), fleet.members[0].failure) == (["loaded"], "")
+
+    run(scenario, 10)
+
+
+def test_an_idle_model_is_unloaded_after_its_time(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        watching = asyncio.ensure_future(fleet.watch())
+        for model in models:
+            await fleet.acquire(model)
+            fleet.keep_alive(model, 0.0)
+        fleet.release(models[1])
+        await soon(lambda: loader.unloads == ["b"])
+        await asyncio.sleep(0.6)
+        assert states(fleet) == ["loaded", "unloaded"]
+        watching.cancel()
+
+    run(scenario, 10, 10)
+
+
+def test_an_engine_that_dies_is_replaced_by_the_next_request(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        watching = asyncio.ensure_future(fleet.watch())
+        for model in models:
+            await fleet.acquire(model)
+            fleet.release(model)
+        assert models[0].engine is not None
+        models[0].engine.shutdown()
+        await soon(lambda: states(fleet) == ["failed", "loaded"])
+        await fleet.acquire(models[0])
+        assert loader.loads == ["a", "b", "a"]
+        watching.cancel()
+
+    run(scenario, 10, 10)
+
+
+def test_only_a_model_without_requests_is_unloaded_by_hand(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        await fleet.acquire(models[0])
+        assert "has requests" in await refused(fleet.unload(models[0]), 409)
+        fleet.release(models[0])
+        await asyncio.gather(fleet.unload(models[0]), fleet.unload(models[0]))
+        assert (loader.unloads, states(fleet)) == (["a"], ["unloaded"])
+
+    run(scenario, 10)
+
+
+def test_random_traffic_keeps_the_invariants(run: Any) -> None:
+    rng, sizes = random.Random(11), (30, 45, 60, 25, 90)
+
+    async def scenario(fleet: Fleet, models: list[ServedModel], _: FakeLoader) -> None:
+        served = [0] * len(models)
+
+        def check() -> None:
+            held = [one.num_bytes for one in fleet.members if one.state in ("loaded", "unloading")]
+            assert sum(held) <= BUDGET
+
+        async def client(index: int) -> None:
+            for _ in range(4):
+                await fleet.acquire(models[index])
+                check()
+                assert models[index].engine is not None
+                await asyncio.sleep(rng.random() * 0.004)
+                assert models[index].engine is not None
+                check()
+                fleet.release(models[index])
+                served[index] += 1
+
+        watching = asyncio.ensure_future(fleet.watch())
+        await asyncio.gather(*(client(rng.randrange(len(models))) for _ in range(20)))
+        watching.cancel()
+        assert sum(served) == 80
+        assert all(model.num_users == 0 for model in models)
+
+    run(scenario, *sizes, max_waiting=100)
+
+
+def test_the_server_is_ready_without_a_loaded_model(tiny_model: Path) -> None:
+    async def main() -> None:
+        context: ServerContext = make_fleet(tiny_model, {"a": 10})[0]
+        assert context.state()[0] == "ready"
+        context.is_started = False
+        assert context.state()[0] == "loading"
+        assert context.fleet is not None
+        await context.fleet.close()
+
+    asyncio.run(main())
