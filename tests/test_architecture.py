@@ -28,7 +28,7 @@ LAYERS: list[list[str]] = [
     ["reasoning"],
     ["structured", "adapters"],
     ["params", "outputs"],
-    ["gguf"],
+    ["gguf", "images"],
     ["inputs", "config", "beam_search"],
     ["protocol", "logits_processors"],
     ["kvcache", "kvstore", "program"],

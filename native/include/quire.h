@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 17
+#define QUIRE_ABI_VERSION 18
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
@@ -636,6 +636,15 @@ typedef struct quire_batch {
   int32_t num_seqs;
   int32_t table_width;
   int32_t num_logits_rows;
+  // [num_tokens]; for each token `input_scale` times these numbers take the place of a row of an
+  // embedding table, and of its scale; null: it has none. Null: no token has any.
+  const float* const* input_rows;
+  float input_scale;
+  // [num_tokens]; for each token the K and V that are written to the cache in place of those that
+  // the layers compute; null: it has none. Null: no token has any.
+  const float* const* given_kv;
+  // [num_layer_groups, num_slots]; where K of a layer begins in such a row. V follows K.
+  const int32_t* given_kv_at;
 } quire_batch;
 
 typedef struct quire_output {

@@ -6,7 +6,7 @@ Read by the InputProcessor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from quire.params import SamplingParams
 
@@ -14,6 +14,10 @@ from quire.params import SamplingParams
 class _PromptOptions(TypedDict, total=False):
     cache_salt: str
     """Requests share cached prefixes only under an equal salt."""
+    multi_modal_data: dict[str, Any]
+    """`{"image": picture}`, or a list of pictures: Pillow images, bytes of files, URLs."""
+    multi_modal_uuids: dict[str, Any]
+    """Accepted: the bytes of a picture identify it."""
     prediction: str | list[int]
     """The text that is expected as the reply, or its token ids. It only makes the reply faster."""
 
@@ -37,7 +41,23 @@ class TokensPrompt(_TokensOptions):
     prompt_token_ids: list[int]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt
+class _EmbedsOptions(_PromptOptions, total=False):
+    prompt: str
+    """The text of the embeddings, for outputs."""
+    prompt_token_ids: list[int]
+    """Token ids, for a prompt of tokens and embeddings; those of given positions have no effect."""
+    prompt_is_token_ids: list[bool]
+    """For each position whether its token id is used; otherwise its row of `prompt_embeds` is."""
+
+
+class EmbedsPrompt(_EmbedsOptions):
+    """Rows that take the place of token embeddings; the engine needs `enable_prompt_embeds`."""
+
+    prompt_embeds: Any
+    """A NumPy array or torch tensor [tokens, hidden_size]."""
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
 
 
 @dataclass(frozen=True, slots=True)

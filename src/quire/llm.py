@@ -20,9 +20,10 @@ from quire.config.engine_args import EngineArgs
 from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.offline.chat_prompts import ChatPrompts
 from quire.frontend.offline.llm_arguments import (
-    Adapters,
     ChatOptions,
-    adapters_each,
+    GivenAdapters,
+    Loras,
+    PromptAdapters,
     as_prompts,
     chat_tokenization,
     one_each,
@@ -90,23 +91,29 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         sampling_params: Params = None,
         *,
         use_tqdm: Progress = True,
-        lora_request: Adapters = None,
+        lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[RequestOutput]:
         """Generate for all prompts; returns outputs in the prompts' order.
 
         `sampling_params`: one for all, or one for each; None: the model's defaults. `lora_request`:
-        the adapter of all, or one for each; None: the base model. `priority` is used with the
-        scheduling policy `priority`. If a prompt is invalid, raises RequestError that names it
-        (`prompts[13]`), and runs none. To skip invalid prompts, call `enqueue` for each and collect
-        the others with `wait_for_completion`.
+        the adapter of all, or one for each; None: the base model. `prompt_adapter_request`: the
+        same for prompt adapters. `priority` is used with the scheduling policy `priority`. If a
+        prompt is invalid, raises RequestError that names it (`prompts[13]`), and runs none. To skip
+        invalid prompts, call `enqueue` for each and collect the others with `wait_for_completion`.
         """
         refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         every = as_prompts(prompts)
         tickets = self._add(
-            every, len(every), sampling_params, priority, tokenization_kwargs, adapters=lora_request
+            every,
+            len(every),
+            sampling_params,
+            priority,
+            tokenization_kwargs,
+            adapters=GivenAdapters(lora_request, prompt_adapter_request),
         )
         return self._collect(tickets, use_tqdm)
 
@@ -116,7 +123,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         messages: Sequence[Any],
         sampling_params: Params = None,
         use_tqdm: Progress = True,
-        lora_request: Adapters = None,
+        lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -126,6 +133,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[RequestOutput]:
         """Generate the next message of one conversation, or of each of several.
 
@@ -151,7 +159,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
             priority,
             tokenization,
             "messages",
-            adapters=lora_request,
+            adapters=GivenAdapters(lora_request, prompt_adapter_request),
         )
         return self._collect(tickets, use_tqdm)
 
@@ -185,11 +193,12 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params = None,
-        lora_request: Adapters = None,
+        lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         use_tqdm: Progress = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
         """Queue all requests or none for `wait_for_completion`; returns their ids."""
         refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
@@ -203,7 +212,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
                     sampling_params,
                     priority,
                     tokenization_kwargs,
-                    adapters=lora_request,
+                    adapters=GivenAdapters(lora_request, prompt_adapter_request),
                 )
             return self._enqueue(tickets)
 
@@ -212,7 +221,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         messages: Sequence[Any],
         sampling_params: Params = None,
         use_tqdm: Progress = True,
-        lora_request: Adapters = None,
+        lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -222,6 +231,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
         """Queue all conversations or none for `wait_for_completion`; returns their ids."""
         refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
@@ -245,7 +255,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
                     priority,
                     tokenization,
                     "messages",
-                    adapters=lora_request,
+                    adapters=GivenAdapters(lora_request, prompt_adapter_request),
                 )
             return self._enqueue(tickets)
 
@@ -270,9 +280,10 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         self,
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
-        lora_request: Adapters = None,
+        lora_request: Loras = None,
         use_tqdm: Progress = False,
         concurrency_limit: int | None = None,
+        prompt_adapter_request: PromptAdapters = None,
     ) -> list[BeamSearchOutput]:
         """The best continuations of each prompt by beam search; returns outputs in the prompts'
         order.
@@ -285,8 +296,9 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         ids = map(str, self.request_counter)
         every = list(zip(ids, as_prompts(prompts), strict=False))
         engine, loop = self.llm_engine, self._loop
+        adapters = GivenAdapters(lora_request, prompt_adapter_request)
         return search_beams(
-            engine, loop, every, params, use_tqdm, concurrency_limit, adapters=lora_request
+            engine, loop, every, params, use_tqdm, concurrency_limit, adapters=adapters
         )
 
     def close(self) -> None:
@@ -325,14 +337,14 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         tokenization_kwargs: Mapping[str, Any] | None,
         name: str = "prompts",
         *,
-        adapters: Adapters = None,
+        adapters: GivenAdapters,
     ) -> list[Ticket]:
         """Add all requests, or none if one is invalid or a signal handler raises. `name`: name of
         the caller's argument with the prompts."""
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         params_of = one_each("params", params, SamplingParams, count)
         priority_of = one_each("priority", 0 if priority is None else priority, int, count)
-        adapter_of = adapters_each(adapters, count)
+        adapter_of = adapters.each(count)
         params_name = None if isinstance(params, SamplingParams) else "sampling_params"
         tickets: list[Ticket] = []
         try:
@@ -349,7 +361,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
                         final,
                         priority=its_priority,
                         tokenization_kwargs=tokenization_kwargs,
-                        lora_request=adapter,
+                        **adapter,
                         sink=ticket,
                     )
                 tickets.append(ticket)

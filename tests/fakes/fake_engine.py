@@ -21,7 +21,11 @@ from quire.frontend.online.async_llm import AsyncLLM
 
 
 def fake_config(
-    model: str = "fake", tokenizer: Path | None = None, max_num_seqs: int = 4, **scheduler: Any
+    model: str = "fake",
+    tokenizer: Path | None = None,
+    max_num_seqs: int = 4,
+    prompt_embeds_width: int | None = None,
+    **scheduler: Any,
 ) -> EngineConfig:
     """A configuration of nothing real."""
     return EngineConfig(
@@ -30,6 +34,7 @@ def fake_config(
             hf_config={"architectures": ["Fake"], "nested": {"a": [1, 2.5, None]}},
             architecture="Fake", dtype="float32", max_model_len=512, vocab_size=260,
             served_model_name=("tiny", "alias"), eos_token_ids=(258,),
+            prompt_embeds_width=prompt_embeds_width,
         ),
         cache=CacheConfig(
             block_size=16, num_blocks=100, kv_cache_dtype="float32", enable_prefix_caching=True,

@@ -19,6 +19,7 @@ from quire.backends.base import (
     KVCacheSpec,
     LoadedAdapter,
     StepBatch,
+    TokenRows,
 )
 from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, model_facts, name_map, shipped_format
@@ -95,6 +96,10 @@ class Request:
     sampling: SamplingRow = field(default_factory=SamplingRow)
     computed: int = 0
     adapter: LoadedAdapter | None = None
+    input_rows: Floats | None = None
+    """Rows in place of the embeddings of the first tokens."""
+    given_kv: Floats | None = None
+    """K and V of the first tokens."""
 
 
 class Runner:
@@ -151,9 +156,14 @@ class Runner:
         tables = np.zeros((len(work), max(len(request.blocks) for request, _ in work)), np.int32)
         tokens: list[int] = []
         positions: list[int] = []
+        given: dict[str, list[TokenRows]] = {"input_rows": [], "given_kv": []}
         for row, (request, count) in enumerate(work):
             tables[row, : len(request.blocks)] = request.blocks
             begin, request.computed = request.computed, request.computed + count
+            for name, of_step in given.items():
+                part = getattr(request, name)
+                if part is not None and begin < len(part):
+                    of_step.append(TokenRows(len(tokens), part[begin : request.computed]))
             tokens += request.tokens[begin : request.computed]
             positions += range(begin, request.computed)
         with_adapters = any(request.adapter is not None for request, _ in work)
@@ -168,6 +178,7 @@ class Runner:
             sampling=None,
             want_logits=all_rows,
             adapters=[request.adapter for request, _ in work] if with_adapters else None,
+            **given,
         )
 
     def _of_groups(self, tables: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -16,6 +16,8 @@ from jina_bert import states, write_jina_bert
 from numpy.typing import NDArray
 
 from quire import LLM
+from quire.adapters import LoRARequest
+from quire.errors import ConfigError
 from quire.protocol.pooling_params import PoolingParams
 
 Floats = NDArray[np.float32]
@@ -242,3 +244,34 @@ def test_nomic_2(backend: str, tmp_path: Path) -> None:
             truth = flash_encoders.states(tensors, text).mean(axis=0)
             assert distance(vector, truth) <= 1e-5
         assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_jina_3_with_its_tasks(backend: str, tmp_path: Path) -> None:
+    """Texts of all tasks in one step, and texts without an adapter, have the vectors of a model
+    with the task's matrices, and the bits that they have alone."""
+    by_task, prompts = flash_encoders.write_jina(tmp_path), texts()
+    with LLM(
+        str(tmp_path), skip_tokenizer_init=True, dtype="float32", backend=backend,
+        pooler_config={"pooling_type": "MEAN"}, enable_lora=True, max_loras=4,
+    ) as llm:  # fmt: skip
+        requests = [None, *(
+            LoRARequest(task, index + 1, f"{tmp_path}/{task}")
+            for index, task in enumerate(flash_encoders.TASKS)
+        )]  # fmt: skip
+        pairs = [(text, request) for text in prompts for request in requests]
+        given = PoolingParams(use_activation=False)
+
+        def vectors(chosen: list[Any]) -> list[Floats]:
+            found = llm.encode([text for text, _ in chosen], given, pooling_task="embed",
+                               lora_request=[one for _, one in chosen], use_tqdm=False)  # fmt: skip
+            return [one.outputs.data for one in found]
+
+        found = vectors(pairs)
+        for (text, request), vector in zip(pairs, found, strict=True):
+            tensors = by_task[None if request is None else request.lora_name]
+            assert distance(vector, flash_encoders.states(tensors, text).mean(axis=0)) <= 1e-5
+        for index in (0, 5, 10):
+            assert vectors([pairs[index]])[0].tobytes() == found[index].tobytes()
+        with pytest.raises(ConfigError, match=r"has no task 'poetry'; it has 'retrieval\.query'"):
+            llm.llm_engine.add_lora(LoRARequest("poetry", 9, f"{tmp_path}/poetry"))

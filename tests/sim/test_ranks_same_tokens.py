@@ -62,6 +62,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 1.3, "norm_topk_prob": True, "scoring_func": "sigmoid",
         "topk_method": "noaux_tc", "moe_layer_freq": 1,
     },
+    "lfm2": {
+        "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", **_WIDE,
+        "num_key_value_heads": 4, "block_multiple_of": 4, "block_ffn_dim_multiplier": 1.3,
+        "num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"],
+        "conv_L_cache": 5, "conv_bias": True, "norm_eps": 1e-5,
+    },
+    "mamba2": {
+        "architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "num_hidden_layers": 3,
+        "num_heads": 10, "head_dim": 12, "n_groups": 2, "state_size": 18, "expand": 2,
+        "hidden_size": 60, "conv_kernel": 4, "use_conv_bias": True, "use_bias": False,
+        "layer_norm_epsilon": 1e-5, "rms_norm": True, "time_step_limit": [0.0, 100.0],
+    },
     "mpt": {
         "architectures": ["MptForCausalLM"], "model_type": "mpt", "d_model": 64, "n_heads": 8,
         "n_layers": 3, "max_seq_len": 128, "expansion_ratio": 4, "attn_config": {"alibi": True},

@@ -22,10 +22,15 @@ bool is_exchanged(const Model& model, const quire_embed& embed) {
 
 void embed_rows(const Step& step, const quire_embed& op, Span span) {
   const int64_t num_rows = table_rows(step.model, op);
+  const float* const* given = step.batch.input_rows;
   for (int64_t t = span.first; t < span.last; ++t) {
     const int64_t id = step.batch.token_ids[t] - int64_t{op.first_id};
     if (id < 0 || id >= num_rows) continue;  // another rank has it
     float* out = step.f32_row(op.out, t);
+    if (given && given[t]) {
+      for (int64_t i = 0; i < op.out.dim; ++i) out[i] = given[t][i] * step.batch.input_scale;
+      continue;
+    }
     const void* row = out;
     int32_t dtype = QUIRE_F32;
     if (op.matrix >= 0) {

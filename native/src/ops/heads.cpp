@@ -51,6 +51,11 @@ class HeadsOp {
       const int64_t token = run.first + i;
       fetch_next(part, token, first);
       Head x(tile_.rows[i], op_.head_dim);
+      if (const float* given = given_row(part, token)) {
+        x.read(reinterpret_cast<const uint8_t*>(given), QUIRE_F32, first);
+        x.keep(tile_.rows[i]);
+        continue;
+      }
       x.read(step_.row(part.x, token), part.x.dtype, first);
       if (part.norm_after == 0) norm(x, part, head);
       if (part.rope >= 0) {
@@ -64,6 +69,15 @@ class HeadsOp {
       }
     }
     if (part.target != QUIRE_TO_VIEW) to_cache(run, part, head);
+  }
+
+  // The K or V of a token that the caller has given, or null.
+  const float* given_row(const quire_heads_part& part, int64_t token) const {
+    const float* const* given = step_.batch.given_kv;
+    if (part.target == QUIRE_TO_VIEW || !given || !given[token]) return nullptr;
+    const int64_t place = int64_t{op_.kv.layer_group} * step_.model.kv.num_slots + op_.kv.slot;
+    const float* keys = given[token] + step_.batch.given_kv_at[place];
+    return part.target == QUIRE_TO_KEYS ? keys : keys + part.x.dim;
   }
 
   // The next head is processed when all tokens of the run have passed: the hardware

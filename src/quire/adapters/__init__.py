@@ -1,6 +1,25 @@
-"""What names an adapter: `LoRARequest`, and the `--lora-modules` of a server."""
+"""What names an adapter: requests' fields, and the adapters of a server's options."""
 
-from quire.adapters.modules import AdapterModule, parse_modules
+from __future__ import annotations
+
+from typing import Any
+
+from quire.adapters.modules import AdapterModule, parse_modules, parse_prompt_adapters
+from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
 
-__all__ = ["AdapterModule", "LoRARequest", "parse_modules"]
+AnyAdapterRequest = LoRARequest | PromptAdapterRequest
+
+__all__ = [
+    "AdapterModule", "AnyAdapterRequest", "LoRARequest", "PromptAdapterRequest", "as_arguments",
+    "parse_modules", "parse_prompt_adapters",
+]  # fmt: skip
+
+
+def as_arguments(adapter: AnyAdapterRequest | None) -> dict[str, Any]:
+    """The argument of an engine that takes an adapter of this kind."""
+    if adapter is None:
+        return {}
+    if isinstance(adapter, LoRARequest):
+        return {"lora_request": adapter}
+    return {"prompt_adapter_request": adapter}

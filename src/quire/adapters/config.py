@@ -1,4 +1,7 @@
-"""`LoRAConfig`: how many adapters are kept and how large they may be, from vLLM's arguments."""
+"""`LoRAConfig` and `PromptAdapterConfig`: how many adapters are kept and how large they may be.
+
+Made from vLLM's arguments.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,36 @@ from quire.errors import ConfigError, quoted
 _MOST_RANK = 512
 _DEFAULT_ADAPTERS = 8
 """Adapters for which memory is planned where the user gives no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """How many adapters of one kind may be in memory and in use."""
+
+    memory_bytes: int
+    """Bytes of all of them, at most."""
+    adapter_bytes: int
+    """Bytes of the largest one."""
+    max_in_use: int | None
+    """Most adapters that requests use at the same time; None: as many as there is memory for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAdapterConfig:
+    """Limits of prompt adapters."""
+
+    max_prompt_adapters: int
+    """Adapters of the largest size for which there is memory."""
+    max_prompt_adapter_token: int
+    """Most virtual tokens of an adapter."""
+    token_bytes: int = 0
+    """Bytes of a virtual token of the largest kind."""
+
+    @property
+    def limits(self) -> AdapterLimits:
+        """Those of `Residents`."""
+        one = self.max_prompt_adapter_token * self.token_bytes
+        return AdapterLimits(self.max_prompt_adapters * one, one, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +63,11 @@ class LoRAConfig:
     def memory_bytes(self) -> int:
         """Bytes of all adapters in memory, at most."""
         return self.max_cpu_loras * self.adapter_bytes
+
+    @property
+    def limits(self) -> AdapterLimits:
+        """Those of `Residents`."""
+        return AdapterLimits(self.memory_bytes, self.adapter_bytes, self.max_loras)
 
 
 def lora_config(
@@ -57,6 +95,26 @@ def lora_config(
     if not enable_lora:
         return None
     return LoRAConfig(rank, at_once, kept, kinds[lora_dtype])
+
+
+def prompt_adapter_config(
+    *, enable_prompt_adapter: Any, max_prompt_adapters: Any, max_prompt_adapter_token: Any
+) -> PromptAdapterConfig | None:
+    """The configuration of these arguments; None: no prompt adapters. Raises ConfigError."""
+    if not isinstance(enable_prompt_adapter, bool):
+        raise ConfigError(
+            f"enable_prompt_adapter must be True or False, got {quoted(enable_prompt_adapter)}"
+        )
+    kept = _count("max_prompt_adapters", max_prompt_adapters, 2**31 - 1)
+    if not enable_prompt_adapter:
+        return None
+    if max_prompt_adapter_token == 0:
+        raise ConfigError(
+            "max_prompt_adapter_token must be set. It is the most virtual tokens of an adapter, "
+            "such as 64."
+        )
+    longest = _count("max_prompt_adapter_token", max_prompt_adapter_token, 2**31 - 1)
+    return PromptAdapterConfig(kept, longest)
 
 
 def _count(name: str, value: Any, most: int) -> int:

@@ -1,4 +1,5 @@
-"""Reads `--lora-modules`: each item is `name=path`, or JSON with `name` and `path`."""
+"""Reads `--lora-modules` and `--prompt-adapters`: each item is `name=path`; of the first also JSON
+with `name` and `path`."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ class AdapterModule:
     name: str
     path: str
     base_model_name: str | None = None
+    is_prompt: bool = False
+    """Whether it is a prompt adapter."""
 
 
 def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
@@ -31,6 +34,20 @@ def parse_modules(items: Iterable[Any]) -> list[AdapterModule]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--lora-modules: the name {quoted(name)} must be given once only")
+    return found
+
+
+def parse_prompt_adapters(items: Iterable[str]) -> list[AdapterModule]:
+    """The adapters of `--prompt-adapters`, each `name=path`. Raises ConfigError for a wrong item,
+    and for a name that is given twice."""
+    found: list[AdapterModule] = []
+    for item in items:
+        name, equals, path = item.partition("=")
+        if not equals or not name or not path:
+            raise ConfigError(f"--prompt-adapters must be NAME=FOLDER, got {quoted(item)}")
+        if any(one.name == name for one in found):
+            raise ConfigError(f"--prompt-adapters: the name {quoted(name)} must be given once only")
+        found.append(AdapterModule(name, path, is_prompt=True))
     return found
 
 

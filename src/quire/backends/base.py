@@ -12,7 +12,7 @@ size. Arrays are C-contiguous NumPy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
     "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepModel",
-    "StepOutput",
+    "StepOutput", "TokenRows",
 ]  # fmt: skip
 
 
@@ -92,6 +92,16 @@ class LoadedAdapter(ABC):
         """Bytes of its weights."""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """A row of numbers for each of some adjacent tokens of a step."""
+
+    first: int
+    """The first of these tokens, as an index into T."""
+    rows: NDArray[np.float32]
+    """[number of these tokens, width]"""
+
+
 @dataclass(slots=True)
 class StepBatch:
     """One step's input. Tokens of a request are adjacent, in order of position."""
@@ -124,6 +134,14 @@ class StepBatch:
 
     adapters: list[LoadedAdapter | None] | None = None
     """[R]; the adapter of each request. None: no request has one."""
+
+    input_rows: list[TokenRows] = field(default_factory=list)
+    """Rows [n, D] that take the place of rows of the embedding table (`Embed`), without a change by
+    an adapter."""
+
+    given_kv: list[TokenRows] = field(default_factory=list)
+    """Rows [n, 2 * layers * K * H] of K and V that are written to the cache in place of those that
+    the layers compute: K of layer 0, V of layer 0, K of layer 1 and so on."""
 
     @property
     def num_logits_out(self) -> int:

@@ -42,6 +42,10 @@ class ChatInput:
     """Further variables of the template."""
     content_format: ContentFormat | None = None
     """None: found by `detect_content_format`."""
+    image_placeholder: str | None = None
+    """What stands for an image in texts; None: the model takes none, or the chat has none."""
+    no_images: str = ""
+    """Why the model takes no images, for errors."""
 
 
 @dataclass(frozen=True, slots=True)

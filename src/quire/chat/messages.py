@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from quire.chat.images import IMAGE_PART
 from quire.chat.job import MAX_NESTING, ContentFormat
 from quire.errors import RequestError
 
@@ -28,6 +30,23 @@ _KNOWN_FIELDS = frozenset({"type", "uuid", "closed", *_TEXT_KEYS.values()})
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
+@dataclass(frozen=True, slots=True)
+class Images:
+    """How a conversation may have images."""
+
+    placeholder: str | None = None
+    """What stands for one in a text; None: there may be none."""
+    why_not: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why there may be none, for an error."""
+        return f"; images cannot be used: {self.why_not}" if self.why_not else ""
+
+
+NO_IMAGES = Images()
+
+
 def template_messages(
     messages: Sequence[Any],
     content_format: ContentFormat,
@@ -35,6 +54,7 @@ def template_messages(
     missing: Any = None,
     keeps_text: bool = False,
     has_text_arguments: bool = False,
+    images: Images = NO_IMAGES,
 ) -> list[dict[str, Any]]:
     """The messages, which are JSON, without keys whose value is None. Changes their contents.
 
@@ -47,7 +67,7 @@ def template_messages(
     converted = []
     for index, given in enumerate(messages):
         is_text = keeps_text and isinstance(given, dict) and isinstance(given.get("content"), str)
-        message = _message(index, given, "string" if is_text else content_format)
+        message = _message(index, given, "string" if is_text else content_format, images)
         if message["role"] == "assistant":
             message.setdefault("content", missing)
         for function in _functions(message.get("tool_calls", ())) if has_text_arguments else ():
@@ -71,7 +91,9 @@ def _inside(value: Any) -> Iterable[Any]:
     return value.values() if type(value) is dict else ()
 
 
-def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str, Any]:
+def _message(
+    index: int, given: Any, content_format: ContentFormat, images: Images
+) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise _error(f"messages[{index}] has no role", given)
     message = {key: value for key, value in given.items() if value is not None}
@@ -79,10 +101,11 @@ def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str,
     if message["role"] == "tool":
         content_format = "string"  # most templates take the result of a tool as text alone
     if isinstance(content, list):
-        parts = [_text_part(index, part) for part in content if not _is_empty(part)]
-        message["content"] = _joined(parts, content_format)
+        parts = [_part(index, part, images) for part in content if not _is_empty(part)]
+        message["content"] = _joined(parts, content_format, images)
     elif isinstance(content, str):
-        message["content"] = _joined([{"type": "text", "text": content}], content_format)
+        parts = [{"type": "text", "text": content}]
+        message["content"] = _joined(parts, content_format, images)
     elif content is not None:
         raise _error(f"messages[{index}].content is neither a string nor a list", content)
     if message.get("tool_calls") == []:
@@ -96,9 +119,19 @@ def _message(index: int, given: Any, content_format: ContentFormat) -> dict[str,
 
 
 def _joined(
-    parts: list[dict[str, Any]], content_format: ContentFormat
+    parts: list[dict[str, Any]], content_format: ContentFormat, images: Images
 ) -> str | list[dict[str, Any]]:
-    return parts if content_format == "openai" else "\n".join(part["text"] for part in parts)
+    """The parts, or one text: the placeholders of the images, then the texts."""
+    if content_format == "openai":
+        return parts
+    places = [images.placeholder or "" for part in parts if part == IMAGE_PART]
+    return "\n".join([*places, *(part["text"] for part in parts if part != IMAGE_PART)])
+
+
+def _part(index: int, part: Any, images: Images) -> dict[str, Any]:
+    if images.placeholder is not None and part == IMAGE_PART:
+        return dict(IMAGE_PART)
+    return _text_part(index, part, images)
 
 
 def _is_empty(part: Any) -> bool:
@@ -107,7 +140,7 @@ def _is_empty(part: Any) -> bool:
     return kind in ("text", "refusal") and kind in part and part[kind] is None
 
 
-def _text_part(index: int, part: Any) -> dict[str, Any]:
+def _text_part(index: int, part: Any, images: Images) -> dict[str, Any]:
     """The part as templates expect it; fields that OpenAI does not know come along."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
@@ -116,7 +149,7 @@ def _text_part(index: int, part: Any) -> dict[str, Any]:
         known = ", ".join(_TEXT_KEYS)
         raise _error(
             f"messages[{index}].content has a part of type {kind!r:.50}; "
-            f"this is a text model, which takes: {known}",
+            f"this model takes: {known}{images.reason}",
             part,
         )
     text = part.get(_TEXT_KEYS[kind])

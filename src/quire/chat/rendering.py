@@ -13,7 +13,7 @@ import jinja2
 
 from quire.chat.content_format import detect_content_format, expects_no_content, expects_text
 from quire.chat.job import ChatInput, ContentFormat, RenderJob
-from quire.chat.messages import check_nesting, template_messages
+from quire.chat.messages import Images, check_nesting, template_messages
 from quire.chat.sandbox.environment import render_template
 from quire.chat.sandbox.limits import TemplateLimitError, new_budget
 from quire.errors import RequestError
@@ -57,6 +57,7 @@ def _rendered(job: RenderJob) -> str:
         messages = template_messages(
             chat.messages, content_format, missing=missing, keeps_text=keeps_text,
             has_text_arguments=has_text_arguments,
+            images=Images(chat.image_placeholder, chat.no_images),
         )  # fmt: skip
         try:
             return _filled(job, messages)
@@ -112,6 +113,8 @@ def _mark_end(chat: list[dict[str, Any]]) -> str:
     """Appends the mark to the last message's text, which is returned without it."""
     content = chat[-1].get("content")
     if isinstance(content, list) and content:
+        if "text" not in content[-1]:
+            raise _error("continue_final_message is set, but the final message ends with an image")
         text = str(content[-1]["text"])
         content[-1]["text"] = text + _CONTINUED
         return text

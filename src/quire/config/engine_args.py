@@ -197,6 +197,22 @@ class EngineArgs:
     """The same as `num_speculative_tokens` in `speculative_config`."""
     per_request_spec_decode_metrics: Literal["none", "summary", "detailed"] = "none"
     """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
+    enable_prompt_embeds: bool = False
+    """Accept prompts of embeddings (`prompt_embeds`), which take the place of token ids."""
+    limit_mm_per_prompt: dict[str, Any] = field(default_factory=dict)
+    """Most images of a prompt, such as {"image": 4}; 0: the image encoder is not loaded."""
+    mm_processor_kwargs: dict[str, Any] | None = None
+    """Settings of the image processor, in place of those in preprocessor_config.json."""
+    allowed_local_media_path: str = ""
+    """The folder below which `file://` URLs of images may point; empty: none may."""
+    allowed_media_domains: list[str] | None = None
+    """Domains from which images may be fetched. By default, nothing is fetched."""
+    enable_prompt_adapter: bool = False
+    """Let requests name prompt adapters of PEFT: prompt tuning, p-tuning and prefix tuning."""
+    max_prompt_adapters: int = 1
+    """Number of prompt adapters of the largest size for which memory is kept."""
+    max_prompt_adapter_token: int = 0
+    """Most virtual tokens of a prompt adapter; must be set with enable_prompt_adapter."""
     enable_lora: bool = False
     """Let requests name LoRA adapters, in the format of PEFT."""
     max_lora_rank: int = 16

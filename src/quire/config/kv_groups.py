@@ -283,7 +283,8 @@ class StateGroup(KVGroup, frozen=True, tag="state"):
 
     def sized(self, block_bytes: int) -> StateGroup:
         """The group with its number of blocks."""
-        last = max(entry for places in self.offsets(block_bytes).values() for entry, _ in places)
+        entries = [entry for places in self.offsets(block_bytes).values() for entry, _ in places]
+        last = max(entries, default=-1)
         return msgspec.structs.replace(self, num_blocks=last + 1)
 
     def describe(self) -> str:
@@ -338,7 +339,7 @@ class KVLayout:
         if not slot_bytes:
             return sum(group.num_bytes for group in self.states)
         pieces = (state.piece_bytes for group in self.states for state in group.states)
-        most = max(slot_bytes, *pieces)
+        most = max([slot_bytes, *pieces])
         return -(-most // STATE_ALIGN) * STATE_ALIGN
 
     def sized(self, block_bytes: int) -> KVLayout:

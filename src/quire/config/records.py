@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.adapters.config import LoRAConfig
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.kv_cache import KVCacheDtype, KVEventsConfig, KVMemoryChoice, KVStoreConfig
 from quire.config.kv_groups import KVLayout
@@ -19,6 +19,7 @@ from quire.config.pooling import PoolingConfig
 from quire.config.quantization import Quantization
 from quire.config.ranks import Rank
 from quire.config.speculation import SpeculationConfig
+from quire.images.config import ImagesConfig
 from quire.reasoning.marks import ReasoningMarks
 from quire.redaction import shown
 from quire.structured.config import StructuredOutputsConfig
@@ -69,6 +70,12 @@ class ModelConfig:
     chat_template: str | None = None
     pooling: PoolingConfig | None = None
     """How it pools; None: it generates."""
+    prompt_embeds_width: int | None = None
+    """Numbers of a row of `prompt_embeds`; None: prompts of embeddings are refused."""
+    images: ImagesConfig | None = None
+    """How it takes images; None: it takes none."""
+    no_images: str = ""
+    """Why it takes no images; "": it does."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""
@@ -266,7 +273,8 @@ class EngineConfig:
     reasoning: ReasoningMarks | None = None
     """Marks from the options; None: not given."""
     lora: LoRAConfig | None = None
-    """Limits of adapters; None: requests have none."""
+    prompt_adapters: PromptAdapterConfig | None = None
+    """Both: limits of adapters; None: requests have none."""
     draft: ModelConfig | None = None
     """The model that drafts tokens; None: no model does."""
     worker_extension: str = ""
@@ -317,6 +325,11 @@ class EngineConfig:
     def lora_config(self) -> LoRAConfig | None:
         """`lora`."""
         return self.lora
+
+    @property
+    def prompt_adapter_config(self) -> PromptAdapterConfig | None:
+        """`prompt_adapters`."""
+        return self.prompt_adapters
 
     @property
     def parallel_config(self) -> ParallelConfig:

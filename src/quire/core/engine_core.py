@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 from quire import env
 from quire.config.records import EngineConfig
 from quire.core.adapters.commands import adapter_commands
-from quire.core.adapters.manager import AdapterManager
+from quire.core.adapters.gate import AdapterGate
+from quire.core.adapters.manager import failure_of
 from quire.core.event_publisher import EventPublisher
+from quire.core.images.cache import EncoderCache
+from quire.core.images.manager import ImageManager
 from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
 from quire.core.memory_ahead import MemoryAhead
 from quire.core.pausing import EnginePause
@@ -59,7 +62,10 @@ _ENGINES_OWN = frozenset(
         "call",
         "close",
         "drop_adapter",
+        "encode_tile",
+        "drop_prompt_adapter",
         "load_adapter",
+        "load_prompt_adapter",
         "step",
         "release_memory",
         "restore_memory",
@@ -122,7 +128,8 @@ class EngineCore:
         self._profiler = profiler = EngineProfiler(
             config.observability.profiler, partial(_record_ranks, self.executor)
         )
-        self._adapters = None if config.lora is None else AdapterManager(config.lora, self.executor)
+        self._adapters = AdapterGate(config, self.executor)
+        self._images = _image_manager(config, self.executor)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
@@ -173,8 +180,10 @@ class EngineCore:
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
-        if self._adapters is not None and self._adapters.is_active:
-            late = self._take_adapter_news(self._adapters)
+        if self._adapters.is_active:
+            late = self._take_adapter_news()
+        if self._images is not None and self._images.num_waiting and not self._pause.is_frozen:
+            late += self._take_image_news(self._images)
         if self.structured_outputs.num_requests:
             late += self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
         may_plan = not (self._pause.is_frozen or executor.has_new_weights)
@@ -201,32 +210,39 @@ class EngineCore:
             outputs.stats.kv_store = self._transfers.take_stats(is_last=is_last)
         if self.structured_outputs.num_requests:
             self._follow_grammars(outputs)
-        if self._adapters is not None:
-            self._adapters.release_ended(scheduler.states.by_id)
-            if outputs.stats is not None:
-                outputs.stats.num_waiting += self._adapters.num_waiting
+        self._adapters.release_ended(scheduler.states.by_id)
+        if outputs.stats is not None:
+            outputs.stats.num_waiting += self._adapters.num_waiting
+        if self._images is not None and outputs.stats is not None:
+            outputs.stats.num_waiting += self._images.num_waiting
+            cache = self._images.cache
+            outputs.stats.mm_cache = (cache.num_queries, cache.num_hits)
         self._flush_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
         return outputs
 
-    def _take_adapter_news(self, adapters: AdapterManager) -> list[EngineCoreOutput]:
+    def _take_adapter_news(self) -> list[EngineCoreOutput]:
         """Queues the requests whose adapters are in memory. Returns outputs of requests that
         failed."""
         is_idle = self._is_idle and not self.scheduler.has_unfinished_requests()
-        news = adapters.advance(_GRAMMAR_WAIT_S if is_idle else 0.0)
+        news = self._adapters.advance(_GRAMMAR_WAIT_S if is_idle else 0.0)
         for request in news.ready:
             try:
                 self._queue(request)
             except RequestError as error:
-                news.failed.append(
-                    EngineCoreOutput(
-                        request_id=request.request_id,
-                        finish_reason="error",
-                        error=str(error),
-                        is_unmet=True,
-                    )
-                )
+                news.failed.append(failure_of(request, str(error)))
+        return news.failed
+
+    def _take_image_news(self, images: ImageManager) -> list[EngineCoreOutput]:
+        """Encodes a part of the waiting pictures, and queues the requests whose pictures are
+        encoded. Returns outputs of requests that failed."""
+        news = images.advance(has_others=self.scheduler.has_unfinished_requests())
+        for request in news.ready:
+            try:
+                self._queue_or_wait(request)
+            except RequestError as error:
+                news.failed.append(failure_of(request, str(error)))
         return news.failed
 
     def _take_grammar_news(self, timeout_s: float) -> list[EngineCoreOutput]:
@@ -303,12 +319,20 @@ class EngineCore:
         """Queues a request, or lets it wait for its adapter. Raises RequestError if it could never
         run."""
         self._is_idle = False
-        if self._adapters is None or request.lora_request is None:
-            self._queue(request)
+        if self._images is not None and self._images.has(request.request_id):
+            raise RequestError(f"a request with id {request.request_id!r} is being served already")
+        if request.images:
+            if self._images is None:
+                raise RequestError("this engine takes no images")
+            self._images.add(request)
             return
+        self._queue_or_wait(request)
+
+    def _queue_or_wait(self, request: EngineCoreRequest) -> None:
         if self._adapters.has(request.request_id):
             raise RequestError(f"a request with id {request.request_id!r} is being served already")
-        self._adapters.add(request)
+        if not self._adapters.add(request):
+            self._queue(request)
 
     def _queue(self, request: EngineCoreRequest) -> None:
         self.scheduler.add_request(request)
@@ -336,15 +360,16 @@ class EngineCore:
         for request_id in request_ids:
             self.scheduler.abort_request(request_id)
             self.structured_outputs.forget(request_id)
-            if self._adapters is not None:
-                self._adapters.abort(request_id)
-        if self._adapters is not None:
-            self._adapters.release_ended(self.scheduler.states.by_id)
+            self._adapters.abort(request_id)
+            if self._images is not None:
+                self._images.abort(request_id)
+        self._adapters.release_ended(self.scheduler.states.by_id)
         self._flush_events()
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        waits = self._adapters is not None and self._adapters.num_waiting > 0
+        waits = self._adapters.num_waiting > 0
+        waits = waits or (self._images is not None and self._images.num_waiting > 0)
         return self._pause.is_busy() or (waits and not self._pause.is_frozen)
 
     def progress(self) -> int | None:
@@ -358,14 +383,25 @@ class EngineCore:
             self._transfers.close()
         if self._publisher is not None:
             self._publisher.close()
-        if self._adapters is not None:
-            self._adapters.shutdown()
+        self._adapters.shutdown()
         self.executor.shutdown()
 
     def _flush_events(self) -> None:
         events = self.scheduler.kv.pool.events
         if events is not None:
             events.flush()
+
+
+def _image_manager(config: EngineConfig, executor: Executor) -> ImageManager | None:
+    """None: the engine takes no images."""
+    if config.model.images is None:
+        return None
+
+    def encode(pixels: bytes, height: int, width: int) -> bytes:
+        rows: bytes = executor.call("encode_tile", pixels, height, width)[0]
+        return rows
+
+    return ImageManager(encode, EncoderCache(config.model.images.cache_bytes))
 
 
 def _reset_prefix_cache(

@@ -61,6 +61,10 @@ VARIABLES: dict[str, Variable] = {
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "works",
             "1: routes that load and unload adapters, with --enable-lora",
         ),
+        Variable(
+            "VLLM_LORA_RESOLVER_CACHE_DIR", "works",
+            "a folder of adapters that requests may name, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+        ),
         Variable("VLLM_API_KEY", "works", "like QUIRE_API_KEY"),
         Variable("VLLM_SERVER_DEV_MODE", "works", "1: development routes"),
         Variable(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import BackendError
 from quire.protocol import SchedulePlan, StepResult
+
+if TYPE_CHECKING:
+    from quire.worker.adapters.prompts import PromptAdapters
 
 
 class Executor(ABC):
@@ -19,6 +22,8 @@ class Executor(ABC):
     The constructor loads the model. One caller at a time.
     """
 
+    prompt_adapters: PromptAdapters | None = None
+    """Prompt adapters, for executors that prepare steps."""
     max_plans_in_flight: int = 1
     """Maximum number of plans that are submitted and not collected."""
     num_ranks: int = 1
@@ -58,15 +63,28 @@ class Executor(ABC):
         raise BackendError("this executor has no KV blocks")
 
     def load_adapter(self, path: str, name: str) -> dict[str, Any]:
-        """Loads the adapter in a folder: `digest`, `num_bytes` and `rank`. Any thread, also while a
-        step computes. Raises CheckpointError for an adapter that does not fit, BackendError for
-        executors without adapters."""
+        """Loads the adapter in a folder: `digest`, `num_bytes` and a `description`. Any thread,
+        also while a step computes. Raises CheckpointError for an adapter that does not fit, and
+        BackendError for executors without adapters."""
         del path, name
         raise BackendError("this executor has no adapters")
 
     def drop_adapter(self, digest: str) -> None:
         """Drops an adapter, except for requests that the workers hold."""
         del digest
+
+    def load_prompt_adapter(self, path: str, name: str) -> dict[str, Any]:
+        """Loads the prompt adapter in a folder: see `PromptAdapters.load`. Any thread. Raises
+        CheckpointError, and BackendError for executors without such adapters."""
+        del name
+        if self.prompt_adapters is None:
+            raise BackendError("this executor has no prompt adapters")
+        return self.prompt_adapters.load(path)
+
+    def drop_prompt_adapter(self, digest: str) -> None:
+        """Drops a prompt adapter, which no request uses."""
+        if self.prompt_adapters is not None:
+            self.prompt_adapters.drop(digest)
 
     @abstractmethod
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:

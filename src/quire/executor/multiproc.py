@@ -26,6 +26,7 @@ from quire.executor.rank_processes import RankProcesses
 from quire.executor.runners import make_runner
 from quire.program import OpPlace
 from quire.protocol import SchedulePlan, StepResult
+from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.model_runner import BegunStep
 
 
@@ -87,7 +88,8 @@ class MultiprocExecutor(Executor):
         self._ranks = ranks or RankProcesses(config)
         weakref.finalize(self, self._ranks.abandon).atexit = False
         self._model = RankedModel(self._ranks)
-        self._runner = make_runner(config, self._model)
+        self.prompt_adapters = PromptAdapters(config)
+        self._runner = make_runner(config, self._model, find_rows=self.prompt_adapters.find)
         self._begun: deque[tuple[BegunStep, int] | BackendError] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:

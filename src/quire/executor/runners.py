@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
+from quire.worker.adapters.given_rows import FindRows, rows_are_missing
 from quire.worker.draft.drafter import Drafter
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
@@ -16,8 +17,10 @@ def make_runner(
     config: EngineConfig,
     model: StepModel,
     adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
+    find_rows: FindRows = rows_are_missing,
 ) -> ModelRunner | PoolingRunner:
-    """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest.
+    """The runner for the requests of an engine. `adapter`: looks up a loaded adapter by its digest;
+    `find_rows`: rows that take the place of embeddings.
     Raises ConfigError if a custom logits processor cannot be loaded or created."""
     layout = config.cache.layout
     batch = InputBatch(
@@ -27,6 +30,7 @@ def make_runner(
         config.model.vocab_size,
         config.model.logprobs_mode,
         adapter,
+        find_rows,
     )
     if config.model.pooling is not None:
         return PoolingRunner(model, batch, config.model.pooling, layout.keeps_all)

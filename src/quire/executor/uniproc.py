@@ -13,6 +13,7 @@ from quire.executor.base import Executor
 from quire.executor.runners import make_runner
 from quire.executor.turns import Turns
 from quire.protocol import SchedulePlan, StepResult
+from quire.worker.adapters.prompts import PromptAdapters
 from quire.worker.extension import worker_class
 from quire.worker.worker import Worker
 
@@ -25,7 +26,10 @@ class UniProcExecutor(Executor):
         self._turns = None if turns is None else Turns(turns)
         self._turn: AbstractContextManager[None] = self._turns or nullcontext()
         self._worker = worker_class(config)(config)
-        self._runner = make_runner(config, self._worker.model, self._worker.adapters.get)
+        self.prompt_adapters = PromptAdapters(config)
+        self._runner = make_runner(
+            config, self._worker.model, self._worker.adapters.get, self.prompt_adapters.find
+        )
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:

@@ -28,7 +28,8 @@ class CompletionState:
 
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_logprobs", "_num_sent_tokens",
-        "_num_tokens_in_text", "_params", "_stop", "_text", "finish_reason", "index", "is_lazy",
+        "_num_tokens_in_text", "_num_virtual_tokens", "_params", "_stop", "_text", "finish_reason",
+        "index", "is_lazy",
         "kv_name", "loaded_tokens", "num_cached_tokens", "pooled", "prediction", "request_id",
         "spec_decode_metrics", "stats",
         "stop_reason", "token_ids",
@@ -42,7 +43,9 @@ class CompletionState:
         prompt_token_ids: list[int],
         tokenizer: Tokenizer | None,
         arrival_time: float,
+        num_virtual_tokens: int = 0,
     ) -> None:
+        self._num_virtual_tokens = num_virtual_tokens
         self.index = index
         self.request_id = request_id
         """Id of the core request."""
@@ -103,7 +106,7 @@ class CompletionState:
             stats.first_token_ts = timestamp
             stats.first_token_latency = timestamp - stats.arrival_time
             stats.scheduled_ts = output.scheduled_time or timestamp
-            self.num_cached_tokens = output.num_cached_tokens
+            self.num_cached_tokens = max(0, output.num_cached_tokens - self._num_virtual_tokens)
             self.loaded_tokens = output.loaded_tokens
         stats.last_token_ts = timestamp
         stats.num_preemptions = output.num_preemptions

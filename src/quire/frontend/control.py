@@ -13,14 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-import msgspec
-
-from quire.adapters import LoRARequest
 from quire.core.pausing import PauseMode, check_level, check_mode, check_tags
-from quire.errors import ConfigError
-
-_POLL_S = 0.005
-"""Seconds between two questions whether an adapter is loaded."""
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -138,37 +131,6 @@ def apply_model(func: Callable[[Any], Any]) -> Operation[list[Any]]:
     """Returns a list with what a function returns for the compiled model, which is not an
     `nn.Module`. Otherwise as `collective_rpc`."""
     return (yield from collective_rpc("apply_model", args=(func,)))
-
-
-def add_lora(lora_request: LoRARequest) -> Operation[bool]:
-    """Loads an adapter, unless one with this number and folder is in memory; with `load_inplace`
-    in any case. Steps go on meanwhile. Requests that have begun keep the version they began with.
-    Returns True. Raises ConfigError for an adapter that cannot be loaded."""
-    if not isinstance(lora_request, LoRARequest):
-        raise TypeError(f"lora_request must be a LoRARequest, got {type(lora_request).__name__}")
-    ticket = yield Command("adapters_begin_load", (msgspec.to_builtins(lora_request),))
-    while (found := (yield Command("adapters_load_result", (ticket,)))) is None:
-        yield Wait(_POLL_S)
-    if "error" in found:
-        raise ConfigError(found["error"])
-    return True
-
-
-def remove_lora(lora_id: int) -> Operation[bool]:
-    """Forgets an adapter; requests that use it go on. Returns whether it was known."""
-    return bool((yield Command("adapters_remove", (lora_id,))))
-
-
-def list_loras() -> Operation[set[int]]:
-    """The numbers of the adapters that are in memory."""
-    return set((yield Command("adapters_ids")))
-
-
-def pin_lora(lora_id: int) -> Operation[bool]:
-    """Keeps an adapter in memory until it is removed. Raises ConfigError if it is not there."""
-    if not (yield Command("adapters_pin", (lora_id,))):
-        raise ConfigError(f"the adapter {lora_id!r} cannot be pinned: it is not loaded")
-    return True
 
 
 def start_profile(

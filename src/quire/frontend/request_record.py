@@ -99,6 +99,7 @@ class RequestRecord:
                 request.prompt_token_ids,
                 tokenizer,
                 request.arrival_time,
+                request.num_virtual_tokens,
             )
             for index, core in enumerate(request.core_requests)
         ]

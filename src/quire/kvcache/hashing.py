@@ -13,6 +13,8 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
+from quire.protocol.input_rows import InputRows
+
 _VERSION = b"quire.kv.1"
 
 
@@ -57,6 +59,17 @@ def hash_block(parent: bytes, token_ids: Sequence[int], extra: bytes = b"") -> b
     if extra:
         return _digest(parent, tokens, extra)
     return hashlib.sha256(parent + tokens).digest()
+
+
+def extra_of(given: Sequence[InputRows], begin: int, end: int) -> bytes:
+    """The `extra` of the block of tokens `begin` to `end - 1`: which rows are given for which of
+    its tokens. Empty if none are. `given`: in order of position."""
+    found = b""
+    for one in given:
+        if one.first < end and one.end > begin:
+            place = struct.pack("<qqQ", one.first - begin, one.count, len(one.digest))
+            found += place + one.digest
+    return found
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -12,13 +12,14 @@ from dataclasses import replace
 from quire.config.records import CacheConfig
 from quire.errors import IntegrityError
 from quire.kvcache.block_pool import BlockKey, BlockPool
-from quire.kvcache.hashing import hash_block, model_root, request_root, request_roots
+from quire.kvcache.hashing import extra_of, hash_block, model_root, request_root, request_roots
 from quire.kvcache.integrity import check_tables
 from quire.kvcache.prefix_search import find_prefix
 from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
 from quire.kvcache.snapshots import BlockCopy, Snapshots
 from quire.kvcache.tail import Tail, tail_of
+from quire.protocol.input_rows import InputRows
 
 
 class KVCacheManager:
@@ -61,13 +62,18 @@ class KVCacheManager:
         """Share of the pool that requests hold, 0 to 1."""
         return self.pool.num_held / self.pool.num_blocks
 
-    def open(self, cache_salt: str | None = None, adapter: str = "") -> SequenceBlocks:
-        """Empty block tables for a request. Requests share blocks only if their salts and the
-        digests of their adapters are equal. The part of a salt before its first `/` names the
-        tenant."""
+    def open(
+        self,
+        cache_salt: str | None = None,
+        adapter: str = "",
+        input_rows: Sequence[InputRows] = (),
+    ) -> SequenceBlocks:
+        """Empty block tables for a request. Requests share blocks only if their salts, the digests
+        of their adapters, and the rows given for these blocks and earlier ones are equal. The part
+        of a salt before its first `/` names the tenant."""
         namespace, root = request_roots(self._root, cache_salt)
         root = request_root(root, adapter_digest=bytes.fromhex(adapter))
-        return SequenceBlocks(root, len(self.layout.groups), namespace, cache_salt)
+        return SequenceBlocks(root, len(self.layout.groups), namespace, cache_salt, input_rows)
 
     def use_fingerprint(self, fingerprint: str) -> bool:
         """Sets the fingerprint of the model that computes K/V from now on. Returns whether it has
@@ -168,7 +174,7 @@ class KVCacheManager:
             return None  # a state is known after full blocks only
         keys = self.keys_of(blocks, token_ids, (num_tokens - 1) // self.block_size)
         parent = keys[-1] if keys else blocks.root
-        return tail_of(parent, token_ids, num_tokens, self.block_size)
+        return tail_of(parent, token_ids, num_tokens, self.block_size, blocks.input_rows)
 
     def num_free_after(self, num_tokens: int, prefix: CachedPrefix) -> int:
         """Free blocks if a new request took `prefix` and the most blocks that it needs at once to
@@ -432,4 +438,6 @@ class KVCacheManager:
         keys = blocks.keys
         for index in range(len(keys), count):
             parent = keys[-1] if keys else blocks.root
-            keys.append(hash_block(parent, token_ids[index * size : (index + 1) * size]))
+            begin, end = index * size, (index + 1) * size
+            extra = extra_of(blocks.input_rows, begin, end)
+            keys.append(hash_block(parent, token_ids[begin:end], extra))

@@ -6,8 +6,10 @@ Only `KVCacheManager` changes it. The scheduler keeps it with the request and re
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from quire.protocol.input_rows import InputRows
 
 
 class SequenceBlocks:
@@ -15,11 +17,13 @@ class SequenceBlocks:
 
     In group g, position p is in block `tables[g][p // block_size - first_entries[g]]`. Entries
     before `first_entries[g]` are released: no later token attends to them. Keys are added as tokens
-    arrive and stay valid after a preemption, because they depend on the tokens alone.
+    arrive and stay valid after a preemption, because they depend on the tokens and the given rows
+    alone.
     """
 
     __slots__ = (
-        "cache_salt", "copied_at", "copying", "due", "first_entries", "is_unknown", "keys",
+        "cache_salt", "copied_at", "copying", "due", "first_entries", "input_rows", "is_unknown",
+        "keys",
         "namespace", "new_snapshot", "num_registered", "root", "snapshot_due", "snapshots",
         "source", "tables",
     )  # fmt: skip
@@ -30,12 +34,15 @@ class SequenceBlocks:
         num_groups: int,
         namespace: bytes | None = None,
         cache_salt: str | None = None,
+        input_rows: Sequence[InputRows] = (),
     ) -> None:
         self.root = root
         self.namespace = root if namespace is None else namespace
         """Root hash of the model and tenant."""
         self.cache_salt = cache_salt
         """Salt mixed into `root`; reported in KV events."""
+        self.input_rows = input_rows
+        """Rows given in place of embeddings; part of the keys of their blocks."""
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.first_entries = [0] * num_groups
         self.keys: list[bytes] = []

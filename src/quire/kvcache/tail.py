@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.kvcache.block_pool import BlockKey, BlockPool
-from quire.kvcache.hashing import hash_block
+from quire.kvcache.hashing import extra_of, hash_block
+from quire.protocol.input_rows import InputRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,19 @@ class Tail:
         return [block_id for block_id in found if block_id is not None] if None not in found else []
 
 
-def tail_of(parent: bytes, token_ids: Sequence[int], num_tokens: int, size: int) -> Tail | None:
+def tail_of(
+    parent: bytes,
+    token_ids: Sequence[int],
+    num_tokens: int,
+    size: int,
+    input_rows: Sequence[InputRows] = (),
+) -> Tail | None:
     """The tail of the first `num_tokens` tokens. `parent`: key of their last full block, or the
-    root; `size`: tokens per block. None: at most the last token follows their full blocks."""
+    root; `size`: tokens per block; `input_rows`: those of the request. None: at
+    most the last token follows their full blocks."""
     end = num_tokens - 1
     begin = end // size * size
     if begin == end:
         return None
-    return Tail(hash_block(parent, token_ids[begin:end]), end - begin)
+    extra = extra_of(input_rows, begin, end)
+    return Tail(hash_block(parent, token_ids[begin:end], extra), end - begin)

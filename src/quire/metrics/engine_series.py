@@ -19,6 +19,23 @@ CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
 ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
+class ImageSeries:
+    """The cache of encoded images."""
+
+    def __init__(self, make: MetricSet) -> None:
+        self.queries = make.counter(
+            "vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of images."
+        )
+        self.hits = make.counter(
+            "vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of images."
+        )
+
+    def show(self, queries: int, hits: int) -> None:
+        """Takes the engine's totals."""
+        self.queries.inc(max(0, queries - self.queries.value))
+        self.hits.inc(max(0, hits - self.hits.value))
+
+
 class EngineSeries:
     """All series of one engine as attributes; `metric_set` lists them."""
 
@@ -32,6 +49,7 @@ class EngineSeries:
         self.kv_store = None if config.kv_store is None else KVStoreSeries(self.metric_set)
         has_ranks = config.parallel.world_size_across_dp > 1
         self.ranks = RankSeries(self.metric_set) if has_ranks else None
+        self.images = None if config.model.images is None else ImageSeries(self.metric_set)
         _describe(self.metric_set, config)
 
     def _make_gauges(self, make: MetricSet) -> None:

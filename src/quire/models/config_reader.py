@@ -52,6 +52,11 @@ class ConfigReader:
         """Whether the key is present and not null."""
         return self._find(key) is not None
 
+    def raw(self, key: str) -> Any:
+        """The value, unchecked; None if the key is missing. For keys with values of several
+        forms."""
+        return self._find(key)
+
     def is_false(self, key: str) -> bool:
         """Whether the key is present and false."""
         return self._find(key) is False

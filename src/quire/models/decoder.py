@@ -111,7 +111,7 @@ def decoder_hidden(builder: Builder, spec: DecoderSpec, write: WriteLayer) -> Va
     """Write a decoder up to the norm after its last layer."""
     names = spec.names
     table = Tensor(f"{names.root}{names.embed}.weight", (spec.vocab_size, spec.hidden_size))
-    x = builder.embed(table, spec.embed_scale)
+    x = builder.embed(table, spec.embed_scale, spec.given_scale)
     if names.embed_norm is not None:
         x = norm_rows(builder, x, spec, names.root + names.embed_norm, "embed_norm")
     for layer in range(spec.num_layers):

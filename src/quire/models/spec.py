@@ -155,6 +155,8 @@ class DecoderSpec:
     parallel: bool = False
     """Whether attention and MLP read the same row. If the MLP has no norm, it reads attention's."""
     embed_scale: float = 1.0
+    given_scale: float = 1.0
+    """Factor on rows that a request gives in place of embeddings (Granite's `inputs_embeds`)."""
     residual_scale: float = 1.0
     """Factor on the outputs of attention and MLP before they are added (Granite)."""
     logits_scale: float = 1.0

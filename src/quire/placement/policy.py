@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.placement.prefix_index import BlockKeys, PrefixIndex
+from quire.protocol.input_rows import InputRows
 
 _DECODED_ROW = 4
 """The time of a row that continues a reply, in prompt tokens: such rows are computed in smaller
@@ -75,10 +76,11 @@ class Placement:
         token_ids: Sequence[int],
         cache_salt: str | None = None,
         engine: int | None = None,
+        input_rows: Sequence[InputRows] = (),
     ) -> int:
         """Returns the engine of a new request. `engine`: the one that the caller has chosen. One of
         them must be there."""
-        keys = BlockKeys(self.limits.block_size, cache_salt)
+        keys = BlockKeys(self.limits.block_size, cache_salt, input_rows)
         of_prompt = keys.extend(token_ids)
         if engine is None:
             there = [number for number, one in enumerate(self._engines) if not one.is_out]

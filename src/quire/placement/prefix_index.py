@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from quire.kvcache.hashing import hash_block, request_roots
+from quire.kvcache.hashing import extra_of, hash_block, request_roots
+from quire.protocol.input_rows import InputRows
 
 _ROOT = b""
 """The keys are compared with each other only, so the model is not part of them."""
@@ -18,10 +19,15 @@ _ROOT = b""
 class BlockKeys:
     """The keys of the full blocks of a text that grows."""
 
-    __slots__ = ("_block_size", "_parent", "_rest")
+    __slots__ = ("_begin", "_block_size", "_input_rows", "_parent", "_rest")
 
-    def __init__(self, block_size: int, cache_salt: str | None) -> None:
+    def __init__(
+        self, block_size: int, cache_salt: str | None, input_rows: Sequence[InputRows] = ()
+    ) -> None:
         self._block_size = block_size
+        self._input_rows = input_rows
+        self._begin = 0
+        """Position of the first token after the last full block."""
         self._parent = request_roots(_ROOT, cache_salt)[1]
         self._rest: list[int] = []
         """Tokens after the last full block."""
@@ -31,7 +37,9 @@ class BlockKeys:
         tokens, size, keys = [*self._rest, *token_ids], self._block_size, list[bytes]()
         num_full = len(tokens) - len(tokens) % size
         for first in range(0, num_full, size):
-            self._parent = hash_block(self._parent, tokens[first : first + size])
+            extra = extra_of(self._input_rows, self._begin, self._begin + size)
+            self._parent = hash_block(self._parent, tokens[first : first + size], extra)
+            self._begin += size
             keys.append(self._parent)
         self._rest = tokens[num_full:]
         return keys

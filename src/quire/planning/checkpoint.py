@@ -19,6 +19,7 @@ from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
 from quire.models.transformers.choice import with_model_impl
+from quire.models.vision.settings import with_image_processor, with_processor_kwargs
 from quire.planning.pooling.choice import with_pooling
 from quire.planning.stored_matrices import as_stored
 from quire.weights import PACKED_NAME, PackedHeader, weight_files
@@ -58,6 +59,9 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         raise ConfigError(f"load_format='gguf': {path} has no GGUF file; leave load_format out")
     hf_config = as_asked(overridden(read_config(path), args.hf_overrides), args.quantization)
     hf_config = with_model_impl(hf_config, args.model_impl)
+    hf_config = with_processor_kwargs(
+        with_image_processor(hf_config, path), args.mm_processor_kwargs
+    )
     pooled = with_pooling(args, dict(hf_config), path)
     hf_config = pooled.hf_config
     weights: WeightSource = "dummy" if args.load_format == "dummy" else "checkpoint"

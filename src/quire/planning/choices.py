@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from quire.adapters.config import LoRAConfig, lora_config
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig, lora_config
 from quire.backends.base import Capabilities
 from quire.config import resolve
 from quire.config.engine_args import EngineArgs
@@ -29,9 +29,11 @@ from quire.config.resolve import Usage
 from quire.errors import CheckpointError, ConfigError, quoted
 from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
+from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.draft_model.facts import check_ranks
 from quire.planning.facts import Facts
+from quire.planning.images.choice import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
 from quire.planning.reasoning_marks import reasoning_marks
 from quire.reasoning.marks import ReasoningMarks
@@ -71,6 +73,10 @@ class Choices:
     reasoning: ReasoningMarks | None
     lora: LoRAConfig | None
     """Without the sizes of adapters."""
+    images: ImagesChoice
+    prompt_adapters: PromptAdapterConfig | None
+    prompt_embeds_width: int | None
+    """Numbers of a row of `prompt_embeds`; None: they are refused."""
     parallel: ParallelConfig
     draft: Arithmetic | None = None
     """Of the draft model; None: there is none."""
@@ -111,6 +117,9 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
         lora=_lora(args, usage, facts, arithmetic.dtype),
+        images=images_choice(args, checkpoint),
+        prompt_adapters=prompt_adapters(args, checkpoint),
+        prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
         draft=_draft(args, usage, facts),
     )
@@ -137,12 +146,10 @@ def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRACon
     if found is None:
         return None
     checkpoint, reason = facts.checkpoint, None
-    if checkpoint.pooling is not None:
-        reason = "a model that pools takes no adapters yet"
-    elif checkpoint.model.is_transformers:
+    if checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
-    elif resolve.resolve_parallel(args, usage).world_size_across_dp > 1:
-        reason = "adapters are computed by one rank and one engine yet"
+    elif resolve.resolve_parallel(args, usage).world_size > 1:
+        reason = "an adapter is computed by one rank; use data_parallel_size for more cores"
     if reason is not None:
         raise ConfigError(f"enable_lora must be left out: {reason}")
     return found
@@ -178,27 +185,13 @@ def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
     parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
     check_events_of_engines(facts.kv_events, parallel.data_parallel_size)
-    tensor, stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    tensor = parallel.tensor_parallel_size
     if tensor > 1 and checkpoint.packed is not None:
         raise ConfigError(
             f"tensor_parallel_size={tensor}: the weights of {checkpoint.path} are packed as whole "
             "matrices; load the checkpoint that they were made from, or use pipeline_parallel_size"
         )
-    reason = _needs_one_rank(checkpoint)
-    if reason is not None and tensor * stages > 1:
-        raise ConfigError(
-            f"tensor_parallel_size={tensor} and pipeline_parallel_size={stages} must be 1 for "
-            f"{checkpoint.path}: {reason}"
-        )
     return parallel
-
-
-def _needs_one_rank(checkpoint: Checkpoint) -> str | None:
-    """Why the model cannot be split among ranks; None if it can."""
-    program = checkpoint.model.program
-    if not all(memory.kept.is_by_position for memory in program.memories()):
-        return "models with recurrent layers are computed by one rank"
-    return None
 
 
 def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:

@@ -9,14 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quire.adapters.config import LoRAConfig
+import msgspec
+
+from quire.adapters.config import LoRAConfig, PromptAdapterConfig
 from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.backends.registry import make_backend
+from quire.config.kv_groups import KVLayout, StateGroup
 from quire.config.memory import MemoryNeeds, fit
 from quire.config.quantization import MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
 from quire.errors import ConfigError, DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
+from quire.planning.images.encoder import encoder_bytes
 from quire.program import Program, keep_all, kv_layout, layout_of_rank
 from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes
@@ -47,6 +52,8 @@ class CompilePlan:
     """Bytes of the adapters in memory, at most."""
     draft: CompilePlan | None = None
     """The draft model, whose K/V is stored in the same blocks; None: there is none."""
+    encoder_bytes: int = 0
+    """Bytes of the image encoder and of the cache of its results, at most."""
 
     def of_rank(self, rank: Rank) -> CompilePlan:
         """Return the part of the plan that a rank compiles. Raises ConfigError if the model cannot
@@ -70,6 +77,7 @@ class CompilePlan:
             weight_bytes=backend.weight_bytes(program, options.dtype),
             workspace_bytes=workspace_bytes
             + self.adapters_bytes
+            + self.encoder_bytes
             + options.max_num_seqs * (_ROW_BYTES + 4 * entries),
             kv_block_bytes=backend.kv_block_bytes(program, kv),
             kv_layout=kv.layout,
@@ -104,7 +112,8 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
-    sketch = _sketch(program, choices, facts.backend, bool(facts.logits_processors))
+    sketch = _sketch(program, choices, facts)
+    sketch = _with_room_for_states(sketch, choices.parallel, facts.backend)
     if facts.draft is not None and choices.draft is not None:
         own = facts.draft.checkpoint.model.program
         sketch = _with_draft(sketch, own, choices.draft.dtype, choices.draft.quantization)
@@ -159,6 +168,26 @@ def _with_draft(
     return replace(plan, draft=CompilePlan(program, replace(plan.kv, layout=layout), options))
 
 
+def _with_room_for_states(
+    draft: CompilePlan, parallel: ParallelConfig, backend: Backend
+) -> CompilePlan:
+    """Return the plan with so many blocks for each state that they suffice on every rank: the
+    blocks of a rank are smaller, and hold the states of its layers."""
+    layout = draft.kv.layout
+    if parallel.world_size == 1 or not layout.states:
+        return draft
+    parts = [draft.of_rank(rank) for rank in parallel.ranks]
+    sized = [backend.sized(part.program, part.kv).layout.groups for part in parts]
+    groups = list(layout.groups)
+    for index, group in enumerate(groups):
+        if isinstance(group, StateGroup):
+            of_ranks = (one[index] for one in sized)
+            most = max(one.num_blocks for one in of_ranks if isinstance(one, StateGroup))
+            groups[index] = msgspec.structs.replace(group, num_blocks=most)
+    kv = replace(draft.kv, layout=KVLayout(tuple(groups), layout.num_slots))
+    return replace(draft, kv=kv)
+
+
 def _needs_of_ranks(draft: CompilePlan, parallel: ParallelConfig, backend: Backend) -> MemoryNeeds:
     """Return the needs of the ranks of one machine together. A block has a part of one size for
     each rank."""
@@ -205,10 +234,10 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     return f". The weights would need: {', '.join(named)}, which does not fit either"
 
 
-def _sketch(
-    program: Program, choices: Choices, backend: Backend, gives_logits: bool
-) -> CompilePlan:
+def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
     """Return a plan whose number of KV blocks is not settled yet."""
+    backend, gives_logits = facts.backend, bool(facts.logits_processors)
+    hf_config = facts.checkpoint.model.hf_config
     program = run_passes(program, choices.arithmetic.quantization)
     layout = kv_layout(program, choices.max_model_len)
     spec = KVCacheSpec(1, choices.block_size, choices.kv_cache_dtype, layout)
@@ -223,12 +252,21 @@ def _sketch(
             max_adapter_width=_adapter_width(program, choices.lora),
         ),
         gives_logits,
-        adapters_bytes=0 if choices.lora is None else _sized(program, choices.lora).memory_bytes,
+        adapters_bytes=_adapters_bytes(
+            None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
+        ),
+        encoder_bytes=encoder_bytes(
+            backend, hf_config, choices.images.config, choices.arithmetic.dtype
+        ),
     )
 
 
 def _adapter_width(program: Program, lora: LoRAConfig | None) -> int:
     return 0 if lora is None else adapter_width(program, lora.max_lora_rank)
+
+
+def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
+    return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
 def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
@@ -251,7 +289,10 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
             max_adapter_width=_adapter_width(program, config.lora),
         ),
         bool(model.logits_processors),
-        adapters_bytes=0 if config.lora is None else config.lora.memory_bytes,
+        adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
+        encoder_bytes=encoder_bytes(
+            make_backend(config.device), model.hf_config, model.images, model.dtype
+        ),
     )
     if (draft := config.draft) is not None:
         own = build_program(draft.hf_config)

@@ -83,7 +83,12 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         model, cache, facts.backend.capabilities, weights, choices.parallel
     )
     store = settle_store(
-        facts.kv_store, facts.kv_disk, cache, model.weights, facts.memory.available_bytes
+        facts.kv_store,
+        facts.kv_disk,
+        cache,
+        model.weights,
+        facts.memory.available_bytes,
+        choices.parallel.world_size,
     )
     config = EngineConfig(
         model=model,
@@ -96,6 +101,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         kv_events=facts.kv_events,
         reasoning=choices.reasoning,
         lora=fitted.lora,
+        prompt_adapters=choices.prompt_adapters,
         draft=draft,
         worker_extension=args.worker_extension_cls,
         parallel=choices.parallel,
@@ -139,6 +145,9 @@ def _model_config(
         chat_template=facts.chat_template,
         logits_processors=() if checkpoint.pooling else facts.logits_processors,
         pooling=checkpoint.pooling,
+        prompt_embeds_width=choices.prompt_embeds_width,
+        images=choices.images.config,
+        no_images=choices.images.why_not,
     )
 
 

@@ -59,20 +59,22 @@ def layout_of_rank(layout: KVLayout, part: Program, first_memory: int) -> KVLayo
     """The layout of a rank's blocks: the same groups, so that all ranks have the same block tables,
     with the layers and the heads of this rank. `first_memory`: the layer of `layout` that is layer
     0 of `part`."""
-    shapes = {first_memory + memory.layer: memory.kept.shape for memory in part.memories()}
+    kept = {first_memory + memory.layer: memory.kept for memory in part.memories()}
     groups = []
     for group in layout.groups:
-        own = [layer for layer in group.layers if layer in shapes]
-        unused = msgspec.structs.replace(group.shape, num_heads=1)
-        groups.append(
-            msgspec.structs.replace(
-                group,
-                layers=tuple(layer - first_memory for layer in own),
-                shape=shapes[own[0]] if own else unused,
-            )
-        )
-    most = max((len(group.layers) for group in groups), default=layout.num_slots)
-    return KVLayout(tuple(groups), most)
+        own = [layer for layer in group.layers if layer in kept]
+        shape = kept[own[0]].shape if own else msgspec.structs.replace(group.shape, num_heads=1)
+        layers = tuple(layer - first_memory for layer in own)
+        if isinstance(group, StateGroup):
+            states = [state for layer in own for state in _states_of(kept[layer])]
+            group = msgspec.structs.replace(group, states=tuple(states))
+        groups.append(msgspec.structs.replace(group, layers=layers, shape=shape))
+    counts = [len(group.layers) for group in groups if group.is_by_position]
+    return KVLayout(tuple(groups), max(counts, default=0) or 1)
+
+
+def _states_of(kept: KVGroup) -> tuple[StateShape, ...]:
+    return kept.states if isinstance(kept, StateGroup) else ()
 
 
 def check_layout(program: Program, layout: KVLayout) -> None:

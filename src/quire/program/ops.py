@@ -76,7 +76,8 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Embed(Op):
-    """out[t] = table[token_ids[t]] * scale; table is [V, D].
+    """out[t] = table[token_ids[t]] * scale; table is [V, D]. If the step has a row for token t:
+    out[t] = row * given_scale.
 
     `owners`: the table has the rows of this rank alone. It writes the rows of out whose token ids
     it owns; a `Gather` brings the others.
@@ -87,6 +88,7 @@ class Embed(Op):
     table: Param
     scale: float = 1.0
     owners: Split | None = None
+    given_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The messages between the parts of the engine."""
 
+from quire.protocol.input_rows import InputRows
 from quire.protocol.messages import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -17,7 +18,7 @@ from quire.protocol.messages import (
 )
 
 __all__ = [
-    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "KVStoreStats",
-    "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan", "SchedulerStats",
-    "SpeculationStats", "StepResult", "TokenLogprobs",
+    "EngineCoreOutput", "EngineCoreOutputs", "EngineCoreRequest", "FinishReason", "InputRows",
+    "KVStoreStats", "PooledRows", "PromptChunkLogprobs", "ScheduledRequest", "SchedulePlan",
+    "SchedulerStats", "SpeculationStats", "StepResult", "TokenLogprobs",
 ]  # fmt: skip

@@ -15,9 +15,12 @@ from typing import Literal
 
 import msgspec
 
+from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
 from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
+from quire.protocol.images import ImageInput
+from quire.protocol.input_rows import InputRows
 from quire.protocol.pooling_params import PoolingParams
 from quire.reasoning.marks import ReasoningTokens
 
@@ -62,9 +65,16 @@ class EngineCoreRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     output); "" if the name is unknown. None: no other engine computes the prompt."""
     lora_request: LoRARequest | None = None
     """The adapter that the caller names."""
+    prompt_adapter_request: PromptAdapterRequest | None = None
+    """The prompt adapter that the caller names. The prompt then begins with placeholders for its
+    virtual tokens, and `input_rows` with the rows, whose digest is set when it is in memory."""
     adapter: str = ""
     """Digest of the version of the adapter with which the request begins; set when it is in
     memory. "": no adapter."""
+    input_rows: list[InputRows] = []
+    """Rows that take the place of the embeddings of prompt tokens, in order of position."""
+    images: list[ImageInput] = []
+    """Pictures that are to be encoded before the request starts."""
 
 
 class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -87,7 +97,8 @@ class ScheduledRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning: ReasoningTokens | None = None
     """`banned_token_ids` and `reasoning` are as in `EngineCoreRequest`."""
     adapter: str = ""
-    """As in `EngineCoreRequest`."""
+    input_rows: list[InputRows] = []
+    """Both as in `EngineCoreRequest`."""
 
 
 class SchedulePlan(msgspec.Struct, kw_only=True):
@@ -253,6 +264,9 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     """None if no draft tokens were checked."""
     kv_store: KVStoreStats | None = None
     """Set from time to time, if there is a KV store."""
+    mm_cache: tuple[int, int] | None = None
+    """Queries of the cache of encoded images since the engine's start, and how many were hits.
+    None: the engine takes no images."""
 
 
 class EngineCoreOutputs(msgspec.Struct, kw_only=True):

@@ -82,6 +82,7 @@ class PlanInFlight:
             banned_token_ids=request.banned_token_ids,
             reasoning=request.reasoning,
             adapter=request.adapter,
+            input_rows=request.input_rows,
         )
         self.add(request, count)
 

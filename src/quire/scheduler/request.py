@@ -63,8 +63,8 @@ class Request:
     __slots__ = (
         "adapter", "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
         "draft_token_ids", "eos_token_ids", "hands_off", "has_grammar",
-        "is_generating", "loaded_tokens", "max_total_tokens", "may_load", "min_total_tokens",
-        "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
+        "input_rows", "is_generating", "loaded_tokens", "max_total_tokens", "may_load",
+        "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
         "num_drafts_in_flight", "num_next_drafts", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
         "pooling_params", "predicted_token_ids", "prediction", "proposed_token_ids",
@@ -91,6 +91,7 @@ class Request:
         self.blocks = blocks
         self.cache_salt = message.cache_salt
         self.adapter = message.adapter
+        self.input_rows = message.input_rows
         self.number = number
         """Number of requests that arrived before it."""
         self.sort_key = sort_key

@@ -92,6 +92,9 @@ class ServerArgs:
     lora_folders: tuple[str, ...] = ()
     """Folders from which /v1/load_lora_adapter may load adapters; by default all. The route exists
     with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 only."""
+    prompt_adapters: tuple[str, ...] = ()
+    """Prompt adapters that callers can name as a model: `NAME=FOLDER`. Needs
+    --enable-prompt-adapter."""
     middleware: tuple[str, ...] = ()
     """Own ASGI middleware around access control and routes, by import path: classes, or functions
     of request and next handler. The first is the outermost."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from quire.adapters import LoRARequest
+from quire.adapters import AnyAdapterRequest
+from quire.adapters.resolvers import registered_resolvers
 from quire.server.args import ServerArgs
 from quire.server.http.ignored_fields import IgnoredFields
 from quire.server.http.problems import not_found
@@ -36,7 +37,7 @@ class Target:
     name: str
     """The name that the reply repeats."""
     model: ServedModel
-    adapter: LoRARequest | None = None
+    adapter: AnyAdapterRequest | None = None
     """None: the model itself."""
 
 
@@ -79,6 +80,8 @@ class ServerContext:
     def add_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:
         """Adds a model, whose engine is set once it is loaded. `args`: options of its own."""
         adapters = ServedAdapters(self.args.lora_folders)
+        if self.has_adapters:
+            adapters.resolvers = registered_resolvers()
         added = ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
         self.models.append(added)
         return added
@@ -117,6 +120,16 @@ class ServerContext:
             if name in model.adapters:
                 return Target(name, model, adapter=model.adapters[name])
         raise not_found(name[:200], self.names)
+
+    async def resolve(self, name: Any) -> None:
+        """Loads the adapter that a request's `model` names, if it is not known and resolvers find
+        it. Raises HttpError."""
+        adapters = self.models[0].adapters
+        if not adapters.resolvers or not isinstance(name, str) or not name or name in self.names:
+            return
+        engine = self.models[0].engine
+        if engine is not None:
+            await adapters.resolve(engine, name)
 
     def state(self) -> tuple[ServerState, str]:
         """The state of the server, and the reason if it cannot serve. With several models it is

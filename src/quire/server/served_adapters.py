@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from quire.adapters import AdapterModule, LoRARequest
+from quire.adapters import (
+    AdapterModule,
+    AnyAdapterRequest,
+    LoRARequest,
+    PromptAdapterRequest,
+    parse_modules,
+    parse_prompt_adapters,
+)
+from quire.adapters.resolvers import LoRAResolver
 from quire.config.checkpoint.adapter_tasks import has_adapter
-from quire.errors import ConfigError, quoted
+from quire.config.records import EngineConfig
+from quire.errors import CheckpointError, ConfigError, quoted, reason
+from quire.log import get_logger
+from quire.server.args import ServerArgs
 from quire.server.http.problems import HttpError, Problem
 
 if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
+
+logger = get_logger(__name__)
 
 _MOST_NAME = 256
 
@@ -24,7 +37,9 @@ class ServedAdapters:
     def __init__(self, folders: Sequence[str] = ()) -> None:
         """`folders`: those that callers may load adapters from; empty: all."""
         self._folders = [Path(folder).resolve() for folder in folders]
-        self._by_name: dict[str, LoRARequest] = {}
+        self._by_name: dict[str, AnyAdapterRequest] = {}
+        self.resolvers: list[LoRAResolver] = []
+        """Asked for names that are not known."""
         self._num_ids = 0
         self._lock = asyncio.Lock()
         """Held while an adapter is loaded or removed, so that a name means one thing at a time."""
@@ -35,18 +50,30 @@ class ServedAdapters:
     def __iter__(self) -> Iterator[str]:
         return iter([*self._by_name])
 
-    def __getitem__(self, name: str) -> LoRARequest:
+    def __getitem__(self, name: str) -> AnyAdapterRequest:
         return self._by_name[name]
 
-    def add(self, module: AdapterModule) -> LoRARequest:
-        """Offers an adapter, which is loaded with the first request that names it."""
-        request = self._by_name[module.name] = self._request(module, load_inplace=False)
+    def add(self, module: AdapterModule) -> AnyAdapterRequest:
+        """Offers an adapter, which is loaded with the first request that names it. Raises
+        ConfigError for a prompt adapter whose configuration cannot be read."""
+        request: AnyAdapterRequest
+        if module.is_prompt:
+            known = self._by_name.get(module.name)
+            number = self._next_id() if known is None else known.adapter_id
+            request = _prompt_adapter(module, number)
+        else:
+            request = self._request(module, load_inplace=False)
+        self._by_name[module.name] = request
         return request
 
     async def load_all(self, engine: AsyncLLM, modules: Iterable[AdapterModule]) -> None:
         """Loads the adapters of the options. Raises ConfigError for one that cannot be loaded."""
         for module in modules:
-            await engine.add_lora(self.add(module))
+            request = self.add(module)
+            if isinstance(request, LoRARequest):
+                await engine.add_lora(request)
+            else:
+                await engine.add_prompt_adapter(request)
 
     async def load(
         self, engine: AsyncLLM, module: AdapterModule, taken: Iterable[str], *, in_place: bool
@@ -63,13 +90,17 @@ class ServedAdapters:
         self._check_folder(module.path)
         async with self._lock:
             before = self._by_name.get(module.name)
+            if isinstance(before, PromptAdapterRequest):
+                raise _invalid(
+                    f"lora_name must be free: '{module.name}' is a prompt adapter", "lora_name"
+                )
             if before is not None and not in_place:
                 raise _invalid(
                     f"The lora adapter '{module.name}' has already been loaded. If you want to "
                     "load the adapter in place, set 'load_inplace' to True.",
                     "lora_name",
                 )
-            if not has_adapter(Path(module.path)):
+            if not _is_adapter(Path(module.path)):
                 raise HttpError(
                     Problem(404, f"No adapter found for {quoted(module.path)}", "lora_path")
                 )
@@ -80,30 +111,61 @@ class ServedAdapters:
                 raise _invalid(str(error), "lora_path") from None
             self._by_name[module.name] = request
 
+    async def resolve(self, engine: AsyncLLM, name: str) -> None:
+        """Asks the resolvers for an adapter that is not known, and loads it. Raises HttpError 404
+        if none knows it, and 400 if it cannot be loaded."""
+        if len(name) > _MOST_NAME:
+            raise _unknown(name)
+        async with self._lock:
+            if name in self._by_name:
+                return
+            is_found = False
+            for resolver in self.resolvers:
+                found = await _asked(resolver, engine.config.model.model, name)
+                if found is None:
+                    continue
+                is_found = True
+                module = AdapterModule(name, found.lora_path, found.base_model_name)
+                request = self._request(module, load_inplace=False)
+                try:
+                    await engine.add_lora(request)
+                except ConfigError as error:
+                    logger.warning("%s", error)
+                    continue
+                self._by_name[name] = request
+                return
+        if not is_found:
+            raise _unknown(name)
+        message = f"LoRA adapter '{name}' was found but could not be loaded."
+        raise HttpError(Problem(400, message, "model", type="BadRequestError"))
+
     async def unload(self, engine: AsyncLLM, name: str) -> None:
         """Removes an adapter; requests that use it go on. Raises HttpError for an unknown name."""
         if not name:
             raise _invalid("'lora_name' needs to be provided to unload a LoRA adapter.")
         async with self._lock:
-            request = self._by_name.pop(name, None)
-            if request is None:
+            request = self._by_name.get(name)
+            if not isinstance(request, LoRARequest):
                 raise HttpError(
                     Problem(404, f"The lora adapter '{name[:200]}' cannot be found.", "lora_name")
                 )
+            del self._by_name[name]
             await engine.remove_lora(request.lora_int_id)
 
     def _request(self, module: AdapterModule, *, load_inplace: bool) -> LoRARequest:
         """With the number that the name has already, or the next one."""
         known = self._by_name.get(module.name)
-        if known is None:
-            self._num_ids += 1
         return LoRARequest(
             module.name,
-            self._num_ids if known is None else known.lora_int_id,
+            self._next_id() if known is None else known.adapter_id,
             module.path,
             module.base_model_name,
             load_inplace,
         )
+
+    def _next_id(self) -> int:
+        self._num_ids += 1
+        return self._num_ids
 
     def _check_folder(self, path: str) -> None:
         if not self._folders:
@@ -119,16 +181,73 @@ class ServedAdapters:
             )
 
 
-def check_modules(modules: Sequence[AdapterModule], names: Sequence[str], *, is_on: bool) -> None:
-    """Raises ConfigError if the adapters of the options cannot be served with these models."""
+_OPTIONS = {
+    "lora": ("--lora-modules", "--enable-lora"),
+    "prompt": ("--prompt-adapters", "--enable-prompt-adapter"),
+}
+
+
+def check_modules(
+    kind: Literal["lora", "prompt"],
+    modules: Sequence[AdapterModule],
+    names: Sequence[str],
+    *,
+    is_on: bool,
+) -> None:
+    """Raises ConfigError if the adapters of an option cannot be served next to these names."""
+    option, switch = _OPTIONS[kind]
     if modules and not is_on:
-        raise ConfigError("--lora-modules needs adapters in the engine: add --enable-lora")
+        raise ConfigError(f"{option} needs adapters in the engine: add {switch}")
     for module in modules:
         if module.name in names:
             raise ConfigError(
-                f"--lora-modules: the name {quoted(module.name)} is that of a served model; "
+                f"{option}: the name {quoted(module.name)} is that of another model or adapter; "
                 "choose another name"
             )
+
+
+def _is_adapter(path: Path) -> bool:
+    """Whether there may be an adapter: a folder of PEFT, a task, or a GGUF file."""
+    if path.suffix == ".gguf":
+        return path.is_file()
+    return has_adapter(path) or (path.is_dir() and any(path.glob("*.gguf")))
+
+
+async def _asked(resolver: LoRAResolver, base_model: str, name: str) -> LoRARequest | None:
+    """What a resolver knows of a name. A resolver that fails knows nothing."""
+    try:
+        return await resolver.resolve_lora(base_model, name)
+    except Exception as error:
+        logger.warning("%s failed for %s: %s", type(resolver).__name__, quoted(name), reason(error))
+        return None
+
+
+def _unknown(name: str) -> HttpError:
+    return HttpError(Problem(404, f"LoRA adapter {name[:200]} does not exist", "model"))
+
+
+def _prompt_adapter(module: AdapterModule, number: int) -> PromptAdapterRequest:
+    """Reads how many virtual tokens an adapter has. Raises ConfigError."""
+    from quire.weights.adapters import num_virtual_tokens
+
+    try:
+        count = num_virtual_tokens(Path(module.path))
+    except CheckpointError as error:
+        raise ConfigError(f"--prompt-adapters: {error}") from None
+    return PromptAdapterRequest(module.name, number, module.path, count)
+
+
+def served_modules(
+    args: ServerArgs, names: Sequence[str], config: EngineConfig
+) -> list[AdapterModule]:
+    """The adapters of the options. Raises ConfigError if they cannot be served with a model of
+    these names."""
+    loras = parse_modules(args.lora_modules)
+    prompts = parse_prompt_adapters(args.prompt_adapters)
+    check_modules("lora", loras, names, is_on=config.lora is not None)
+    taken = [*names, *(one.name for one in loras)]
+    check_modules("prompt", prompts, taken, is_on=config.prompt_adapters is not None)
+    return [*loras, *prompts]
 
 
 def _invalid(message: str, parameter: str | None = None) -> HttpError:

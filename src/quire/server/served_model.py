@@ -21,6 +21,7 @@ from quire.version import __version__
 
 if TYPE_CHECKING:
     from quire.chat.async_renderer import AsyncChatRenderer
+    from quire.frontend.inputs.images.prompts import ImagePrompts
     from quire.frontend.online.async_llm import AsyncLLM
     from quire.parsers.detection.finder import FormatFinder
     from quire.parsers.detection.names import FormatChoice
@@ -70,6 +71,8 @@ class ServedModel:
     Filled by the first request that needs it."""
     kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
     """Results of `kept_tokens`, without and with tools."""
+    image_prompts: ImagePrompts | None = None
+    """Made at the first request with images."""
     disabled_thinking_effort: str | None = None
     """Reasoning effort that stands for disabled thinking; None before the first such request."""
 
@@ -110,6 +113,14 @@ class ServedModel:
         if tokenizer is None:
             raise RequestError("this server runs without a tokenizer (skip_tokenizer_init)")
         return tokenizer
+
+    def images(self) -> ImagePrompts:
+        """Decodes and places the images of prompts."""
+        if self.image_prompts is None:
+            from quire.frontend.inputs.images.prompts import ImagePrompts
+
+            self.image_prompts = ImagePrompts(self.config.model)
+        return self.image_prompts
 
     def chat_renderer(self) -> AsyncChatRenderer:
         """Renders chat templates. Raises RequestError if the server runs without a tokenizer."""

@@ -29,6 +29,10 @@ _TURNS_AT_ONCE = 8
 """Tasks that continue small work in one turn of the event loop."""
 _NUM_THREADS = 4
 """Threads for work that is neither small nor large."""
+_NUM_SLOW = 4
+"""Threads for work that waits."""
+_MOST_SLOW = 64
+"""Most work of this kind at once."""
 _KEPT_SIZE = 1 << 14
 """Up to this size, work's freed memory is left to the allocator for the next work."""
 _RELEASE_AFTER_S = 0.5
@@ -67,6 +71,8 @@ class WorkPool:
         self._max_large = max_large
         self._max_waiting = max_large_waiting
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "quire-work")
+        self._slow_threads = ThreadPoolExecutor(_NUM_SLOW, "quire-slow-work")
+        self._num_slow = 0
         self._large_threads = ThreadPoolExecutor(max_large, "quire-large-work")
         self._turns = TurnQueue(_TURNS_AT_ONCE)
         self._lock = threading.Lock()
@@ -100,6 +106,23 @@ class WorkPool:
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
 
+    async def run_slow(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `run`, for work that waits for a network or another process and takes unknown time. It
+        has threads of its own, and its number is limited as that of large work."""
+        with self._lock:
+            if self._num_slow >= _MOST_SLOW:
+                raise CapacityError(
+                    f"The server is at its limit: {_MOST_SLOW} requests with images are being "
+                    "read. Try again later."
+                )
+            self._num_slow += 1
+        try:
+            work = self._slow_threads.submit(function, *args, **kwargs)
+            return await asyncio.wrap_future(work)
+        finally:
+            with self._lock:
+                self._num_slow -= 1
+
     async def turn(self) -> None:
         """Lets other tasks run between two pieces of small work. Returns sooner or
         later, so that tasks with much such work do not all continue in the same turn."""
@@ -112,6 +135,7 @@ class WorkPool:
         """Ends the threads after their current work; waiting work is not run."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._slow_threads.shutdown(wait=False, cancel_futures=True)
         self._large_threads.shutdown(wait=False, cancel_futures=True)
 
     def _release_memory_soon(self) -> None:

@@ -85,14 +85,21 @@ SURFACE: dict[str, dict[str, str]] = {
         "ProfilerAlreadyActiveError=ConfigError",
     },
     "vllm.inputs": {
-        "quire.inputs": "PromptType SingletonPrompt=PromptType TextPrompt TokensPrompt"
+        "quire.inputs": (
+            "EmbedsPrompt PromptType SingletonPrompt=PromptType TextPrompt TokensPrompt"
+        )
     },
-    "vllm.inputs.data": {"quire.inputs": "PromptType TextPrompt TokensPrompt"},
+    "vllm.inputs.data": {"quire.inputs": "EmbedsPrompt PromptType TextPrompt TokensPrompt"},
     "vllm.logger": {"quire.vllm.own.logger": "init_logger suppress_logging"},
     "vllm.logprobs": {
         "quire.outputs": "FlatLogprobs Logprob LogprobsOnePosition PromptLogprobs SampleLogprobs"
     },
     "vllm.lora.request": {"quire.adapters": "LoRARequest"},
+    "vllm.lora.resolver": {"quire.adapters.resolvers": "LoRAResolver LoRAResolverRegistry"},
+    "vllm.plugins.lora_resolvers.filesystem_resolver": {
+        "quire.adapters.resolvers": "FilesystemResolver"
+    },
+    "vllm.prompt_adapter.request": {"quire.adapters": "PromptAdapterRequest"},
     "vllm.model_executor.models": {"quire": "ModelRegistry"},
     "vllm.model_executor.models.registry": {"quire": "ModelRegistry"},
     "vllm.outputs": {

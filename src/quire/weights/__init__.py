@@ -2,12 +2,17 @@
 
 from quire.weights.binding import BoundStore, bind
 from quire.weights.not_finite import warn_not_finite
-from quire.weights.open import open_checkpoint, open_with_folders, weight_files
+from quire.weights.open import (
+    open_checkpoint,
+    open_tensor_file,
+    open_with_folders,
+    weight_files,
+)
 from quire.weights.packed_file import PACKED_NAME, PackedFile, PackedHeader, PackedWriter
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore
 
 __all__ = [
     "ITEM_BYTES", "PACKED_NAME", "BoundStore", "HostTensor", "PackedFile", "PackedHeader",
-    "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint", "open_with_folders",
-    "warn_not_finite", "weight_files",
+    "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint", "open_tensor_file",
+    "open_with_folders", "warn_not_finite", "weight_files",
 ]  # fmt: skip

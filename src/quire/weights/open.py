@@ -94,6 +94,16 @@ def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
     return files[""] if len(files) == 1 else FolderStore(files)
 
 
+def open_tensor_file(path: Path) -> WeightStore:
+    """Open a safetensors file, or one that torch has saved, whatever its name. A tensor that was
+    saved alone has the name "". Raises CheckpointError."""
+    with path.open("rb") as file:
+        begin = file.read(2)
+    if begin == b"PK" or begin.startswith(b"\x80"):
+        return TorchFile(path, takes_tensor=True)
+    return SafetensorsFile(path)
+
+
 def weight_files(path: Path) -> list[Path]:
     """The files that `open_checkpoint` reads, the index first. Raises CheckpointError if the
     directory has no weights."""

@@ -36,14 +36,17 @@ inside the file."""
 class TorchFile(WeightStore):
     """The tensors of one state dict. Contiguous tensors are views of the mapping, others copies."""
 
-    def __init__(self, path: Path) -> None:
-        """Reads only the pickle. Raises CheckpointError for anything but a state dict."""
+    def __init__(self, path: Path, *, takes_tensor: bool = False) -> None:
+        """Reads only the pickle. Raises CheckpointError for anything but a state dict.
+        `takes_tensor`: a tensor alone is one with a tensor named ""."""
         self._file = MappedFile(path)
         if is_legacy_file(self._file):
             state, find = read_legacy_file(self._file, _ITEM_BYTES)
         else:
             state, find = _read_zip_file(self._file)
         self._find = find
+        if takes_tensor and isinstance(state, TensorRecord):
+            state = {"": state}
         self._tensors = _tensors_of(state, str(path))
 
     @property

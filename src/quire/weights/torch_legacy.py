@@ -58,6 +58,8 @@ def read_legacy_file(
 
 def _storages_of(state: object, source: str) -> dict[str, StorageRecord]:
     found: dict[str, StorageRecord] = {}
+    if isinstance(state, TensorRecord):  # saved alone
+        state = {"": state}
     for value in state.values() if isinstance(state, dict) else ():
         if isinstance(value, TensorRecord):
             storage = found.setdefault(value.storage.key, value.storage)

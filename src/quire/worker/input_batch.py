@@ -20,6 +20,7 @@ from quire.config.records import LogprobsMode
 from quire.errors import IntegrityError
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.protocol.pooling_params import PoolingParams
+from quire.worker.adapters.given_rows import FindRows, GivenRows, rows_are_missing
 from quire.worker.prompt_logprobs import PromptLogprobRows, PromptRows
 from quire.worker.sampling_rows import Drafts, Masks, Rows, SamplingRows
 
@@ -91,14 +92,16 @@ class InputBatch:
         vocab_size: int,
         logprobs_mode: LogprobsMode = "raw_logprobs",
         adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
+        find_rows: FindRows = rows_are_missing,
     ) -> None:
         """`max_num_entries`: the largest B. `adapter`: looks up a loaded adapter by its
-        digest."""
+        digest. `find_rows`: looks up rows that take the place of embeddings."""
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
         self._pooling: dict[int, PoolingParams] = {}
         """The parameters of requests that pool, by row."""
+        self._given = GivenRows(find_rows)
         self._adapter = adapter
         self._adapters: dict[int, LoadedAdapter] = {}
         """Adapters by row. A row keeps its adapter even if it is dropped elsewhere."""
@@ -124,6 +127,7 @@ class InputBatch:
                 self._prompt_logprobs.clear(row)
                 self._pooling.pop(row, None)
                 self._adapters.pop(row, None)
+                self._given.clear(row)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
@@ -185,6 +189,7 @@ class InputBatch:
             )
             if columns is not None:
                 prompt_rows.report(columns)
+        given = self._given.of_step(rows.tolist(), starts.tolist(), computed.tolist())
         batch = StepBatch(
             token_ids=token_ids,
             positions=positions,
@@ -194,6 +199,8 @@ class InputBatch:
             logits_rows=logits_rows,
             sampling=columns,
             adapters=self._adapters_of(rows),
+            input_rows=given.embeddings,
+            given_kv=given.kv,
         )
         samples = None if all_complete else is_complete
         return PreparedStep(
@@ -281,6 +288,7 @@ class InputBatch:
         self._last_token[row] = request.token_ids[-1]
         if (adapter := self._adapter(request.adapter)) is not None:
             self._adapters[row] = adapter
+        self._given.set(row, request.input_rows, request.num_prompt_tokens)
         for group, (first, block_ids) in enumerate(
             zip(request.first_entries, request.block_ids, strict=True)
         ):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.protocol.input_rows import token_ids_without
 from quire.reasoning.marks import ReasoningTokens
 from quire.reasoning.passage import ReasoningPassage
 from quire.sampling.masks import MASK_BITS
@@ -121,6 +122,8 @@ class SeenTokens(TokenState):
         num_prompt = request.num_prompt_tokens
         has_prompt = request.sampling_params.repetition_penalty != 1
         prompt = request.token_ids[:num_prompt] if has_prompt else []
+        if has_prompt and request.input_rows:
+            prompt = token_ids_without(prompt, request.input_rows)
         counts: dict[int, int] = dict.fromkeys(prompt, 0)
         for token_id in request.token_ids[num_prompt:]:
             counts[token_id] = counts.get(token_id, 0) + 1

@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import CompiledModel, StepBatch, StepOutput
+from quire.backends.base import Backend, CompiledModel, StepBatch, StepOutput
 from quire.backends.registry import make_backend
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
-from quire.errors import ConfigError, quoted
+from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger, phase
 from quire.planning.compile_plan import CompilePlan, compile_plan
 from quire.planning.kv.identity import reread_fingerprint
@@ -33,9 +33,10 @@ from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
-from quire.worker.adapters import WorkerAdapters
+from quire.worker.adapters.loading import WorkerAdapters
 from quire.worker.draft.pair import ModelPair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
+from quire.worker.images.encoder import load_encoder
 from quire.worker.model_weights import ModelWeights
 
 logger = get_logger(__name__)
@@ -71,6 +72,7 @@ class Worker:
         self._weights.note_loaded()
         self.model, self._packed, self._program = loaded.model, loaded.packed, loaded.program
         self._block_bytes = loaded.block_bytes
+        self._encoder = load_encoder(config, loaded.backend)
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
@@ -118,6 +120,13 @@ class Worker:
                 f"{method}{inspect.signature(found)} does not accept these arguments: {error}"
             ) from None
         return found(*args, **kwargs)
+
+    def encode_tile(self, pixels: bytes, height: int, width: int) -> bytes:
+        """The rows of the text model, float32, of a tile's RGB bytes. Raises BackendError."""
+        if self._encoder is None:
+            raise BackendError("the model of this worker has no image encoder")
+        tile = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        return self._encoder.encode(tile).astype("<f4").tobytes()
 
     def rank_stats(self) -> dict[str, Any]:
         """What this rank is, and for how long it has waited for others."""
@@ -219,8 +228,7 @@ class Worker:
         """Releases memory to the system: `kv_cache`, or with `weights` all memory of the model. No
         request may hold KV blocks, and no step may run before `restore_memory`."""
         if "weights" in tags:
-            with self.adapters.lock:
-                self.model.close()
+            self._close_model()
             self._packed = None
             release_free_memory()
         elif "kv_cache" in tags:
@@ -267,8 +275,7 @@ class Worker:
     def take_new_weights(self) -> str:
         """Loads the new weights, with an empty KV cache. Returns their fingerprint. No request may
         hold KV blocks. If loading fails, loads the old weights again and raises the error."""
-        with self.adapters.lock:
-            self.model.close()
+        self._close_model()
         try:
             self._load_again()
         except BaseException:
@@ -287,10 +294,15 @@ class Worker:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
         return self.model.progress()
 
-    def close(self) -> None:
-        """Frees the model. Idempotent."""
+    def _close_model(self) -> None:
         with self.adapters.lock:
             self.model.close()
+        if self._encoder is not None:
+            self._encoder.close()
+
+    def close(self) -> None:
+        """Frees the model. Idempotent."""
+        self._close_model()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +315,8 @@ class _Loaded:
     """The program of the whole model, not of the rank's part."""
     block_bytes: int
     """Bytes of a KV block of this rank."""
+    backend: Backend
+    """What compiled the model; its threads compute the image encoder too."""
 
 
 def _load(
@@ -324,7 +338,7 @@ def _load(
         draft = _load_draft(config, config.draft, plan.draft)
         model = ModelPair(model, draft, block_bytes, plan.kv.layout.shared_group)
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
-    return _Loaded(model, packed, whole.program, block_bytes)
+    return _Loaded(model, packed, whole.program, block_bytes, backend)
 
 
 def _load_draft(config: EngineConfig, draft: ModelConfig, plan: CompilePlan) -> CompiledModel:

@@ -137,6 +137,24 @@ def test_blocks_go_out_and_come_back_by_rank(executor: Executor, config: EngineC
         executor.read_blocks([5, 2, 3], 0, 1, held)
 
 
+def test_ranks_say_what_they_did(executor: Executor, config: EngineConfig) -> None:
+    if isinstance(executor, TwoRankExecutor):
+        pytest.skip("its ranks do not know each other")
+    executor.call("record_steps", True)
+    executor.submit(plan_of("a", PROMPT))
+    executor.collect()
+    recorded = executor.call("record_steps", False)
+    stats = executor.call("rank_stats")
+    assert [one["rank"] for one in stats] == list(range(executor.num_ranks))
+    assert [one["name"] for one in recorded] == [str(rank) for rank in config.parallel.ranks]
+    for one, spans in zip(stats, recorded, strict=True):
+        [(begin_s, end_s, waited_s)] = spans["spans"]
+        assert 0 <= waited_s <= end_s - begin_s
+        assert spans["pid"] == one["pid"]
+        assert (one["waited_s"] > 0) == (executor.num_ranks > 1)
+    assert [one["spans"] for one in executor.call("record_steps", False)] == [[]] * len(stats)
+
+
 def test_calls_reach_every_rank(executor: Executor) -> None:
     found = executor.call("get_model_inspection")
     assert len(found) == executor.num_ranks

@@ -139,6 +139,44 @@ def test_a_machine_that_ends_is_named(
     assert text in found
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("part", range(10))
+def test_a_hundred_machines_end(
+    directory: Path,
+    other: Other,
+    port: int,
+    part: int,
+    number: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Machines and their ranks, in turn: nothing is left, also on a machine that is stopped."""
+    times = []
+    for turn in range(10 * part, 10 * part + 10):
+        machine = other()
+        executor = engine(directory, port, tensor_parallel_size=2)
+        [rank] = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
+        is_rank = turn % 2 == 1
+        os.kill(int(rank) if is_rank else machine.pid, number)
+        found, took_s = until_dead(executor)
+        assert ("rank 1" if is_rank else "node 1") in found
+        times.append(took_s)
+        until = time.monotonic() + 20
+        while Path(f"/proc/{rank}/fd").exists() and time.monotonic() < until:
+            if number == signal.SIGSTOP and not is_rank:
+                machine.kill()  # a machine that stands still keeps its ranks until it goes on
+            time.sleep(0.02)
+        assert not Path(f"/proc/{rank}/fd").exists() or not os.listdir(f"/proc/{rank}/fd")
+        machine.kill()
+        machine.communicate()
+    with capsys.disabled():
+        print(
+            f"\n{signal.Signals(number).name}: {len(times)} machines and ranks, reported after "
+            f"{sorted(times)[len(times) // 2]:.2f} s (median), {max(times):.2f} s (most)"
+        )
+    assert max(times) < 15.0
+
+
 def test_a_rank_of_another_machine_that_is_killed_is_named(
     directory: Path, other: Other, port: int
 ) -> None:

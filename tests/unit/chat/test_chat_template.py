@@ -305,7 +305,7 @@ def test_fields_of_parts_that_openai_does_not_know_reach_the_template() -> None:
         ([{"role": "user", "content": 5}], "neither a string nor a list"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
-            "a part of type 'image_url'; this is a text model",
+            "a part of type 'image_url'; this model takes",
         ),
         ([{"role": "user", "content": [{"type": "text"}]}], "a text part without text"),
         ([{"role": "user", "content": [{}]}], "a part of type None"),

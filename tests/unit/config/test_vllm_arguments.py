@@ -88,7 +88,6 @@ def test_values_that_mean_the_same_pass(name: str, value: object) -> None:
     [
         ("cpu_offload_gb", True), ("prefill_context_parallel_size", "2"),
         ("lora_target_modules", "q"),
-        ("limit_mm_per_prompt", {"image": 2}),
         ("shutdown_timeout", 5), ("numa_bind", True),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,30 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         profiler.stop()
     profiler.start()
+
+
+def test_ranks_are_processes_of_one_trace(tmp_path: Path) -> None:
+    switched: list[bool] = []
+
+    def ranks(is_on: bool) -> list[trace.RankSpans]:
+        switched.append(is_on)
+        epoch = time.time() - time.perf_counter()
+        return [
+            trace.RankSpans(
+                name=f"rank {n}", pid=10 + n, epoch=epoch + n, spans=[(1.0 - n, 1.5 - n, 0.25)]
+            )
+            for n in range(2)
+        ]
+
+    profiler = EngineProfiler(ProfilerConfig(str(tmp_path)), ranks)
+    profiler.start()
+    profiler.run(a_step)
+    profiler.stop()
+    assert switched == [True, False]
+    events = [event for event in events_in(tmp_path) if event["pid"] in (10, 11)]
+    assert [event["args"] for event in events] == [
+        {"name": "rank 0"}, {"waited_ms": 250.0}, {"name": "rank 1"}, {"waited_ms": 250.0}
+    ]  # fmt: skip
+    first, second = (event for event in events if event["name"] == "rank step")
+    assert first["dur"] == second["dur"] == 500_000
+    assert abs(first["ts"] - second["ts"]) < 10_000  # their clocks have other beginnings

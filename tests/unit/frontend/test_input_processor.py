@@ -46,7 +46,7 @@ def processor(make_config: MakeConfig, tokenizer: Tokenizer) -> InputProcessor:
         ({"prompt": 5}, "prompt must be a string, got 5 (int)"),
         (
             {"prompt": "a", "multi_modal_data": {"image": 1}},
-            "a prompt must not contain multi_modal_data",
+            "this model takes no images",
         ),
         ({"prompt": "a", "cache_salt": ""}, "'cache_salt' must be a non-empty string"),
         ({"prompt": "a", "cache_salt": 5}, "'cache_salt' must be a non-empty string"),

@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 from quire.kvcache import hash_block, model_root, request_root
+from quire.kvcache.hashing import extra_of
+from quire.protocol import InputRows
 
 ROOT = model_root("model", 16, "bfloat16")
 
@@ -60,3 +62,19 @@ def test_fewer_tokens_behind_a_parent_have_another_key() -> None:
     tokens = list(range(32))
     keys = {hash_block(ROOT, tokens[:count]) for count in range(1, 33)}
     assert len(keys) == 32
+
+
+def test_rows_are_named_by_their_digest_and_place() -> None:
+    rows = InputRows(first=20, count=30, digest=b"a" * 32)
+    extras = {
+        extra_of([rows], 0, 16),
+        extra_of([rows], 16, 32),
+        extra_of([rows], 32, 48),
+        extra_of([InputRows(first=21, count=30, digest=b"a" * 32)], 16, 32),
+        extra_of([InputRows(first=20, count=30, digest=b"b" * 32)], 16, 32),
+        extra_of([InputRows(first=20, count=3, digest=b"a" * 32), rows], 16, 32),
+    }
+    assert len(extras) == 6
+    assert extra_of([rows], 0, 20) == extra_of([rows], 50, 66) == b""
+    far = InputRows(first=99, count=3, digest=b"c" * 32)
+    assert extra_of([rows, far], 16, 32) == extra_of([rows], 16, 32)

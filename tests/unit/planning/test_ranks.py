@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.backends.registry import make_backend
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
+from quire.planning.compile_plan import compile_plan
 from quire.planning.plan import build_engine_config
 
 _RECURRENT = {
@@ -25,20 +28,26 @@ _LATENT = {
 
 @pytest.mark.parametrize("split", ["tensor_parallel_size", "pipeline_parallel_size"])
 @pytest.mark.parametrize(
-    ("config", "given", "reason"),
-    [
-        (_RECURRENT, {}, "recurrent layers"),
-        (_LATENT, {}, "latent attention"),
-        ({}, {"runner": "pooling"}, "give vectors"),
-    ],
+    ("config", "given"),
+    [(_RECURRENT, {}), (_LATENT, {}), ({}, {"runner": "pooling"})],
+    ids=["recurrent", "latent", "vectors"],
 )
-def test_models_that_need_one_rank(
-    tmp_path: Path, config: dict[str, Any], given: dict[str, Any], reason: str, split: str
+def test_every_rank_has_room_for_its_part(
+    tmp_path: Path, config: dict[str, Any], given: dict[str, Any], split: str
 ) -> None:
-    model = str(write_tiny_checkpoint(tmp_path, **config))
-    build_engine_config(EngineArgs(model, backend="reference", **given))
-    with pytest.raises(ConfigError, match=f"must be 1 for .*{reason}.* one rank"):
-        build_engine_config(EngineArgs(model, backend="reference", **given, **{split: 2}))
+    """A state takes as many blocks on all ranks; on none is there less room than it needs."""
+    args = EngineArgs(str(write_tiny_checkpoint(tmp_path, **config)), backend="reference", **given)
+    whole = build_engine_config(args).cache.layout
+    config_of_ranks = build_engine_config(replace(args, **{split: 2}))
+    layout = config_of_ranks.cache.layout
+    assert len(layout.groups) == len(whole.groups)
+    for state in layout.states:
+        for rank in config_of_ranks.parallel.ranks:
+            plan = compile_plan(config_of_ranks, rank)
+            backend = make_backend(config_of_ranks.device)
+            assert backend.sized(plan.program, plan.kv).layout.states[0].num_blocks <= (
+                state.num_blocks
+            )
 
 
 def test_a_pipeline_has_no_draft_tokens(model_dir: Path) -> None:
@@ -50,3 +59,16 @@ def test_a_pipeline_has_no_draft_tokens(model_dir: Path) -> None:
     given["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 3}
     with pytest.raises(ConfigError, match="pipeline_parallel_size=2 computes several steps"):
         build_engine_config(EngineArgs(**given))
+
+
+def test_states_on_several_ranks_have_no_store(tmp_path: Path) -> None:
+    keys = {
+        "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "block_multiple_of": 4,
+        "block_ffn_dim_multiplier": 1.3, "num_hidden_layers": 2, "conv_L_cache": 5,
+        "layer_types": ["conv", "full_attention"], "conv_bias": True, "norm_eps": 1e-5,
+    }  # fmt: skip
+    model = str(write_tiny_checkpoint(tmp_path / "tiny", **keys))
+    split = {"backend": "reference", "tensor_parallel_size": 2}
+    assert build_engine_config(EngineArgs(model, **split)).kv_store is None
+    with pytest.raises(ConfigError, match="KV store must be off with 2 ranks"):
+        build_engine_config(EngineArgs(model, kv_offloading_size=0.01, **split))

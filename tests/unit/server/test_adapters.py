@@ -7,11 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from adapter_writer import write_adapter
+from prompt_adapter_writer import write_prompt_adapter
 from tiny_checkpoint import write_tiny_checkpoint
 
-from quire.adapters import AdapterModule, LoRARequest, parse_modules
+from quire.adapters import (
+    AdapterModule,
+    AnyAdapterRequest,
+    LoRARequest,
+    as_arguments,
+    parse_modules,
+    parse_prompt_adapters,
+)
+from quire.adapters.resolvers import FilesystemResolver, LoRAResolver
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
 from quire.frontend.online.async_llm import AsyncLLM
@@ -32,20 +42,24 @@ def engine_of(base: Path) -> AsyncLLM:
     return AsyncLLM.from_engine_args(
         EngineArgs(
             str(base), enable_lora=True, dtype="float32", kv_store=False, max_model_len=128,
-            backend="reference",
+            backend="reference", enable_prompt_adapter=True, max_prompt_adapter_token=8,
         )
     )  # fmt: skip
 
 
-async def text_of(engine: AsyncLLM, adapter: LoRARequest | None, name: str) -> list[int]:
+async def text_of(engine: AsyncLLM, adapter: AnyAdapterRequest | None, name: str) -> list[int]:
     last: list[int] = []
-    async for output in engine.generate(dict(PROMPT), GREEDY, name, lora_request=adapter):
+    async for output in engine.generate(dict(PROMPT), GREEDY, name, **as_arguments(adapter)):
         last = output.outputs[0].token_ids
     return last
 
 
 def module(name: str, path: Path | str) -> AdapterModule:
     return AdapterModule(name, str(path))
+
+
+def prompt_module(name: str, path: Path) -> AdapterModule:
+    return AdapterModule(name, str(path), is_prompt=True)
 
 
 def test_adapters_come_and_go(base: Path, tmp_path: Path) -> None:
@@ -145,9 +159,79 @@ def test_wrong_lora_modules(item: Any, message: str) -> None:
 def test_modules_and_the_engine_must_agree() -> None:
     one = [AdapterModule("a", "b")]
     with pytest.raises(ConfigError, match="add --enable-lora"):
-        check_modules(one, ["m"], is_on=False)
+        check_modules("lora", one, ["m"], is_on=False)
+    with pytest.raises(ConfigError, match="add --enable-prompt-adapter"):
+        check_modules("prompt", one, ["m"], is_on=False)
     with pytest.raises(ConfigError, match="choose another name"):
-        check_modules(one, ["a"], is_on=True)
+        check_modules("lora", one, ["a"], is_on=True)
     with pytest.raises(ConfigError, match="given once only"):
         parse_modules(["a=b", "a=c"])
-    check_modules(one, ["m"], is_on=True)
+    with pytest.raises(ConfigError, match="given once only"):
+        parse_prompt_adapters(["a=b", "a=c"])
+    with pytest.raises(ConfigError, match="must be NAME=FOLDER"):
+        parse_prompt_adapters(["a"])
+    check_modules("lora", one, ["m"], is_on=True)
+
+
+def test_prompt_adapters_are_served_next_to_others(base: Path, tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((3, 64), np.float32)
+    folder = write_prompt_adapter(tmp_path / "prompt", rows)
+    good = write_adapter(tmp_path / "good", base, 1)
+
+    async def use() -> None:
+        engine, served = engine_of(base), ServedAdapters()
+        try:
+            await served.load_all(engine, [module("lora", good), prompt_module("mine", folder)])
+            assert await engine.list_prompt_adapters() == {2}
+            plain = await text_of(engine, None, "plain")
+            assert await text_of(engine, served["mine"], "mine") != plain
+            with pytest.raises(HttpError, match="'mine' is a prompt adapter"):
+                await served.load(engine, module("mine", good), ["base"], in_place=True)
+            with pytest.raises(HttpError, match="cannot be found"):
+                await served.unload(engine, "mine")
+            with pytest.raises(ConfigError, match="peft_type must be one of"):
+                await served.load_all(engine, [prompt_module("x", good)])
+            assert await engine.remove_prompt_adapter(2)
+        finally:
+            engine.shutdown()
+
+    asyncio.run(use())
+
+
+class Failing(LoRAResolver):
+    """Cannot be reached."""
+
+    async def resolve_lora(self, base_model_name: str, lora_name: str) -> LoRARequest | None:
+        raise OSError(f"no route to {lora_name} of {base_model_name}")
+
+
+def test_resolvers_find_adapters_by_name(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapters"
+    known = {"base_model_name_or_path": str(base)}
+    write_adapter(folder / "good", base, 1, **known)
+    write_adapter(folder / "team" / "large", base, 1, rank=32, **known)
+    write_adapter(folder / "foreign", base, 1, base_model_name_or_path="another")
+    write_adapter(tmp_path / "outside", base, 1, **known)
+    (folder / "link").symlink_to(tmp_path / "outside")
+    nothing = ["foreign", "link", "../outside", str(tmp_path / "outside"), "nowhere", ".", "a\0b"]
+
+    async def use() -> None:
+        engine, served = engine_of(base), ServedAdapters()
+        served.resolvers = [Failing(), FilesystemResolver(str(folder))]
+        try:
+            await served.resolve(engine, "good")
+            await served.resolve(engine, "good")
+            assert [*served] == ["good"]
+            assert await engine.list_loras() == {1}
+            for name in [*nothing, "n" * 300]:
+                with pytest.raises(HttpError, match="does not exist") as raised:
+                    await served.resolve(engine, name)
+                assert raised.value.problem.status == 404
+            with pytest.raises(HttpError, match="was found but could not be loaded") as raised:
+                await served.resolve(engine, "team/large")
+            assert raised.value.problem.status == 400
+            assert [*served] == ["good"]
+        finally:
+            engine.shutdown()
+
+    asyncio.run(use())

@@ -83,8 +83,8 @@ def test_what_does_not_convert_is_refused_by_name(fields: dict[str, Any], path: 
 
 
 def test_a_missing_field_is_named_beside_values_that_convert() -> None:
-    with pytest.raises(msgspec.ValidationError, match="missing required field `prompt`"):
-        decode(CompletionRequest, n="2", nonsense=1)
+    with pytest.raises(msgspec.ValidationError, match="missing required field `messages`"):
+        decode(ChatRequest, n="2", nonsense=1)
 
 
 def test_prompts_keep_their_kinds() -> None:

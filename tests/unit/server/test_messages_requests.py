@@ -115,10 +115,31 @@ def test_blocks_that_are_texts(block: Any, words: str) -> None:
     assert messages(("user", [block])) == [{"role": "user", "content": words}]
 
 
+def test_images_keep_their_places_and_those_of_tools_come_after_the_results() -> None:
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/gif", "data": "A"},
+    }
+    linked = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [text("r"), linked]}
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    found = messages(("user", [text("a"), picture, text("b")]), ("assistant", [call]),
+                     ("user", [result, text("c")]))  # fmt: skip
+    assert found[0]["content"] == [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": "data:image/gif;base64,A"},
+        {"type": "text", "text": "b"},
+    ]
+    assert found[2]["content"] == "r"
+    assert found[3]["content"] == [
+        {"type": "image_url", "image_url": "http://x"}, {"type": "text", "text": "c"},
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        ({"type": "image", "source": {"type": "base64", "data": "AAAA"}}, "images"),
+        ({"type": "image", "source": {"type": "base64"}}, "base64 with data"),
         ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
                                          "data": "AAAA"}}, "application/pdf"),
         ({"type": "document", "source": {"type": "url", "url": "http://x"}}, "url"),
@@ -130,7 +151,7 @@ def test_blocks_that_are_texts(block: Any, words: str) -> None:
         ({"type": "thinking", "thinking": "a"}, "thinking"),
         ({"type": "tool_result", "content": "a"}, "tool_use_id"),
         ({"type": "tool_result", "tool_use_id": "a",
-          "content": [{"type": "image", "source": {"type": "url"}}]}, "images"),
+          "content": [{"type": "image", "source": {"type": "url"}}]}, "or url"),
         ({"type": "container_upload"}, "container_upload"),
         ({"type": "document", "source": {"type": "content", "content": [
             {"type": "document", "source": {"type": "content", "content": "a"}}]}}, "'document'"),

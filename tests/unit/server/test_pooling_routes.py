@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -44,6 +45,10 @@ class Client:
         answer = self._loop.run_until_complete(self.server.post(path, body))
         assert answer.status == 400, answer.body
         return str(answer.body["error"]["message"])
+
+    def status(self, path: str, body: dict[str, Any]) -> int:
+        """The status of a reply."""
+        return self._loop.run_until_complete(self.server.post(path, body)).status
 
     def raw(self, path: str, body: dict[str, Any]) -> httpx.Response:
         """A reply that need not be JSON."""
@@ -281,3 +286,47 @@ def test_pairs(reranker: Client) -> None:
     message = reranker.refused("/score", text_1=["a", "a"], text_2=["a"])
     assert message == "Input lengths must be either 1:1, 1:N or N:N"
     assert "give two lists of texts" in reranker.refused("/score", queries="a")
+
+
+_ODD: list[Any] = [
+    None, True, -1, 2**70, 0.5, "", " ", "\0", "\ud800", "sky " * 400, "\u202e\U0001f600" * 9, [],
+    [[]], [None], ["sky", ["sky"]], [[0, 3]], [[-1]], [[2**40]], ["sky", ""], [["sky"]], {},
+    {"text": "sky"}, {"source_sentence": "", "sentences": [""]}, [{"role": "user", "content": ""}],
+    [{"role": "user", "content": [{"type": "text", "text": "sky"}]}],
+]  # fmt: skip
+_FIELDS = {
+    "/v1/embeddings": ("input", "messages", "dimensions", "encoding_format", "prompt_name"),
+    "/pooling": ("input", "messages", "task"),
+    "/classify": ("input", "messages"),
+    "/score": ("text_1", "text_2", "queries", "documents"),
+    "/rerank": ("query", "documents", "texts", "top_n"),
+    "/v2/embed": ("texts", "embedding_types", "output_dimension", "truncate"),
+    "/embed": ("inputs", "truncate", "dimensions", "truncation_direction"),
+    "/embed_all": ("inputs",),
+    "/embed_sparse": ("inputs",),
+    "/predict": ("inputs", "raw_scores"),
+    "/similarity": ("inputs", "parameters"),
+    "/": ("inputs", "truncate"),
+    "/api/embed": ("input", "dimensions", "options"),
+    "/api/embeddings": ("prompt", "options"),
+}
+
+
+_GOOD = {"input": ["sky", "blue"], "inputs": "sky", "prompt": "sky", "texts": ["sky"]}
+
+
+def test_odd_values_are_answered_or_refused(embedder: Client, reranker: Client) -> None:
+    """Never with a status of 500, and the next request is answered as before."""
+    random = Random(3)
+    wanted = vector(embedder, "blue")
+    seen = set()
+    for _ in range(220):
+        client, path = random.choice([embedder, reranker]), random.choice([*_FIELDS])
+        first, *others = _FIELDS[path]
+        body = {name: random.choice(_ODD) for name in others if random.random() < 0.3}
+        body[first] = random.choice([_GOOD.get(first), *random.sample(_ODD, 2)])
+        status = client.status(path, body)
+        assert status in (200, 400), (path, body, status)
+        seen.add(status)
+    assert seen == {200, 400}
+    assert vector(embedder, "blue") == wanted

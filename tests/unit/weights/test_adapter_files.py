@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adapter_writer import write_adapter, write_files
+from gguf_files import float_tensors, gguf_bytes, gguf_name, permuted
 from safetensors.numpy import load_file
 from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
@@ -24,6 +25,7 @@ from quire.weights.adapters import (
     bind_adapter,
     read_adapter,
 )
+from quire.weights.adapters.gguf import HeadCounts, read_gguf_adapter
 
 Tensors = dict[str, np.ndarray]
 PROGRAM = run_passes(build_program(CONFIG), None)
@@ -94,7 +96,7 @@ BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "bias": ({"bias": "all"}, "Adapter bias is not supported"),
     "pissa": ({"init_lora_weights": "pissa_niter_4"}, "convert the adapter"),
     "aLoRA": ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens must be empty"),
-    "saved modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save must be empty"),
+    "saved modules": ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names"),
     "dora without magnitudes": ({"use_dora": True}, "magnitude vector"),
     "slow pattern": ({"rank_pattern": {"(a+)+": 4}}, "without repeated groups"),
     "pattern": ({"rank_pattern": {"q_proj": 8}}, "not of rank 8"),
@@ -170,3 +172,100 @@ def test_names_with_another_beginning_are_found(adapter: Path, base: Path) -> No
     assert load(adapter, base).digest() == wanted
     rewrite(adapter, _renamed("base_model.model.model.language_model.", "base_model.model."))
     assert load(adapter, base).digest() == wanted
+
+
+def test_a_module_that_is_stored_whole_becomes_a_change(adapter: Path, base: Path) -> None:
+    """Of whichever rank is smaller; the sum is the stored weight."""
+    weights = load_file(base / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj"  # [64, 96]
+    saved = weights[f"{name}.weight"] + np.float32(0.25)
+    for stored in (f"base_model.model.{name}.weight",
+                   f"base_model.model.{name}.modules_to_save.default.weight"):  # fmt: skip
+
+        def change(tensors: Tensors, stored: str = stored) -> Tensors:
+            kept = {key: value for key, value in tensors.items() if "layers.0.mlp.down" not in key}
+            return {**kept, stored: saved}
+
+        rewrite(write_adapter(adapter, base), change, modules_to_save=["down_proj"])
+        [part] = [
+            part
+            for part in load(adapter, base, max_rank=64).parts
+            if part.param == "layers.0.down.weight"
+        ]
+        assert (part.rank, part.scale) == (64, 1.0)
+        assert np.allclose(part.b @ part.a, 0.25, atol=1e-5)
+    with pytest.raises(CheckpointError, match="of rank 64, which is greater than max_lora_rank 16"):
+        load(adapter, base)
+    rewrite(adapter, lambda _: None, modules_to_save=["up_proj"])
+    with pytest.raises(CheckpointError, match="is not supported"):
+        load(adapter, base, max_rank=64)
+
+
+def write_gguf(file: Path, tensors: Mapping[str, np.ndarray], **metadata: Any) -> Path:
+    keys = {
+        "general.type": "adapter", "adapter.type": "lora", "general.architecture": "llama",
+        "adapter.lora.alpha": 8.0,
+    }  # fmt: skip
+    given = {**keys, **{key.replace("__", "."): value for key, value in metadata.items()}}
+    file.write_bytes(gguf_bytes(given, float_tensors(tensors)))
+    return file
+
+
+def as_gguf(folder: Path) -> dict[str, np.ndarray]:
+    """The tensors of an adapter of Llama as llama.cpp's conversion writes them."""
+    found = {}
+    for name, array in load_file(folder / "adapter_model.safetensors").items():
+        module, _, rest = name.removeprefix("base_model.model.").partition(".lora_")
+        kind = rest[0].lower()
+        heads = 4 if "q_proj" in module else 2 if "k_proj" in module else 0
+        changed = permuted(array, heads) if kind == "b" and heads else array
+        found[f"{gguf_name(f'{module}.weight', 'llama')}.lora_{kind}"] = changed
+    return found
+
+
+def test_a_gguf_adapter_is_the_adapter_of_peft(adapter: Path, base: Path, tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "adapter.gguf", as_gguf(adapter))
+    files = read_gguf_adapter(file, HeadCounts(4, 2), max_rank=16, max_bytes=1 << 20)
+    canonical = name_map(CONFIG).canonical
+    found = bind_adapter(files, PROGRAM, canonical, lambda: pytest.fail("no base is needed"))
+    assert found.digest() == load(adapter, base).digest()
+
+
+BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
+    "a model": ({"general__type": "model"}, "general.type must be 'adapter'"),
+    "another kind": ({"adapter__type": "control"}, "adapter.type must be 'lora'"),
+    "an unknown model": ({"general__architecture": "nonsense"}, "architecture 'nonsense'"),
+    "no alpha": ({"adapter__lora__alpha": "8"}, "alpha must be a number"),
+    "aLoRA": ({"adapter__alora__invocation_tokens": [1]}, "aLoRA"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_GGUF)
+def test_a_wrong_gguf_file_is_refused(name: str, adapter: Path, tmp_path: Path) -> None:
+    fields, message = BAD_GGUF[name]
+    file = write_gguf(tmp_path / "adapter.gguf", as_gguf(adapter), **fields)
+    with pytest.raises(CheckpointError, match=message):
+        read_gguf_adapter(file, HeadCounts(4, 2), max_rank=16, max_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blk.0.attn_q.weight.lora_b": None}, "must have lora_a and lora_b"),
+        ({"blk.0.attn_q.weight.lora_b": np.zeros((64, 3))}, "must be of one rank"),
+        ({"blk.0.attn_q.weight": np.zeros((64, 3))}, "is not supported"),
+        ({"blk.0.attn_norm.weight.lora_a": np.zeros((4, 64))}, "must have lora_a and lora_b"),
+        ({"blk.0.ffn_gate_exps.weight.lora_a": np.zeros((4, 64))}, "lora_a and lora_b|a matrix"),
+        ({"blk.0.attn_q.weight.lora_a": np.full((4, 64), np.inf)}, "must be finite"),
+    ],
+)
+def test_wrong_tensors_of_a_gguf_file_are_refused(
+    change: dict[str, Any], message: str, adapter: Path, tmp_path: Path
+) -> None:
+    tensors = {**as_gguf(adapter), **change}
+    kept = {key: array for key, array in tensors.items() if array is not None}
+    file = write_gguf(tmp_path / "adapter.gguf", kept)
+    with pytest.raises(CheckpointError, match=message):
+        read_gguf_adapter(file, HeadCounts(4, 2), max_rank=16, max_bytes=1 << 20)
+    with pytest.raises(CheckpointError):
+        read_gguf_adapter(file, HeadCounts(4, 2), max_rank=2, max_bytes=1 << 20)

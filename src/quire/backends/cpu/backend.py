@@ -35,6 +35,7 @@ from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.stand_ins import stand_ins
+from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.rank_callback import RankCallback
 from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
@@ -232,6 +233,7 @@ class CpuBackend(Backend):
             vector_width=program.result_width if gives_vectors else None,
             step_block_size=kv.block_size if is_of_step else None,
             adapters=AdapterLoader(self._library, loader.ids),
+            given=GivenRowPlaces.of(program, kv.layout),
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from quire.backends.base import (
 from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
+from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.step_kv import step_tables
 from quire.config.kv_groups import KVGroup
 from quire.errors import BackendError, RankError
@@ -56,11 +57,12 @@ class CpuModel(CompiledModel):
         vector_width: int | None = None,
         step_block_size: int | None = None,
         adapters: AdapterLoader | None = None,
+        given: GivenRowPlaces,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
-        blocks of so many tokens (`step_kv`)."""
+        blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -90,6 +92,7 @@ class CpuModel(CompiledModel):
             memory.kv_reserved_bytes - of_step,
         )
         self._block_bytes: int = self._measure_block()
+        self._given = given
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call. Raises BackendError."""
@@ -257,6 +260,8 @@ class CpuModel(CompiledModel):
             native.token_types = self._int32(batch.token_types, alive)
         if batch.adapters is not None and self._adapters is not None:
             self._adapters.place(native, batch, alive)
+        if batch.input_rows or batch.given_kv:
+            self._given.fill(self._ffi, native, batch, alive)
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
         native.table_width = tables.shape[2]

@@ -7,12 +7,13 @@ no neighbour can change a bit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import StepBatch
+from quire.backends.base import StepBatch, TokenRows
 from quire.backends.paged.kv_cache import PagedKVCache
 from quire.errors import BackendError
 from quire.program import Attention
@@ -27,6 +28,19 @@ class Extras:
     sinks: Floats | None
     biases: Floats | None
     """The numbers of `Attention.relative`."""
+
+
+def with_given(
+    given: Sequence[TokenRows], layer: int, k: Floats, v: Floats
+) -> tuple[Floats, Floats]:
+    """Copies of a layer's k and v [T, K * H] in which given rows replace those computed."""
+    k, v = k.copy(), v.copy()
+    width = k.shape[1]
+    for one in given:
+        tokens, begin = slice(one.first, one.first + len(one.rows)), 2 * layer * width
+        k[tokens] = one.rows[:, begin : begin + width]
+        v[tokens] = one.rows[:, begin + width : begin + 2 * width]
+    return k, v
 
 
 def attend(

@@ -24,6 +24,7 @@ from quire.backends.base import (
     MemoryReport,
     StepBatch,
 )
+from quire.backends.given_rows import RowWidths
 from quire.backends.paged.batch_check import check_batch, check_token_types
 from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.paged.model import PagedModel
@@ -156,6 +157,7 @@ class ReferenceModel(PagedModel):
         self._weights = weights
         self._options = options
         self._dying = last_reads(program)
+        self._widths = RowWidths.of(program)
         self._workspace_bytes = workspace_bytes(program, cache.spec, options)
 
     def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
@@ -201,6 +203,7 @@ class ReferenceModel(PagedModel):
     def _check(self, batch: StepBatch, cache: PagedKVCache) -> None:
         check_batch(batch, self._program.vocab_size, cache.spec, self._options)
         check_token_types(batch, self._program.num_token_types)
+        self._widths.check(batch)
 
     def _run(self, frame: Frame) -> Iterator[Op]:
         """Runs the ops one after the other, each when the next is asked for. What is not finite

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
 from quire.backends.reference.adapters import StepAdapters
-from quire.backends.reference.attention import Extras, attend
+from quire.backends.reference.attention import Extras, attend, with_given
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.recurrent import (
     RequestRows,
@@ -148,7 +148,10 @@ def _(op: Embed, frame: Frame) -> None:
     rows = frame.array(op.table)[token_ids]
     if frame.adapters is not None:
         frame.adapters.change_embedding(op.table.name, frame.batch.token_ids, rows)
-    frame.values[op.out] = rows * np.float32(op.scale) if op.scale != 1.0 else rows
+    rows = rows * np.float32(op.scale) if op.scale != 1.0 else rows
+    for given in frame.batch.input_rows:
+        rows[given.first : given.first + len(given.rows)] = given.rows * np.float32(op.given_scale)
+    frame.values[op.out] = rows
 
 
 @run.register
@@ -314,6 +317,8 @@ def _(op: Rope, frame: Frame) -> None:
 @run.register
 def _(op: Attention, frame: Frame) -> None:
     k, v = (None if value is None else frame.values[value] for value in (op.k, op.v))
+    if frame.batch.given_kv and op.layer is not None and k is not None and v is not None:
+        k, v = with_given(frame.batch.given_kv, op.layer, k, v)
     sinks = None if op.sinks is None else frame.array(op.sinks)
     biases = None if op.relative is None else frame.array(op.relative)
     extras = Extras(sinks, biases)

@@ -177,6 +177,8 @@ class TransformersModel(PagedModel):
         request and piece. Raises BackendError, also for errors of the module."""
         cache = self._open_cache()
         check_batch(batch, self._vocab_size, cache.spec, self._options)
+        if batch.input_rows or batch.given_kv:
+            raise BackendError("a model that transformers computes takes token ids alone")
         logits = np.empty((len(batch.logits_rows), self._vocab_size), np.float32)
         with _threads(self._num_threads), torch.inference_mode():
             for index in range(len(batch.context_lens)):

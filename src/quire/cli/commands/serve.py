@@ -28,7 +28,13 @@ _SHARED = frozenset(field.name for field in dataclasses.fields(ServerArgs))
 
 def configure(parser: Parser) -> None:
     """Declare the options: the server's, the engine's, and vLLM's options without effect."""
-    add_options(parser, ServerArgs, title="Frontend", skip={"middleware", "lora_modules"})
+    skip = {"middleware", "lora_modules", "prompt_adapters"}
+    add_options(parser, ServerArgs, title="Frontend", skip=skip)
+    parser.add_argument(
+        "--prompt-adapters", nargs="+", action="extend", default=argparse.SUPPRESS,
+        metavar="ADAPTER",
+        help="Prompt adapters that callers can name as a model: NAME=FOLDER.",
+    )  # fmt: skip
     parser.add_argument(
         "--lora-modules", nargs="+", action="extend", default=argparse.SUPPRESS, metavar="ADAPTER",
         help="Adapters that callers can name as a model: NAME=FOLDER, or JSON with name and path.",

@@ -48,16 +48,11 @@ REFUSED: dict[str, _Names] = {
         "aux_output_config": ({"enable_return_routed_experts": False},),
     },
     "only generation of text is supported": {
-        "enable_prompt_embeds": (False,),
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
     },
-    "only text goes in": {
-        "limit_mm_per_prompt": ({}, {"image": 0, "video": 0, "audio": 0}),
-        "mm_processor_kwargs": (None, {}),
+    "only text and images go in": {
         "media_io_kwargs": ({},),
-        "allowed_local_media_path": ("",),
-        "allowed_media_domains": (None, []),
         "enable_mm_embeds": (False,),
         "interleave_mm_strings": (False,),
         "mm_encoder_only": (False,),

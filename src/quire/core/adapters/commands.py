@@ -6,18 +6,33 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
+from quire.core.adapters.gate import AdapterGate
 from quire.core.adapters.manager import AdapterManager
 from quire.errors import ConfigError
 
+_NAMES = ("begin_load", "load_result", "remove", "ids", "pin")
 
-def adapter_commands(manager: AdapterManager | None) -> dict[str, Callable[..., Any]]:
-    """The commands by name; without a manager, each raises ConfigError."""
-    names = ("begin_load", "load_result", "remove", "ids", "pin")
+
+def adapter_commands(gate: AdapterGate) -> dict[str, Callable[..., Any]]:
+    """The commands by name. Those of adapters that the engine does not have raise ConfigError."""
+    return {
+        **_commands("adapters", gate.lora, "LoRA is not enabled: use enable_lora=True"),
+        **_commands(
+            "prompt_adapters",
+            gate.prompt,
+            "prompt adapters are not enabled: use enable_prompt_adapter=True",
+        ),
+    }
+
+
+def _commands(
+    prefix: str, manager: AdapterManager | None, refusal: str
+) -> dict[str, Callable[..., Any]]:
     if manager is None:
-        return {f"adapters_{name}": _refuse for name in names}
-    return {f"adapters_{name}": partial(getattr(manager, name)) for name in names}
+        return {f"{prefix}_{name}": partial(_refuse, refusal) for name in _NAMES}
+    return {f"{prefix}_{name}": partial(getattr(manager, name)) for name in _NAMES}
 
 
-def _refuse(*args: Any) -> NoReturn:
+def _refuse(refusal: str, *args: Any) -> NoReturn:
     del args
-    raise ConfigError("LoRA is not enabled: start the engine with enable_lora=True")
+    raise ConfigError(refusal)

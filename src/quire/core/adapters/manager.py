@@ -7,7 +7,7 @@ removed in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -15,39 +15,52 @@ from typing import Any
 
 import msgspec
 
-from quire.adapters import LoRARequest
-from quire.adapters.config import LoRAConfig
+from quire.adapters import AnyAdapterRequest
+from quire.adapters.config import AdapterLimits
+from quire.core.adapters.kinds import AdapterKind
 from quire.core.adapters.residents import Residents
-from quire.errors import QuireError
-from quire.executor.base import Executor
+from quire.errors import QuireError, RequestError
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreRequest
 
 logger = get_logger(__name__)
 
 _MOST_TICKETS = 1024
-"""Results of commands that are kept until somebody asks for them."""
+"""Newest results of commands that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
     """What an adapter's number means now."""
 
-    request: LoRARequest
-    digest: str
+    request: AnyAdapterRequest
+    found: Mapping[str, Any]
+    """What loading it returned."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of its numbers."""
+        return str(self.found["digest"])
 
 
 @dataclass(slots=True)
 class _Load:
     """A load that is asked for or under way."""
 
-    request: LoRARequest
-    tickets: list[int] = field(default_factory=list)
+    request: AnyAdapterRequest
+    tickets: list[str] = field(default_factory=list)
     future: Future[dict[str, Any]] | None = None
 
-    def is_for(self, request: LoRARequest) -> bool:
+    def is_for(self, request: AnyAdapterRequest) -> bool:
         own = self.request
-        return (own.lora_int_id, own.lora_path) == (request.lora_int_id, request.lora_path)
+        return (own.adapter_id, own.path) == (request.adapter_id, request.path)
+
+
+def failure_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:
+    """The output of a request that cannot run because of what it asks for."""
+    return EngineCoreOutput(
+        request_id=request.request_id, finish_reason="error", error=message, is_unmet=True
+    )
 
 
 @dataclass(slots=True)
@@ -59,11 +72,11 @@ class AdapterNews:
 
 
 class AdapterManager:
-    """Owned by the engine core's thread."""
+    """The adapters of one kind. Owned by the engine core's thread."""
 
-    def __init__(self, config: LoRAConfig, executor: Executor) -> None:
-        self._executor = executor
-        self._residents = Residents(config, executor.drop_adapter)
+    def __init__(self, kind: AdapterKind, limits: AdapterLimits) -> None:
+        self._kind = kind
+        self._residents = Residents(limits, kind.drop)
         self._current: dict[int, _Version] = {}
         """By number of the adapter."""
         self._waiting: dict[str, EngineCoreRequest] = {}
@@ -72,8 +85,7 @@ class AdapterManager:
         """Loads that commands have asked for, in order."""
         self._load: _Load | None = None
         """The load under way."""
-        self._results: dict[int, dict[str, Any]] = {}
-        self._num_tickets = 0
+        self._results: dict[str, dict[str, Any]] = {}
         self._news = AdapterNews()
         """What `advance` returns next."""
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="quire-adapters")
@@ -87,6 +99,10 @@ class AdapterManager:
     def is_active(self) -> bool:
         """Whether `advance` has something to do."""
         return bool(self._waiting or self._asked or self._load or self._news.failed)
+
+    def is_named_by(self, request: EngineCoreRequest) -> bool:
+        """Whether the request has an adapter of this kind."""
+        return self._kind.of(request) is not None
 
     def add(self, request: EngineCoreRequest) -> None:
         """Lets a request wait for its adapter; `advance` returns it."""
@@ -107,7 +123,7 @@ class AdapterManager:
         news, self._news = self._news, AdapterNews()
         is_full = False
         for request in [*self._waiting.values()]:
-            adapter = request.lora_request
+            adapter = self._kind.of(request)
             version = None if adapter is None else self._resident(adapter)
             if adapter is not None and version is None:
                 is_full = is_full or not self._begin(_Load(adapter))
@@ -118,8 +134,12 @@ class AdapterManager:
                 continue
             del self._waiting[request.request_id]
             if version is not None:
+                try:
+                    request = self._kind.prepared(request, version.found)
+                except RequestError as error:
+                    news.failed.append(failure_of(request, str(error)))
+                    continue
                 self._residents.use(version.digest, request.request_id)
-                request = msgspec.structs.replace(request, adapter=version.digest)
             news.ready.append(request)
         self._begin_asked()
         return news
@@ -133,28 +153,26 @@ class AdapterManager:
 
     # Commands of the front end.
 
-    def begin_load(self, fields: dict[str, Any]) -> int:
-        """Asks for a load. Returns a ticket for `load_result`."""
-        request = msgspec.convert(fields, LoRARequest)
-        self._num_tickets += 1
-        ticket = self._num_tickets
+    def begin_load(self, fields: dict[str, Any], ticket: str) -> None:
+        """Asks for a load. `ticket`: a name of the caller's for `load_result`; several engines may
+        get the same command."""
+        request: AnyAdapterRequest = msgspec.convert(fields, self._kind.request_type)
         found = self._resident(request)
         if found is not None and not request.load_inplace:
             self._note([ticket], {"digest": found.digest, "is_new": False})
         else:
             self._asked.append(_Load(request, [ticket]))
             self._begin_asked()
-        return ticket
 
-    def load_result(self, ticket: int) -> dict[str, Any] | None:
-        """The result of a load, once: `digest`, or `error`; None: not there yet."""
+    def load_result(self, ticket: str) -> dict[str, Any] | None:
+        """The result of a load: `digest`, or `error`; None: not there yet."""
         self._finish_load(0.0)
         self._begin_asked()
-        return self._results.pop(ticket, None)
+        return self._results.get(ticket)
 
-    def remove(self, lora_int_id: int) -> bool:
+    def remove(self, adapter_id: int) -> bool:
         """Forgets an adapter; requests that use it go on. Returns whether it was known."""
-        version = self._current.pop(lora_int_id, None)
+        version = self._current.pop(adapter_id, None)
         if version is None:
             return False
         self._drop_unnamed(version.digest)
@@ -164,9 +182,9 @@ class AdapterManager:
         """The numbers of all adapters that are in memory."""
         return sorted(i for i, one in self._current.items() if one.digest in self._residents)
 
-    def pin(self, lora_int_id: int) -> bool:
+    def pin(self, adapter_id: int) -> bool:
         """Keeps an adapter in memory until it is removed. Returns whether it is there."""
-        version = self._current.get(lora_int_id)
+        version = self._current.get(adapter_id)
         if version is None or version.digest not in self._residents:
             return False
         self._residents.kept.add(version.digest)
@@ -176,10 +194,10 @@ class AdapterManager:
         """Ends the thread. Idempotent."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _resident(self, request: LoRARequest) -> _Version | None:
+    def _resident(self, request: AnyAdapterRequest) -> _Version | None:
         """The current version of an adapter, if it is in memory and from the same folder."""
-        version = self._current.get(request.lora_int_id)
-        if version is None or version.request.lora_path != request.lora_path:
+        version = self._current.get(request.adapter_id)
+        if version is None or version.request.path != request.path:
             return None
         return version if version.digest in self._residents else None
 
@@ -193,9 +211,7 @@ class AdapterManager:
             return not load.tickets
         if not self._residents.make_room():
             return False
-        load.future = self._threads.submit(
-            self._executor.load_adapter, load.request.lora_path, load.request.lora_name
-        )
+        load.future = self._threads.submit(self._kind.load, load.request.path, load.request.name)
         self._load = load
         return True
 
@@ -215,43 +231,36 @@ class AdapterManager:
         try:
             found = load.future.result()
         except (QuireError, OSError, MemoryError) as error:
-            message = f"the adapter {load.request.lora_name!r} cannot be loaded: {error}"
+            message = f"the adapter {load.request.name!r} cannot be loaded: {error}"
             logger.warning("%s", message)
             self._note(load.tickets, {"error": message})
             self._fail(load, message)
             return
         digest = str(found["digest"])
-        before = self._current.get(load.request.lora_int_id)
+        before = self._current.get(load.request.adapter_id)
         self._residents.add(digest, int(found["num_bytes"]))
-        self._current[load.request.lora_int_id] = _Version(load.request, digest)
+        self._current[load.request.adapter_id] = _Version(load.request, found)
         if before is not None and before.digest != digest:
             self._drop_unnamed(before.digest)
         self._note(load.tickets, {"digest": digest, "is_new": True})
         logger.info(
-            "adapter %s: rank %d, %d bytes", load.request.lora_name, found["rank"],
-            found["num_bytes"],
-        )  # fmt: skip
+            "adapter %s: %s, %d bytes", load.request.name, found["description"], found["num_bytes"]
+        )
 
     def _fail(self, load: _Load, message: str) -> None:
         """Ends the requests that wait for a load that failed."""
         for request in [*self._waiting.values()]:
-            if request.lora_request is not None and load.is_for(request.lora_request):
+            adapter = self._kind.of(request)
+            if adapter is not None and load.is_for(adapter):
                 del self._waiting[request.request_id]
-                self._news.failed.append(
-                    EngineCoreOutput(
-                        request_id=request.request_id,
-                        finish_reason="error",
-                        error=message,
-                        is_unmet=True,
-                    )
-                )
+                self._news.failed.append(failure_of(request, message))
 
     def _drop_unnamed(self, digest: str) -> None:
         """Drops a version that no number means any more, unless requests use it."""
         if all(version.digest != digest for version in self._current.values()):
             self._residents.drop(digest)
 
-    def _note(self, tickets: list[int], result: dict[str, Any]) -> None:
+    def _note(self, tickets: list[str], result: dict[str, Any]) -> None:
         for ticket in tickets:
             self._results[ticket] = result
         while len(self._results) > _MOST_TICKETS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from quire.adapters.config import LoRAConfig
+from quire.adapters.config import AdapterLimits
 
 
 @dataclass(slots=True)
@@ -21,9 +21,9 @@ class Resident:
 class Residents:
     """Adapters by digest, in order of their last use. An adapter in use is never dropped."""
 
-    def __init__(self, config: LoRAConfig, drop: Callable[[str], None]) -> None:
+    def __init__(self, limits: AdapterLimits, drop: Callable[[str], None]) -> None:
         """`drop`: gives back the memory of an adapter."""
-        self._config = config
+        self._limits = limits
         self._drop = drop
         self._by_digest: dict[str, Resident] = {}
         self._of_request: dict[str, Resident] = {}
@@ -50,7 +50,7 @@ class Residents:
     def make_room(self) -> bool:
         """Drops adapters until one of the largest size fits. Returns False if those in use leave no
         room for it."""
-        most = self._config.memory_bytes - self._config.adapter_bytes
+        most = self._limits.memory_bytes - self._limits.adapter_bytes
         for digest in self.digests:
             if self.num_bytes <= most:
                 return True
@@ -60,8 +60,8 @@ class Residents:
 
     def may_use(self, digest: str) -> bool:
         """Whether one more request may use the adapter: whether the number of different adapters in
-        use stays within `max_loras`."""
-        most = self._config.max_loras
+        use stays within `max_in_use`."""
+        most = self._limits.max_in_use
         if most is None or self._by_digest[digest].users:
             return True
         return sum(1 for one in self._by_digest.values() if one.users) < most

@@ -135,6 +135,7 @@ class ParallelClient(EngineCoreClient):
                 request.prompt_token_ids,
                 request.cache_salt,
                 request.data_parallel_rank,
+                request.input_rows,
             )
             self._hosts[number].add_request(request)
         elif isinstance(command, AbortRequests):

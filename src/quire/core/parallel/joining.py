@@ -66,6 +66,20 @@ def _block_maps(maps: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _loads(answers: Sequence[Any]) -> Any:
+    """The result of loading an adapter: an error of any engine, or None until all are done."""
+    if None in answers:
+        return None
+    return next((answer for answer in answers if "error" in answer), answers[0])
+
+
+def _ids(answers: Sequence[list[int]]) -> list[int]:
+    return sorted({number for answer in answers for number in answer})
+
+
+_ADAPTERS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "load_result": _loads, "remove": any, "ids": _ids, "pin": all,
+}  # fmt: skip
 _JOINED: dict[str, Callable[[Sequence[Any]], Any]] = {
     "collective_rpc": lambda answers: [value for answer in answers for value in answer],
     "reset_prefix_cache": all,
@@ -78,4 +92,6 @@ _JOINED: dict[str, Callable[[Sequence[Any]], Any]] = {
     "kv_store_stats": _added,
     "kv_store_clear": sum,
     "kv_store_pin": max,
+    **{f"adapters_{name}": join for name, join in _ADAPTERS.items()},
+    **{f"prompt_adapters_{name}": join for name, join in _ADAPTERS.items()},
 }

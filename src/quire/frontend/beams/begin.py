@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from quire.adapters.request import LoRARequest
+from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.beam_search import BeamSearchParams
 from quire.config.records import ModelConfig
 from quire.errors import RequestError
@@ -31,6 +31,7 @@ def begin_search(
     priority: int = 0,
     trace_headers: Mapping[str, str] | None = None,
     lora_request: LoRARequest | None = None,
+    prompt_adapter_request: PromptAdapterRequest | None = None,
 ) -> BeamSearch:
     """Create the search of a prompt, before its first step. Raises RequestError, and TypeError for
     parameters of another type.
@@ -67,8 +68,9 @@ def begin_search(
         priority=priority,
         trace_headers=trace_headers,
         lora_request=lora_request,
+        prompt_adapter_request=prompt_adapter_request,
     )
-    room = model.max_model_len - len(base.prompt_token_ids)
+    room = model.max_model_len - base.num_virtual_tokens - len(base.prompt_token_ids)
     stops = params.stop if isinstance(params.stop, list) else []
     tokenizer = processor.tokenizer
     if stops and tokenizer is None:

@@ -153,12 +153,13 @@ class BeamSearch:
         if not self._num_steps:
             return [self.base]
         [core], now = self.base.core_requests, clock.now()
+        virtual = core.prompt_token_ids[: self.base.num_virtual_tokens]
         inputs = []
         for index, beam in enumerate(self._beams):
             own = msgspec.structs.replace(
                 core,
                 request_id=f"{core.request_id}.{self._num_steps}.{index}",
-                prompt_token_ids=beam.token_ids,
+                prompt_token_ids=[*virtual, *beam.token_ids],
                 num_reply_tokens=len(beam.token_ids) - self.num_prompt_tokens,
                 arrival_time=now,
             )

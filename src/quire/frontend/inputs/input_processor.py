@@ -16,6 +16,7 @@ from functools import cached_property, partial
 
 import msgspec
 
+from quire.adapters.prompt_request import PromptAdapterRequest, checked_prompt_adapter
 from quire.adapters.request import LoRARequest, checked_request
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
@@ -30,6 +31,7 @@ from quire.frontend.inputs.pieces import pieces
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
 from quire.frontend.inputs.tasks import cannot_generate, cannot_pool
 from quire.frontend.inputs.tokenization import Tokenization
+from quire.frontend.inputs.virtual_tokens import VirtualTokens
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
@@ -72,6 +74,8 @@ class EngineInput:
     """None: the request generates."""
     lora_request: LoRARequest | None = None
     """None: the base model alone."""
+    num_virtual_tokens: int = 0
+    """Tokens of a prompt adapter, which are before those of the prompt in `core_requests`."""
 
 
 class InputProcessor:
@@ -89,7 +93,8 @@ class InputProcessor:
         self._holds_in_reasoning = config.structured_outputs.enable_in_reasoning
         self.tokenizer = tokenizer
         self._has_adapters = config.lora is not None
-        self._prompts = PromptParser(config.model, tokenizer)
+        self._has_prompt_adapters = config.prompt_adapters is not None
+        self._prompts = PromptParser(config.model, tokenizer, config.cache.block_size)
         self._grammars = GrammarTrial(
             config.structured_outputs,
             config.model.vocab_size,
@@ -115,6 +120,7 @@ class InputProcessor:
         trace_headers: Mapping[str, str] | None = None,
         prompt_text: str | None = None,
         lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
         data_parallel_rank: int | None = None,
     ) -> EngineInput:
         """Validate one request. Raises RequestError, and TypeError for objects of a wrong type.
@@ -126,6 +132,9 @@ class InputProcessor:
         _check_time(arrival_time)
         _check_headers(trace_headers)
         adapter = checked_request(lora_request, is_enabled=self._has_adapters)
+        of_prompt = checked_prompt_adapter(
+            prompt_adapter_request, is_enabled=self._has_prompt_adapters
+        )
         if isinstance(params, PoolingParams):
             pooled = self._pooling(
                 request_id,
@@ -136,6 +145,13 @@ class InputProcessor:
                 tokenization,
                 trace_headers,
             )
+            if of_prompt is not None:
+                raise RequestError(
+                    "a pooling request must have no prompt adapter",
+                    parameter="prompt_adapter_request",
+                )
+            for core_request in pooled.core_requests:
+                core_request.lora_request = adapter
             pooled.core_requests[0].data_parallel_rank = data_parallel_rank
             return pooled
         if not isinstance(params, SamplingParams):
@@ -148,14 +164,25 @@ class InputProcessor:
         check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
         self._check_priority(priority)
         parsed = self._prompts.parse(prompt, tokenization)
-        resolved = self._resolve(params, len(parsed.token_ids))
+        if parsed.input_rows and params.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs is not compatible with prompt embeds and images.",
+                parameter="prompt_logprobs",
+            )
+        if parsed.images and of_prompt is not None:
+            raise RequestError(
+                "a request with images must have no prompt adapter",
+                parameter="prompt_adapter_request",
+            )
+        virtual = VirtualTokens.of(of_prompt, parsed, params, self.model_config)
+        resolved = self._resolve(params, len(virtual.token_ids))
         for processor in self._logits_processors:
             check_processor(processor, resolved)
         arrival_time = clock.now() if arrival_time is None else arrival_time
         handed = hand_off(resolved)
         base = EngineCoreRequest(
             request_id=f"{request_id}-{next(self._numbers):x}",
-            prompt_token_ids=parsed.token_ids,
+            prompt_token_ids=virtual.token_ids,
             sampling_params=resolved,
             arrival_time=arrival_time,
             stop_token_ids=self._stop_token_ids(resolved),
@@ -169,6 +196,9 @@ class InputProcessor:
             hands_off=handed.hands_off,
             awaited_kv=handed.awaited_kv,
             lora_request=adapter,
+            prompt_adapter_request=of_prompt,
+            input_rows=virtual.input_rows,
+            images=parsed.images,
         )
         return EngineInput(
             request_id=request_id,
@@ -179,6 +209,7 @@ class InputProcessor:
             arrival_time=arrival_time,
             trace_headers=trace_headers,
             lora_request=adapter,
+            num_virtual_tokens=virtual.count,
         )
 
     def _pooling(

@@ -11,21 +11,30 @@ from typing import Any
 
 from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
+from quire.frontend.inputs.images.placing import PlacedImages
+from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.frontend.inputs.prompt_embeds import (
+    PLACEHOLDER,
+    embeds_error,
+    given_ranges,
+    read_embeds,
+    rows_at,
+)
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.inputs.too_long import (
     prompt_fills_context,
     prompt_too_long,
     text_fills_model,
 )
+from quire.protocol.images import ImageInput
+from quire.protocol.input_rows import InputRows
 from quire.tokenizer import Tokenizer
 
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
+    "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids",
 })  # fmt: skip
-_NEUTRAL_KEYS = frozenset({
-    "multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "media_io_kwargs",
-    "prompt_embeds",
-})  # fmt: skip
+_NEUTRAL_KEYS = frozenset({"mm_processor_kwargs", "media_io_kwargs"})
 """Further keys of vLLM's prompts, accepted only with an empty value."""
 
 
@@ -40,14 +49,23 @@ class ParsedPrompt:
     """One per token of a prompt of token ids, for models that have token types."""
     predicted_token_ids: list[int] = field(default_factory=list)
     """The expected reply."""
+    input_rows: list[InputRows] = field(default_factory=list)
+    """Rows that take the place of the embeddings of some of the tokens."""
+    images: list[ImageInput] = field(default_factory=list)
+    """Pictures whose rows are computed before the request starts."""
 
 
 class PromptParser:
     """Validates and tokenizes prompts for one model. Immutable."""
 
-    def __init__(self, model_config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, model_config: ModelConfig, tokenizer: Tokenizer | None, block_size: int
+    ) -> None:
+        """`block_size`: tokens of a block of the KV cache."""
         self._model_config = model_config
+        self._block_size = block_size
         self._tokenizer = tokenizer
+        self.images = ImagePrompts(model_config)
 
     def parse(self, prompt: Any, tokenization: Tokenization) -> ParsedPrompt:
         """Parse a prompt and validate its token ids. Raises PromptError."""
@@ -106,6 +124,15 @@ class PromptParser:
                 parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
+        if prompt.get("prompt_embeds") is not None:
+            return self._embeds(prompt, text, ids, salt, tokenization)
+        if prompt.get("prompt_is_token_ids") is not None:
+            raise PromptError(
+                "prompt_is_token_ids must come with prompt_embeds",
+                parameter="prompt_is_token_ids",
+            )
+        if prompt.get("multi_modal_data"):
+            return self._with_images(prompt, text, ids, salt, tokenization)
         if ids is not None:
             cut = _cut(_as_token_ids(ids), tokenization)
             types = _as_token_ids(prompt.get("token_type_ids") or [])
@@ -115,6 +142,67 @@ class PromptParser:
                 "a prompt must contain prompt or prompt_token_ids", parameter="prompt"
             )
         return ParsedPrompt(text, self._encode(text, tokenization), salt)
+
+    def _with_images(
+        self,
+        prompt: Mapping[str, Any],
+        text: str | None,
+        ids: Any,
+        salt: str | None,
+        tokenization: Tokenization,
+    ) -> ParsedPrompt:
+        """A prompt with pictures."""
+        data = prompt["multi_modal_data"]
+        self.images.check_on("multi_modal_data")
+        if tokenization.truncation is not None:
+            raise PromptError(
+                "truncate_prompt_tokens is not supported with images",
+                parameter="truncate_prompt_tokens",
+            )
+        placed = data.get("image") if isinstance(data, Mapping) else None
+        if not isinstance(placed, PlacedImages):
+            plain = Tokenization(add_special_tokens=False)
+            placed = self.images.in_prompt(
+                text,
+                None if ids is None else _as_token_ids(ids),
+                data,
+                prompt.get("multi_modal_uuids"),
+                lambda given: self._encode(given, tokenization),
+                lambda given: self._encode(given, plain),
+            )
+        return ParsedPrompt(
+            text, placed.token_ids, salt, input_rows=placed.input_rows, images=placed.images
+        )
+
+    def _embeds(
+        self,
+        prompt: Mapping[str, Any],
+        text: str | None,
+        ids: Any,
+        salt: str | None,
+        tokenization: Tokenization,
+    ) -> ParsedPrompt:
+        """A prompt of embeddings, or of embeddings and tokens."""
+        model = self._model_config
+        rows = read_embeds(prompt["prompt_embeds"], model.prompt_embeds_width, model.max_model_len)
+        if tokenization.truncation is not None:
+            raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
+        where = given_ranges(prompt.get("prompt_is_token_ids"), len(rows))
+        if ids is None and where != [range(len(rows))]:
+            raise PromptError(
+                "prompt_is_token_ids must come with prompt_token_ids", parameter="prompt_token_ids"
+            )
+        token_ids = [PLACEHOLDER] * len(rows) if ids is None else _as_token_ids(ids)
+        if len(token_ids) != len(rows):
+            raise PromptError(
+                "prompt_token_ids must have the same length as prompt_embeds (expected "
+                f"{len(rows)}, got {len(token_ids)}).",
+                parameter="prompt_token_ids",
+            )
+        for span in where:
+            token_ids[span.start : span.stop] = [PLACEHOLDER] * len(span)
+        given = rows_at(rows, where, self._block_size)
+        return ParsedPrompt(text, token_ids, salt, input_rows=given)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:

@@ -143,6 +143,8 @@ class EngineMetrics(RequestObserver):
         series.prefix_cache_hits.inc(stats.num_prefix_hit_tokens)
         if stats.kv_store is not None and series.kv_store is not None:
             series.kv_store.show(stats.kv_store.sums, stats.kv_store.usage)
+        if stats.mm_cache is not None and series.images is not None:
+            series.images.show(*stats.mm_cache)
         series.num_preemptions.inc(stats.num_preemptions)
         if stats.speculation is not None:
             self._count_drafts(stats.speculation)

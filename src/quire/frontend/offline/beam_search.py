@@ -12,7 +12,7 @@ from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import sequences_of
 from quire.frontend.beams.search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput
-from quire.frontend.offline.llm_arguments import Adapters, adapters_each
+from quire.frontend.offline.llm_arguments import GivenAdapters
 from quire.frontend.offline.progress_bar import Progress, counted
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.inputs import PromptType
@@ -33,7 +33,7 @@ def search_beams(
     params: BeamSearchParams,
     use_tqdm: Progress,
     concurrency_limit: int | None,
-    adapters: Adapters = None,
+    adapters: GivenAdapters,
 ) -> list[BeamSearchOutput]:
     """Search the prompts, which are given with their request ids.
 
@@ -42,13 +42,11 @@ def search_beams(
     """
     at_once = _checked_limit(concurrency_limit) or max(1, len(prompts))
     searches, processor = [], engine.input_processor
-    each = zip(prompts, adapters_each(adapters, len(prompts)), strict=True)
+    each = zip(prompts, adapters.each(len(prompts)), strict=True)
     for index, ((request_id, prompt), adapter) in enumerate(each):
         with located("prompts", index, len(prompts)):
             searches.append(
-                begin_search(
-                    processor, request_id, prompt, params, num_logprobs=0, lora_request=adapter
-                )
+                begin_search(processor, request_id, prompt, params, num_logprobs=0, **adapter)
             )
         deliver_signals()
     if use_tqdm and concurrency_limit is not None:

@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
+from quire.chat.images import has_images, take_images
+from quire.chat.job import ChatInput
+from quire.errors import RequestError
 from quire.frontend.arguments import located
+from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_parser import PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.llm_arguments import ChatOptions, as_conversations
-from quire.inputs import TokensPrompt
+from quire.inputs import PromptType, TokensPrompt
 from quire.system.deferred_signals import deliver_signals
 
 if TYPE_CHECKING:
@@ -35,26 +40,63 @@ class ChatPrompts:
         """The model's tokenizer, with methods of `transformers` tokenizers."""
         return self._engine.get_tokenizer()
 
-    def render_chat(self, messages: Sequence[Any], options: ChatOptions) -> list[str]:
+    def render_chat(
+        self, messages: Sequence[Any], options: ChatOptions, *, adds_special_tokens: bool = False
+    ) -> list[PromptType]:
         """The prompts of one conversation or several. Raises RequestError."""
-        renderer = self.get_tokenizer().renderer()
-        prompts, conversations = [], as_conversations(messages)
+        prompts, conversations = list[PromptType](), as_conversations(messages)
         for index, one in enumerate(conversations):
             with located("messages", index, len(conversations)):
-                prompts.append(renderer.render(options.job(one)))
+                prompts.append(self._render(options.job(one), adds_special_tokens))
             deliver_signals()
         return prompts
 
+    def _render(self, chat: ChatInput, adds_special_tokens: bool) -> PromptType:
+        renderer, model = self.get_tokenizer().renderer(), self._engine.model_config
+        if not has_images(chat.messages):
+            return renderer.render(replace(chat, no_images=model.no_images))
+        images = ImagePrompts(model)
+        images.check_on("messages")
+        literals = images.literals()
+        taken = take_images(chat.messages, literals.hidden)
+        pictures = images.decoded(taken.images)
+        text = renderer.render(
+            replace(
+                chat,
+                messages=taken.messages,
+                tools=literals.hidden(chat.tools),
+                documents=literals.hidden(chat.documents),
+                image_placeholder=images.placeholder,
+            )
+        )
+        placed = images.in_chat(
+            text, literals, pictures, lambda given: self._ids(given, adds_special_tokens)
+        )
+        return {
+            "prompt": text,
+            "prompt_token_ids": placed.token_ids,
+            "multi_modal_data": {"image": placed},
+        }
+
+    def _ids(self, text: str, adds_special_tokens: bool) -> list[int]:
+        tokenizer = self._engine.tokenizer
+        if tokenizer is None:
+            raise RequestError("chats need a tokenizer")
+        return tokenizer.encode(text, add_special_tokens=adds_special_tokens)
+
     def encode(
-        self, prompts: Sequence[str], tokenization_kwargs: Mapping[str, Any]
+        self, prompts: Sequence[PromptType], tokenization_kwargs: Mapping[str, Any]
     ) -> list[TokensPrompt]:
         """Add token ids to prompts. Raises RequestError."""
         model = self._engine.model_config
-        parser = PromptParser(model, self._engine.tokenizer)
+        parser = PromptParser(model, self._engine.tokenizer, self._engine.config.cache.block_size)
         tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len)
         encoded = []
         for index, text in enumerate(prompts):
             with located("messages", index, len(prompts)):
                 ids = parser.parse(text, tokenization).token_ids
-            encoded.append(TokensPrompt(prompt=text, prompt_token_ids=ids))
+            if isinstance(text, dict):  # with images, which are placed
+                encoded.append(cast(TokensPrompt, text))
+            else:
+                encoded.append(TokensPrompt(prompt=cast(str, text), prompt_token_ids=ids))
         return encoded

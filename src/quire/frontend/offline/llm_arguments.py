@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from quire.adapters import LoRARequest
+from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.chat.job import ChatInput, ContentFormat
 from quire.errors import PromptError, RequestError, quoted
 from quire.inputs import PromptType
 
-Adapters = LoRARequest | Sequence[LoRARequest | None] | None
-"""One for all prompts, or one for each; None: the base model."""
+Loras = LoRARequest | Sequence[LoRARequest | None] | None
+PromptAdapters = PromptAdapterRequest | Sequence[PromptAdapterRequest | None] | None
+"""One for all prompts, or one for each; None: none."""
 _FORMATS = ("auto", "string", "openai")
 
 
@@ -64,12 +65,28 @@ def one_each(name: str, value: Any, kind: type | tuple[type, ...], count: int) -
     return list(value)
 
 
-def adapters_each(value: Any, count: int) -> list[LoRARequest | None]:
-    """Return the adapter of each prompt, from one for all or a list. Raises TypeError or
-    RequestError."""
-    if value is None or isinstance(value, LoRARequest):
+@dataclass(frozen=True, slots=True)
+class GivenAdapters:
+    """`lora_request` and `prompt_adapter_request` of a call: each one for all prompts, or one for
+    each; None: none."""
+
+    lora: Loras = None
+    prompt: PromptAdapters = None
+
+    def each(self, count: int) -> list[dict[str, Any]]:
+        """The arguments of each prompt. Raises TypeError or RequestError."""
+        loras = _one_each("lora_request", self.lora, LoRARequest, count)
+        prompts = _one_each("prompt_adapter_request", self.prompt, PromptAdapterRequest, count)
+        return [
+            {"lora_request": lora, "prompt_adapter_request": prompt}
+            for lora, prompt in zip(loras, prompts, strict=True)
+        ]
+
+
+def _one_each(name: str, value: Any, kind: type, count: int) -> list[Any]:
+    if value is None or isinstance(value, kind):
         return [value] * count
-    return one_each("lora_request", value, (LoRARequest, type(None)), count)
+    return one_each(name, value, (kind, type(None)), count)
 
 
 def as_conversations(messages: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from quire.adapters.request import LoRARequest
+from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig, ModelConfig
 from quire.core.engine_core import EngineCore
@@ -167,6 +167,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         prompt_text: str | None = None,
         kv_hints: None = None,
         *,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
         sink: Sink | None = None,
     ) -> str:
         """Validate and queue a request; returns its id. Raises RequestError.
@@ -194,6 +195,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
                 trace_headers=trace_headers,
                 prompt_text=prompt_text,
                 lora_request=lora_request,
+                prompt_adapter_request=prompt_adapter_request,
             )
             self.add_input(request, sink)
         return request_id

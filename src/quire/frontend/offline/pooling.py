@@ -6,12 +6,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from quire.adapters import LoRARequest
 from quire.config.pooling import PoolingTask
 from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
 from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.inputs.tasks import cannot_pool, wrong_task
-from quire.frontend.offline.llm_arguments import as_prompts, from_column, one_each
+from quire.frontend.offline.llm_arguments import (
+    GivenAdapters,
+    Loras,
+    as_prompts,
+    from_column,
+    one_each,
+)
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.scoring import Scoring
@@ -34,7 +41,8 @@ Pooled = PoolingRequestOutput[PoolingOutput]
 
 
 class PoolingMethods:
-    """Base class of `LLM`. All methods keep the prompts' order, and run none if one is invalid."""
+    """Base class of `LLM`. All methods keep the prompts' order, and run none if one is invalid.
+    `lora_request`: the adapter of all prompts, or one for each; None: the model itself."""
 
     llm_engine: LLMEngine
     request_counter: itertools.count[int]
@@ -52,13 +60,12 @@ class PoolingMethods:
         pooling_params: Params = None,
         *,
         use_tqdm: Progress = True,
-        lora_request: None = None,
+        lora_request: Loras = None,
         pooling_task: PoolingTask | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[Pooled]:
         """What the model gives for each prompt, as arrays. `pooling_task` must be the model's; see
         `supported_tasks`."""
-        refuse_arguments(lora_request=lora_request)
         if pooling_task is None and self.model_config.pooling is not None:
             raise RequestError(
                 "pooling_task must be given to LLM.encode: "
@@ -66,7 +73,9 @@ class PoolingMethods:
                 "LLM.classify or LLM.score",
                 parameter="pooling_task",
             )
-        return self._pool(prompts, pooling_params, pooling_task, use_tqdm, tokenization_kwargs)
+        return self._pool(
+            prompts, pooling_params, pooling_task, use_tqdm, tokenization_kwargs, lora_request
+        )
 
     @with_signals_deferred
     def embed(
@@ -75,12 +84,13 @@ class PoolingMethods:
         *,
         use_tqdm: Progress = True,
         pooling_params: Params = None,
-        lora_request: None = None,
+        lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """A vector for each prompt."""
-        refuse_arguments(lora_request=lora_request)
-        found = self._pool(prompts, pooling_params, "embed", use_tqdm, tokenization_kwargs)
+        found = self._pool(
+            prompts, pooling_params, "embed", use_tqdm, tokenization_kwargs, lora_request
+        )
         return [EmbeddingRequestOutput.from_base(one) for one in found]
 
     @with_signals_deferred
@@ -90,12 +100,13 @@ class PoolingMethods:
         *,
         pooling_params: Params = None,
         use_tqdm: Progress = True,
-        lora_request: None = None,
+        lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[ClassificationRequestOutput]:
         """The probability of each class for each prompt."""
-        refuse_arguments(lora_request=lora_request)
-        found = self._pool(prompts, pooling_params, "classify", use_tqdm, tokenization_kwargs)
+        found = self._pool(
+            prompts, pooling_params, "classify", use_tqdm, tokenization_kwargs, lora_request
+        )
         return [ClassificationRequestOutput.from_base(one) for one in found]
 
     @with_signals_deferred
@@ -107,16 +118,20 @@ class PoolingMethods:
         *,
         use_tqdm: Progress = True,
         pooling_params: PoolingParams | None = None,
-        lora_request: None = None,
+        lora_request: Loras = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         chat_template: None = None,
     ) -> list[ScoringRequestOutput]:
         """How well the texts of each pair fit: one with one, one with each of many, or many with as
         many."""
-        refuse_arguments(lora_request=lora_request, chat_template=chat_template)
+        refuse_arguments(chat_template=chat_template)
         queries, documents = _texts("data_1", data_1), _texts("data_2", data_2)
         scoring = Scoring(self.model_config, self.llm_engine.tokenizer, queries, documents)
-        found = self._pool(scoring.prompts, pooling_params, None, use_tqdm, tokenization_kwargs)
+        if lora_request is not None and not isinstance(lora_request, LoRARequest):
+            raise TypeError("lora_request of LLM.score must be a LoRARequest for all texts")
+        found = self._pool(
+            scoring.prompts, pooling_params, None, use_tqdm, tokenization_kwargs, lora_request
+        )
         return scoring.scores(found)
 
     def _pool(
@@ -126,6 +141,7 @@ class PoolingMethods:
         task: PoolingTask | None,
         use_tqdm: Progress,
         tokenization_kwargs: Mapping[str, Any] | None,
+        lora_request: Loras,
     ) -> list[Pooled]:
         pooling = self.model_config.pooling
         if pooling is None:
@@ -135,10 +151,12 @@ class PoolingMethods:
         every = as_prompts(prompts)
         given = PoolingParams() if params is None else params
         params_of = one_each("params", given, PoolingParams, len(every))
+        adapters = GivenAdapters(lora_request).each(len(every))
         name = None if isinstance(given, PoolingParams) else "pooling_params"
         tickets: list[Ticket] = []
         try:
-            for index, (prompt, its_params) in enumerate(zip(every, params_of, strict=True)):
+            each = zip(every, params_of, adapters, strict=True)
+            for index, (prompt, its_params, adapter) in enumerate(each):
                 ticket = Ticket(str(next(self.request_counter)), 1)
                 with located("prompts", index, len(every), params=name):
                     self.llm_engine.add_request(
@@ -147,6 +165,7 @@ class PoolingMethods:
                         its_params,
                         tokenization_kwargs=tokenization_kwargs,
                         sink=ticket,
+                        **adapter,
                     )
                 tickets.append(ticket)
                 deliver_signals()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from quire.adapters.request import LoRARequest
+from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.config import EngineConfig, ModelConfig
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
@@ -165,6 +165,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         kv_hints: None = None,
         reasoning_ended: None = None,
         reasoning_parser_kwargs: None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs according to `sampling_params.output_kind`. Arguments and errors are those
         of `add_request`; also raises EngineGenerateError if this request failed, and RequestError
@@ -183,6 +184,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             kv_hints=kv_hints,
             reasoning_ended=reasoning_ended,
             reasoning_parser_kwargs=reasoning_parser_kwargs,
+            prompt_adapter_request=prompt_adapter_request,
         )
         try:
             async for output in stream:
@@ -232,6 +234,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         reasoning_ended: None = None,
         reasoning_parser_kwargs: None = None,
         kv_hints: None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
     ) -> RequestStream | InputSession:
         """Start a request; returns the stream of its outputs, which the caller must read to its end
         or close. Raises RequestError, CapacityError, EngineDeadError.
@@ -260,6 +263,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
             priority=priority,
             trace_headers=trace_headers,
             lora_request=lora_request,
+            prompt_adapter_request=prompt_adapter_request,
             data_parallel_rank=data_parallel_rank,
         )
         if isinstance(prompt, AsyncGenerator):

@@ -111,7 +111,10 @@ class InputSession:
         params = piece.sampling_params or self._params
         _check(params)
         is_first = self._last is None
-        self._continue_with(self._parse(piece.prompt))
+        parsed = self._parse(piece.prompt)
+        if parsed.input_rows:
+            raise RequestError("prompt_embeds not supported for streaming inputs")
+        self._continue_with(parsed)
         prompt = TokensPrompt(prompt_token_ids=self._prompt.token_ids)
         if self._prompt.text is not None:
             prompt["prompt"] = self._prompt.text

@@ -20,10 +20,12 @@ def granite_spec(reader: ConfigReader, name: str = "granite") -> DecoderSpec:
 def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
     """Set the factors of the embedding, of q.k, of the blocks' outputs and of the logits."""
     scale = read_factor(reader, "attention_multiplier")
+    of_embedding = read_factor(reader, "embedding_multiplier")
     return replace(
         spec,
         attention=replace(spec.attention, scale=scale),
-        embed_scale=read_factor(reader, "embedding_multiplier"),
+        embed_scale=of_embedding,
+        given_scale=of_embedding,
         residual_scale=read_factor(reader, "residual_multiplier"),
         logits_scale=1.0 / read_factor(reader, "logits_scaling"),
     )

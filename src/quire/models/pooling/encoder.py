@@ -51,6 +51,9 @@ class EncoderNames:
     """The name of the gate; equal to `up`: one tensor has the rows of both."""
     down: str = "output.dense"
     mlp_norm: str = "output.LayerNorm"
+    attention_factors: str = ""
+    """A tensor whose numbers the output of attention is multiplied with; "": there is none."""
+    mlp_factors: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +172,19 @@ def encoder_hidden(builder: Builder, spec: EncoderSpec) -> Value:
     if spec.relative is not None:
         rule = spec.relative
         biases = builder.relative_biases(root + rule.name, rule.num_buckets, spec.heads.num_heads)
+    x = encoder_layers(builder, x, spec, biases)
+    if names.final_norm is not None:
+        x = _norm(builder, x, spec, root + names.final_norm, "norm")
+    return x
+
+
+def encoder_layers(
+    builder: Builder, x: Value, spec: EncoderSpec, biases: Param | None = None
+) -> Value:
+    """Write the layers. `biases`: of attention scores, by distance."""
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             x = _layer(builder, x, spec, layer, biases)
-    if names.final_norm is not None:
-        x = _norm(builder, x, spec, root + names.final_norm, "norm")
     return x
 
 
@@ -220,9 +231,12 @@ def _attention(
         relative=biases,
         buckets=() if spec.relative is None else spec.relative.buckets,
     )
-    return builder.linear(
+    out = builder.linear(
         attended, prefix + names.out, spec.hidden_size, bias=spec.biases.out, hint="o"
     )
+    if not names.attention_factors:
+        return out
+    return builder.weigh(out, prefix + names.attention_factors, spec.hidden_size, "o_factors")
 
 
 def _qkv(spec: EncoderSpec, prefix: str) -> list[Out]:
@@ -258,9 +272,12 @@ def _mlp(builder: Builder, x: Value, spec: EncoderSpec, layer: int) -> Value:
             ]
         gate, up = builder.linears(x, outs, hint="gate_up")
         hidden = builder.glu(gate, up, spec.activation)
-    return builder.linear(
+    out = builder.linear(
         hidden, prefix + names.down, spec.hidden_size, bias=biases.down, hint="down"
     )
+    if not names.mlp_factors:
+        return out
+    return builder.weigh(out, prefix + names.mlp_factors, spec.hidden_size, "down_factors")
 
 
 def _facts(spec: EncoderSpec, reader: ConfigReader) -> ModelFacts:

@@ -122,10 +122,12 @@ class Builder(RecurrentBuilder):
         program.check()
         return program
 
-    def embed(self, tensor: Tensor, scale: float = 1.0) -> Value:
-        """Rows of the table `tensor` [V, D] at the step's token ids."""
+    def embed(self, tensor: Tensor, scale: float = 1.0, given_scale: float = 1.0) -> Value:
+        """Rows of the table `tensor` [V, D] at the step's token ids, times `scale`; rows that are
+        given with the step, times `given_scale`."""
         out = self._value("embed", tensor.shape[1])
-        return self._emit(Embed(out, self._param("embed_tokens", (tensor,)), scale), out)
+        table = self._param("embed_tokens", (tensor,))
+        return self._emit(Embed(out, table, scale, given_scale=given_scale), out)
 
     def embed_slices(
         self, parts: Sequence[Tensor], dim: int, hint: str, scale: float = 1.0

@@ -63,6 +63,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     use = ModelUse.of(request)
     if use is not None:
         await use.begin(decoded.body)
+    await context.resolve(getattr(decoded.body, "model", None))
     return decoded.body
 
 

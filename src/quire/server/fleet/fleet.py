@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from quire.adapters import parse_modules
 from quire.errors import QuireError
 from quire.log import get_logger
 from quire.metrics.series import MetricSet
 from quire.planning.machine import available_memory
 from quire.server.fleet.room import Holding, to_unload
 from quire.server.http.problems import HttpError, Problem, unavailable
+from quire.server.served_adapters import served_modules
 from quire.server.served_model import ServedModel
 from quire.units import format_bytes
 
@@ -199,7 +199,7 @@ class Fleet:
         began_at = time.perf_counter()
         device = replace(member.config.device, turns=self._turns)
         try:
-            modules = parse_modules(member.entry.server.lora_modules)
+            modules = served_modules(member.entry.server, member.model.names, member.config)
             await self._loader.load(member.model, replace(member.config, device=device), modules)
         except QuireError as error:
             member.failure = str(error)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from quire.adapters import parse_modules
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
 from quire.frontend.observers.request_log import RequestLogChoice
@@ -21,7 +20,7 @@ from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError
 from quire.server.life.live_models import LiveModels, context_of_configs
 from quire.server.life.loading import ModelLoader
-from quire.server.served_adapters import check_modules
+from quire.server.served_adapters import served_modules
 from quire.units import format_bytes
 
 logger = get_logger(__name__)
@@ -75,9 +74,7 @@ def _prepare(member: Member) -> None:
     if config is None:
         logger.warning("%s cannot be loaded: %s", member.name, member.failure)
         return
-    modules = parse_modules(entry.server.lora_modules)
-    check_modules(modules, model.names, is_on=config.lora is not None)
-    for module in modules:
+    for module in served_modules(entry.server, model.names, config):
         model.adapters.add(module)
     logger.info("%s: %s while it is loaded", member.name, format_bytes(member.num_bytes))
 

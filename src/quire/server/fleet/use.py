@@ -131,7 +131,7 @@ class WhileLoading:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             while not self._working.done():
-                await send(_part(b"\n" if self._form == "ollama" else b": loading the model\n\n"))
+                await send(_part(b" " if self._form == "ollama" else b": loading the model\n\n"))
                 await asyncio.wait({self._working}, timeout=_COMMENT_S)
             try:
                 reply = self._working.result()

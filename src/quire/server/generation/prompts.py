@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from numpy.typing import NDArray
+
 from quire.errors import PromptError
+from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.inputs.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
@@ -35,6 +38,10 @@ class PreparedPrompt:
     cache_salt: str | None = None
     predicted_token_ids: Sequence[int] = ()
     """The reply that the client expects."""
+    embeds: NDArray[Any] | None = None
+    """Rows in place of all token embeddings; the token ids are placeholders then."""
+    images: PlacedImages | None = None
+    """The pictures, and which tokens stand for them."""
 
     def of_tenant(self: Prompt, salt: str | None) -> Prompt:
         """With the tenant's salt before the request's own. None: there is one tenant."""
@@ -55,6 +62,10 @@ class PreparedPrompt:
     def for_engine(self) -> TokensPrompt:
         """The argument of `generate`."""
         prompt: dict[str, Any] = {"prompt_token_ids": self.token_ids}
+        if self.images is not None:
+            prompt["multi_modal_data"] = {"image": self.images}
+        if self.embeds is not None:
+            prompt["prompt_embeds"] = self.embeds
         if self.text is not None:
             prompt["prompt"] = self.text
         if self.cache_salt is not None:

@@ -22,7 +22,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "logits_processors": (None, []),
     # completions
     "suffix": (None, ""),
-    "prompt_embeds": (None,),
     # chat
     "chat_template": (None,),
     "media_io_kwargs": (None, {}),

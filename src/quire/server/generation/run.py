@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from quire.adapters import LoRARequest
+from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.errors import RequestError
 from quire.frontend.arguments import check_data_parallel_rank, located
 from quire.outputs import RequestOutput
@@ -93,7 +93,7 @@ def _inputs(
     request_id: str,
     priority: int,
     trace_headers: Mapping[str, str] | None,
-    adapter: LoRARequest | None,
+    adapter: AnyAdapterRequest | None,
 ) -> list[EngineInput]:
     """Validated, as the engine takes them. Raises RequestError."""
     max_model_len = model.config.model.max_model_len
@@ -109,7 +109,7 @@ def _inputs(
                     fitted,
                     priority=priority,
                     trace_headers=trace_headers,
-                    lora_request=adapter,
+                    **as_arguments(adapter),
                 )
             )
         check_wanted()
@@ -150,12 +150,13 @@ class Generation:
         priority: int,
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
-        adapter: LoRARequest | None = None,
+        adapter: AnyAdapterRequest | None = None,
         engine: int | None = None,
     ) -> Generation:
         """Admits all prompts or none. `engine`: the one of several that computes them. Raises
         RequestError, CapacityError, EngineDeadError."""
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
+        size += sum(one.embeds.nbytes // 64 for one in prompts if one.embeds is not None)
         size += params_work(params, len(prompts))
         inputs = await model.pool.run(
             size, _inputs, model, prompts, params, request_id, priority, trace_headers, adapter

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from quire import env
-from quire.adapters import AdapterModule, parse_modules
+from quire.adapters import AdapterModule
 from quire.config import EngineConfig
 from quire.errors import QuireError
 from quire.frontend.observers.request_log import RequestLogChoice
 from quire.log import get_logger
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
-from quire.server.served_adapters import check_modules
+from quire.server.served_adapters import served_modules
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ def one_model(
     from quire.server.life.loading import ModelLoader
 
     context = context_of_configs(args, [config])
-    modules = parse_modules(args.lora_modules)
     names = config.model.served_model_name
-    check_modules(modules, names, is_on=config.lora is not None)
+    modules = served_modules(args, names, config)
     loader = ModelLoader(args, request_log, args.engine_mode)
     return context, _OneModel(context, context.add_model(names), config, modules, loader)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
+from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.frontend.arguments import located
@@ -42,7 +43,8 @@ class PoolingJob:
     id: str
     created: int
     name: str
-    """The model's, in the reply."""
+    """The model's or the adapter's, in the reply."""
+    adapter: AnyAdapterRequest | None = None
 
     @classmethod
     def of(cls, http: Request, request: PoolingFields, prefix: str) -> PoolingJob:
@@ -53,7 +55,7 @@ class PoolingJob:
             raise RequestError(cannot_pool(model), parameter="model")
         base = http.state.request_id if "x-request-id" in http.headers else request.request_id
         name = f"{prefix}-{base or http.state.request_id}"
-        return cls(http, request, target.model, name, int(time.time()), target.name)
+        return cls(http, request, target.model, name, int(time.time()), target.name, target.adapter)
 
     def require(self, *tasks: PoolingTask) -> None:
         """Raises RequestError unless the model does one of these tasks."""
@@ -107,6 +109,7 @@ class PoolingJob:
                     params,
                     priority=self.request.priority or 0,
                     tokenization=tokenization,
+                    **as_arguments(self.adapter),
                 )
                 if salt is not None:
                     for core_request in made.core_requests:

@@ -2,10 +2,17 @@
 
 from quire.weights.adapters.bind import bind_adapter
 from quire.weights.adapters.parts import AdapterPart, AdapterWeights
+from quire.weights.adapters.prompts import (
+    PromptAdapter,
+    is_prompt_adapter,
+    num_virtual_tokens,
+    read_prompt_adapter,
+)
 from quire.weights.adapters.read import read_adapter
 from quire.weights.adapters.slots import adapter_bytes, adapter_width
 
 __all__ = [
-    "AdapterPart", "AdapterWeights", "adapter_bytes", "adapter_width", "bind_adapter",
-    "read_adapter",
+    "AdapterPart", "AdapterWeights", "PromptAdapter", "adapter_bytes", "adapter_width",
+    "bind_adapter", "is_prompt_adapter", "num_virtual_tokens", "read_adapter",
+    "read_prompt_adapter",
 ]  # fmt: skip

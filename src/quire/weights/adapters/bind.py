@@ -28,6 +28,8 @@ def bind_adapter(
     of the base model, which the magnitudes of DoRA refer to.
     """
     found = found_slots(files, program, canonical)
+    if any(module.is_saved for module, _ in found):
+        saved_changes(files, found, open_base)
     gains = gains_of(files, found, open_base) if files.config.has_magnitudes else {}
     parts = [
         part
@@ -66,9 +68,11 @@ def _slots_of(
     # An adapter of a model with images names its text part.
     inner = module.name.replace("language_model.", "", 1)
     for candidate in (name.removesuffix(".weight"), module.name, inner):
-        found = slots.find(candidate, is_embedding=module.is_embedding)
-        if found and all(slot.can_change for slot in found):
-            return found
+        for is_embedding in (False, True) if module.is_saved else (module.is_embedding,):
+            found = slots.find(candidate, is_embedding=is_embedding)
+            if found and all(slot.can_change for slot in found):
+                module.is_embedding = is_embedding
+                return found
     raise CheckpointError(
         f"{files.source}: the model has no module {module.name!r} that an adapter can change"
     )
@@ -77,6 +81,14 @@ def _slots_of(
 def _check(files: AdapterFiles, module: LoraModule, slot: Slot) -> None:
     tensor = slot.tensor
     rows, depth = tensor.shape if not tensor.transposed else tensor.shape[::-1]
+    if module.is_saved:
+        shape = module.arrays["weight"].shape
+        if shape != (rows, depth):
+            raise CheckpointError(
+                f"{files.source}: {module.name} has a weight {list(shape)}, but the model's is "
+                f"{[rows, depth]}"
+            )
+        return
     a, b = module.arrays["A"], module.arrays["B"]
     expected = (depth, rows) if slot.is_embedding else (rows, depth)
     if (b.shape[0], a.shape[1]) != expected:
@@ -91,7 +103,8 @@ def _check(files: AdapterFiles, module: LoraModule, slot: Slot) -> None:
 def _parts(
     files: AdapterFiles, module: LoraModule, slot: Slot, gains: Floats | None
 ) -> Iterator[AdapterPart]:
-    scale, a, b = files.config.scale_of(module.name), module.arrays["A"], module.arrays["B"]
+    scale = 1.0 if module.is_saved else files.config.scale_of(module.name)
+    a, b = module.arrays["A"], module.arrays["B"]
     if slot.is_embedding:
         yield AdapterPart(slot.param.name, 0, np.ascontiguousarray(a.T), b, scale,
                           is_embedding=True)  # fmt: skip
@@ -116,6 +129,38 @@ def _rows(array: Floats, slot: Slot) -> Floats:
     return np.concatenate([array[first : first + count] for first, count in rows])
 
 
+def saved_changes(
+    files: AdapterFiles,
+    found: list[tuple[LoraModule, list[Slot]]],
+    open_base: Callable[[], WeightStore],
+) -> None:
+    """Gives each module that is stored whole the A and B, and the bias, that change the base
+    model's into its own."""
+    with closing(open_base()) as store:
+        known = set(store.names())
+        for module, places in found:
+            if not module.is_saved:
+                continue
+            tensor, arrays = places[0].tensor, module.arrays
+            base = np.array(store.get(tensor.name).to_float32())
+            store.release(tensor.name)
+            change = arrays["weight"] - (base.T if tensor.transposed else base)
+            rows, depth = change.shape
+            if module.is_embedding:
+                arrays["A"], arrays["B"] = change.T, np.eye(depth, dtype=np.float32)
+            elif rows <= depth:
+                arrays["A"], arrays["B"] = change, np.eye(rows, dtype=np.float32)
+            else:
+                arrays["A"], arrays["B"] = np.eye(depth, dtype=np.float32), change
+            if "bias" in arrays:
+                name = f"{tensor.name.removesuffix('.weight')}.bias"
+                if name not in known:
+                    raise CheckpointError(
+                        f"{files.source}: {module.name} has a bias, which the model's has not"
+                    )
+                arrays["bias"] = arrays["bias"] - store.get(name).to_float32()
+
+
 def gains_of(
     files: AdapterFiles,
     found: list[tuple[LoraModule, list[Slot]]],
@@ -128,6 +173,8 @@ def gains_of(
     gains: dict[str, Floats] = {}
     with closing(open_base()) as store:
         for module, places in found:
+            if module.is_saved:
+                continue
             if "bias" in module.arrays:
                 raise CheckpointError(
                     f"{files.source}: {module.name} has lora_bias and use_dora, which is not "

@@ -27,7 +27,6 @@ _REFUSED: dict[str, str] = {
     "use_bdlora": "block-diagonal adapters",
     "use_qalora": "QA-LoRA",
     "target_parameters": "adapters of parameters, such as those of experts",
-    "modules_to_save": "whole copies of modules",
     "trainable_token_indices": "retrained tokens",
     "corda_config": "CorDA",
     "eva_config": "",
@@ -52,6 +51,8 @@ class PeftConfig:
     has_magnitudes: bool
     """DoRA."""
     base_model: str
+    saved: tuple[str, ...] = ()
+    """Names of modules that are stored whole (`modules_to_save`)."""
 
     def rank_of(self, module: str) -> int:
         """The rank of a module."""
@@ -86,6 +87,7 @@ def read_config(folder: Path) -> PeftConfig:
         is_rank_stabilised=_flag(path, fields, "use_rslora"),
         has_magnitudes=_flag(path, fields, "use_dora"),
         base_model=str(fields.get("base_model_name_or_path") or ""),
+        saved=_names(path, fields, "modules_to_save"),
         **patterns,
     )
 
@@ -121,6 +123,13 @@ def _flag(path: Path, fields: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise CheckpointError(f"{path}: {name} must be true or false, got {quoted(value)}")
     return value
+
+
+def _names(path: Path, fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = fields.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise CheckpointError(f"{path}: {name} must be a list of names, got {quoted(value)}")
+    return tuple(value)
 
 
 def _pattern(path: Path, fields: Mapping[str, Any], name: str) -> dict[str, float]:

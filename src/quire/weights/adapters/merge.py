@@ -39,6 +39,10 @@ class MergedTensors:
         }
         """Modules whose tensor is stored as [K, N]."""
         for module, slots in found:
+            if module.is_saved:
+                raise CheckpointError(
+                    f"{files.source}: {module.name} of modules_to_save cannot be merged; use PEFT"
+                )
             if "bias" in module.arrays:
                 raise CheckpointError(f"{files.source}: lora_bias cannot be merged into weights")
             for slot in slots:

@@ -8,9 +8,10 @@ Tensors of PEFT are named `base_model.model.<module>.lora_A.weight` [rank, K], `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -34,15 +35,23 @@ _NAME = re.compile(
 )
 _IGNORED = (".base_layer.weight", ".base_layer.bias")
 """Ends of names of tensors that PEFT saves although they are the base model's."""
+_SAVED = re.compile(
+    r"(?:base_model\.model\.)?(?P<module>.+?)(?:\.modules_to_save(?:\.default)?)?"
+    r"\.(?P<what>weight|bias)"
+)
+"""Names of tensors of modules that are stored whole."""
 _EMBEDDING = {"embedding_A": "A", "embedding_B": "B"}
 
 
 @dataclass(slots=True)
 class LoraModule:
-    """The tensors of one module, by kind: A, B, bias, magnitude."""
+    """The tensors of one module, by kind: A, B, bias, magnitude; or if it is stored whole, weight
+    and bias."""
 
     name: str
     is_embedding: bool
+    is_saved: bool = False
+    """Whether it is stored whole."""
     tensors: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, Floats] = field(default_factory=dict)
 
@@ -64,16 +73,12 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder with an adapter")
     config = read_config(folder)
-    with closing(_open(folder)) as store:
-        modules = _modules(store)
+    with closing(open_adapter(folder)) as store:
+        modules = _modules(store, config)
         for module in modules:
             _check(store, module, config, max_rank)
-        total = sum(_bytes(store, name) for one in modules for name in one.tensors.values())
-        if total > max_bytes:
-            raise CheckpointError(
-                f"{store.source}: the adapter has {total} bytes, and at most {max_bytes} are "
-                "possible with this model and max_lora_rank"
-            )
+        names = [name for one in modules for name in one.tensors.values()]
+        check_size(store.source, map(store.shape, names), max_bytes)
         for module in modules:
             for kind, name in module.tensors.items():
                 module.arrays[kind] = _read(store, name)
@@ -81,25 +86,34 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
         return AdapterFiles(store.source, config, tuple(modules))
 
 
-def _open(folder: Path) -> WeightStore:
+def open_adapter(folder: Path) -> WeightStore:
+    """Opens the file with an adapter's tensors. Raises CheckpointError."""
     for name, reader in _FILES.items():
         if has_file(folder / name):
             return reader(folder / name)
     raise CheckpointError(f"{folder} doesn't contain tensors: it has no {', '.join(_FILES)}")
 
 
-def _modules(store: WeightStore) -> list[LoraModule]:
+def _modules(store: WeightStore, config: PeftConfig) -> list[LoraModule]:
     found: dict[str, LoraModule] = {}
     for name in sorted(store.names()):
         if name.endswith(_IGNORED):
             continue
         match = _NAME.fullmatch(name)
+        if match is None and (saved := _SAVED.fullmatch(name)) is not None:
+            key = saved["module"]
+            if key.rpartition(".")[2] in config.saved or key in config.saved:
+                module = found.setdefault(key, LoraModule(key, False, is_saved=True))
+                module.tensors[saved["what"]] = name
+                continue
         if match is None:
             raise CheckpointError(f"{store.source}: the tensor {name!r} is not supported")
         kind = _EMBEDDING.get(match["kind"], match["kind"])
         is_embedding = match["kind"] in _EMBEDDING
         key = match["module"]
         module = found.setdefault(key, LoraModule(key, is_embedding))
+        if module.is_saved:
+            raise CheckpointError(f"{store.source}: {key} is stored whole and as an adapter")
         if match["what"] == "bias":
             if kind != "B":
                 raise CheckpointError(f"{store.source}: the tensor {name!r} is not supported")
@@ -118,6 +132,9 @@ def _modules(store: WeightStore) -> list[LoraModule]:
 
 def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank: int) -> None:
     """Checks the shapes of a module's tensors against each other and the configuration."""
+    if module.is_saved:
+        _check_saved(store, module, config, max_rank)
+        return
     for kind in ("A", "B"):
         if kind not in module.tensors:
             raise CheckpointError(f"{store.source}: {module.name} has no tensor lora_{kind}")
@@ -146,8 +163,33 @@ def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank:
         )
 
 
-def _bytes(store: WeightStore, name: str) -> int:
-    return 4 * int(np.prod(store.shape(name), dtype=np.int64))
+def _check_saved(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank: int) -> None:
+    """Checks a module that is stored whole. Its change is a matrix of full rank."""
+    shape = store.shape(module.tensors["weight"]) if "weight" in module.tensors else ()
+    if len(shape) != 2 or not {"weight", "bias"}.issuperset(module.tensors):
+        raise CheckpointError(
+            f"{store.source}: {module.name} must have a weight of two dimensions to be one of "
+            "modules_to_save"
+        )
+    if "bias" in module.tensors and store.shape(module.tensors["bias"]) != shape[:1]:
+        raise CheckpointError(
+            f"{store.source}: the bias of {module.name} must have {shape[0]} numbers"
+        )
+    if min(shape) > max_rank:
+        raise CheckpointError(
+            f"{config.path}: modules_to_save has {module.name}, whose change is of rank "
+            f"{min(shape)}, which is greater than max_lora_rank {max_rank}."
+        )
+
+
+def check_size(source: str, shapes: Iterable[tuple[int, ...]], max_bytes: int) -> None:
+    """Raises CheckpointError for tensors that are larger than the model allows."""
+    total = sum(4 * prod(shape) for shape in shapes)
+    if total > max_bytes:
+        raise CheckpointError(
+            f"{source}: the adapter has {total} bytes, and at most {max_bytes} are possible with "
+            "this model and max_lora_rank"
+        )
 
 
 def _read(store: WeightStore, name: str) -> Floats:

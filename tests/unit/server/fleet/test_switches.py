@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import os
 import threading
@@ -41,6 +42,7 @@ def held() -> dict[str, int]:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_thousand_switches_leave_nothing(tmp_path: Path, mode: str) -> None:
+    faulthandler.cancel_dump_traceback_later()  # it may take longer than any other test
     bound_free_memory()
     paths = [write_tiny_model(tmp_path / name) for name in "ab"]
     engine = EngineArgs(max_model_len=64, max_num_seqs=2, disable_log_stats=True, kv_store=False)

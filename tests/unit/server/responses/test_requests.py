@@ -154,6 +154,15 @@ def test_what_a_model_cannot_be_shown_is_refused(item: Any) -> None:
     assert caught.value.parameter == "input"
 
 
+def test_images_are_parts_of_a_message() -> None:
+    part = {"type": "input_image", "image_url": "data:x", "detail": "auto"}
+    [message] = messages_of(
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, part]}
+    )
+    parts = msgspec.to_builtins(message)["content"]
+    assert parts == [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": "data:x"}]
+
+
 def test_no_items_are_refused() -> None:
     with pytest.raises(RequestError, match="must not be empty"):
         messages_of()

@@ -18,15 +18,19 @@ from quire.errors import BackendError
 from quire.program import Program
 from quire.units import ceil_div
 
+_UNUSED = KVShape(1, 16, 16)
+"""The shape of a cache that no op uses."""
+
 
 def has_step_kv(program: Program) -> bool:
-    """Whether K and V live for one step. Raises BackendError for a program with both kinds."""
+    """Whether K and V live for one step; also for a program that keeps nothing, because the native
+    library has at least one block. Raises BackendError for a program with both kinds."""
     kinds = {op.layer is None for op in program.attention_ops()}
     if len(kinds) > 1:
         raise BackendError(
             f"{program.name}: the CPU backend needs a KV cache for all attention layers or for none"
         )
-    return kinds == {True}
+    return kinds == {True} or not (kinds or program.memories())
 
 
 def step_kv(program: Program, kv: KVCacheSpec, options: CompileOptions) -> KVCacheSpec:
@@ -35,6 +39,7 @@ def step_kv(program: Program, kv: KVCacheSpec, options: CompileOptions) -> KVCac
         KVShape(op.num_kv_heads, op.head_dim, op.value_dim or op.head_dim)
         for op in program.attention_ops()
     }
+    shapes = shapes or {_UNUSED}
     if len(shapes) > 1:
         raise BackendError(f"{program.name}: attention without a cache needs one shape of heads")
     layout = KVLayout((FullGroup((0,), shapes.pop()),), 1)

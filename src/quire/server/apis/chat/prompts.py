@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from quire.chat.images import take_images
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
 from quire.frontend.inputs.tokenization import Truncation
 from quire.parsers.tool_formats.json.generic import with_tools_in_words
 from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
-from quire.server.apis.chat.schema import ChatMessage, ChatRequest, thinking_variables
+from quire.server.apis.chat.schema import (
+    ChatMessage,
+    ChatRequest,
+    ContentPart,
+    thinking_variables,
+)
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
@@ -33,7 +39,14 @@ async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUs
     prompt = await chat_prompt(model, request)
     plan = await ReplyPlan.of(model, request, tools, prompt.text or "")
     predicted = await _predicted_ids(model, request)
-    return ChatPrompt(prompt.token_ids, prompt.text, prompt.cache_salt, predicted, plan)
+    return ChatPrompt(
+        prompt.token_ids,
+        prompt.text,
+        prompt.cache_salt,
+        predicted,
+        images=prompt.images,
+        reply=plan,
+    )
 
 
 async def _predicted_ids(model: ServedModel, request: ChatRequest) -> list[int]:
@@ -54,6 +67,10 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
     if isinstance(request, ChatRequest) and (ids := _handed_ids(request)) is not None:
         text = model.tokenizer().decode(ids, skip_special_tokens=False)
         return PreparedPrompt(ids, text, request.cache_salt)
+    messages = request.messages or []
+    if any(isinstance(one.content, list) and any(map(_is_image, one.content)) for one in messages):
+        _check_messages(model, request, messages)
+        return await _chat_with_images(model, request, messages)
     text = await chat_text(model, request)
     special = request.add_special_tokens is True
     salt = truncation = None
@@ -69,6 +86,20 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
 async def chat_text(model: ServedModel, request: ChatRequest | TokenizeRequest) -> str:
     """The text that the model's chat template makes of the messages. Raises RequestError."""
     messages = request.messages or []
+    _check_messages(model, request, messages)
+    size = sum(len(text) for message in messages for text in message.texts)
+    model.limits.check_text("messages", size)
+    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
+    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
+    await model.pool.run(size, _check_template_fields, model, request)
+    chat = _chat_input(model, request, messages)
+    chat = replace(chat, no_images=model.config.model.no_images)
+    return await render_chat(model, chat, offers_tools=not _forbids_calls(request))
+
+
+def _check_messages(
+    model: ServedModel, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
+) -> None:
     if len(messages) > model.args.max_messages:
         raise RequestError(
             f"{len(messages)} messages are more than this server allows in one request "
@@ -81,13 +112,51 @@ async def chat_text(model: ServedModel, request: ChatRequest | TokenizeRequest) 
             "give it one with --chat-template",
             parameter="chat_template",
         )
-    size = sum(len(text) for message in messages for text in message.texts)
-    model.limits.check_text("messages", size)
-    others = [getattr(request, name) for name in _TEMPLATE_FIELDS[1:]]
-    size += count_chars(others, INLINE_SIZE)  # no further than it makes a difference
-    await model.pool.run(size, _check_template_fields, model, request)
-    chat = _chat_input(model, request, messages)
-    return await render_chat(model, chat, offers_tools=not _forbids_calls(request))
+
+
+def _is_image(part: str | ContentPart) -> bool:
+    return not isinstance(part, str) and (part.image_url is not None or "image" in part.type)
+
+
+async def _chat_with_images(
+    model: ServedModel, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
+) -> PreparedPrompt:
+    """The prompt of a chat with images. They are read and decoded off the event loop."""
+    images = model.images()
+    images.check_on("messages")
+    if getattr(request, "truncate_prompt_tokens", None) is not None:
+        raise RequestError(
+            "truncate_prompt_tokens is not supported with images",
+            parameter="truncate_prompt_tokens",
+        )
+    chat, literals = _chat_input(model, request, messages), images.literals()
+    plain = msgspec.to_builtins([chat.messages, chat.tools, chat.documents])
+    taken = take_images(plain[0], literals.hidden)
+    images.check_number(len(taken.images))
+    size = 0
+    for name, value in zip(_TEMPLATE_FIELDS, [taken.messages, *plain[1:]], strict=False):
+        size += count_chars(value, model.limits.max_tokenize_bytes)
+        model.limits.check_text(name, size)
+    pictures = await model.pool.run_slow(images.decoded, taken.images)
+    chat = replace(
+        chat,
+        messages=taken.messages,
+        tools=literals.hidden(plain[1]),
+        documents=literals.hidden(plain[2]),
+        image_placeholder=images.placeholder,
+    )
+    text = await render_chat(model, chat, offers_tools=not _forbids_calls(request))
+    special = request.add_special_tokens is True
+    placed = await model.pool.run(
+        len(text) + INLINE_SIZE,
+        images.in_chat,
+        text,
+        literals,
+        pictures,
+        lambda given: encode(model, given, special),
+    )
+    salt = request.cache_salt if isinstance(request, ChatRequest) else None
+    return PreparedPrompt(placed.token_ids, text, salt, images=placed)
 
 
 def _handed_ids(request: ChatRequest) -> list[int] | None:

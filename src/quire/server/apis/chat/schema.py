@@ -21,10 +21,16 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal` and `thinking`
-    work."""
+    """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
+    `image_url` and `input_image` work."""
 
     type: str
+    image_url: str | dict[str, Any] | None = None
+    """The URL of an image, or an object with it as `url`."""
+    detail: str | None = None
+    """Accepted; the model decides how an image is divided."""
+    uuid: str | None = None
+    """Accepted; the bytes of an image identify it."""
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None

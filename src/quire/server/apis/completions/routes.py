@@ -10,11 +10,13 @@ from starlette.types import ASGIApp
 
 from quire.errors import RequestError
 from quire.frontend.arguments import located
+from quire.frontend.inputs.prompt_embeds import PLACEHOLDER
 from quire.frontend.inputs.tokenization import Truncation
 from quire.server.apis.completions.schema import CompletionRequest
 from quire.server.apis.completions.writer import CompletionWriter
 from quire.server.bodies.json_http import read_body
 from quire.server.generation.begin import generate
+from quire.server.generation.prompt_embeds import decode_embeds
 from quire.server.generation.prompts import PreparedPrompt, prompt_ids
 from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.request_fields import PROMPT_KINDS
@@ -43,8 +45,8 @@ async def completion_prompts(
     model: ServedModel, request: CompletionRequest
 ) -> list[PreparedPrompt]:
     """The prompts of a completion request, in order. Raises RequestError."""
-    parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    size = len(parts) // _IDS_PER_UNIT
+    parts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
+    size = len(parts) // _IDS_PER_UNIT + sum(map(len, _embeds(request)))
     if parts and not isinstance(parts[0], int):
         sizes = [len(each) for each in parts if isinstance(each, str)]
         model.limits.check_text("prompt", max(sizes, default=0))
@@ -53,14 +55,20 @@ async def completion_prompts(
     return await model.pool.run(size, _completion_prompts, model, request)
 
 
+def _embeds(request: CompletionRequest) -> list[str]:
+    given = request.prompt_embeds
+    return [given] if isinstance(given, str) else given or []
+
+
 def _completion_prompts(model: ServedModel, request: CompletionRequest) -> list[PreparedPrompt]:
-    parts, salt = _split_prompts(request.prompt), request.cache_salt
-    model.limits.check_prompts(len(parts), max(request.n or 1, request.best_of or 1))
+    texts = _embeds(request)
+    parts, salt = _split_prompts(request.prompt, is_optional=bool(texts)), request.cache_salt
+    model.limits.check_prompts(len(parts) + len(texts), max(request.n or 1, request.best_of or 1))
     truncation = Truncation.of(
         request.truncate_prompt_tokens, request.truncation_side, model.limits.max_model_len
     )
     add_special_tokens = request.add_special_tokens is not False
-    prompts = []
+    prompts = _prompts_of_embeds(model, request, texts) if texts else []
     for index, part in enumerate(parts):
         if isinstance(part, str):
             with located("prompt", index, len(parts)):
@@ -73,7 +81,33 @@ def _completion_prompts(model: ServedModel, request: CompletionRequest) -> list[
     return prompts
 
 
-def _split_prompts(prompt: Any) -> list[str | list[int]]:
+def _prompts_of_embeds(
+    model: ServedModel, request: CompletionRequest, texts: list[str]
+) -> list[PreparedPrompt]:
+    if request.echo:
+        raise RequestError("Echo is unsupported with prompt embeds.", parameter="echo")
+    if request.truncate_prompt_tokens is not None:
+        raise RequestError(
+            "truncate_prompt_tokens is not supported with prompt_embeds",
+            parameter="truncate_prompt_tokens",
+        )
+    prompts = []
+    for index, text in enumerate(texts):
+        with located("prompt_embeds", index, len(texts)):
+            rows = decode_embeds(model, text)
+        ids = [PLACEHOLDER] * len(rows)
+        prompts.append(PreparedPrompt(ids, None, request.cache_salt, embeds=rows))
+        check_wanted()
+    return prompts
+
+
+def _split_prompts(prompt: Any, *, is_optional: bool) -> list[str | list[int]]:
+    if is_optional and (prompt is None or prompt == ""):
+        return []
+    if prompt is None:
+        raise RequestError(
+            "Either prompt or prompt_embeds must be provided and non-empty.", parameter="prompt"
+        )
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:

@@ -28,7 +28,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     token_ids_field: ClassVar[str] = "prompt"
     """The field that may hold a long list of token ids, which is decoded in pieces."""
 
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
     """A text, a list of texts, a list of token ids, or a list of such lists."""
     max_tokens: Int64 | None = DEFAULT_MAX_TOKENS
     echo: bool | None = False
@@ -37,7 +37,9 @@ class CompletionRequest(GenerationFields, kw_only=True):
     add_special_tokens: bool | None = True
     """Begin text prompts with the model's start token, if it has one."""
     suffix: str | None = None
-    prompt_embeds: Any = None
+    prompt_embeds: str | list[str] | None = None
+    """Embeddings in place of tokens, [tokens, hidden size]: base64 of a safetensors file, a NumPy
+    file, or a file of torch.save; or a list of these. They come before the prompts of `prompt`."""
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.adapters.request import LoRARequest
 from quire.errors import RequestError
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.completions.routes import completion_prompts
@@ -135,6 +136,7 @@ async def list_adapters(http: Request) -> Response:
     return json_response([
         LlamaAdapter(id=one.lora_int_id, name=one.lora_name, path=one.lora_name)
         for one in (model.adapters[name] for name in model.adapters)
+        if isinstance(one, LoRARequest)
     ])  # fmt: skip
 
 

@@ -13,7 +13,15 @@ from itertools import groupby
 from quire.errors import quoted
 from quire.server.apis.chat.schema import ChatMessage, ContentPart
 from quire.server.apis.messages.schema import Block, InputMessage
-from quire.server.apis.messages.texts import instructions, required, text_of, texts_of, wrong_block
+from quire.server.apis.messages.texts import (
+    image_part,
+    instructions,
+    required,
+    text_of,
+    texts_of,
+    without_images,
+    wrong_block,
+)
 
 
 def chat_messages(
@@ -60,30 +68,39 @@ def _blocks(path: str, turn: InputMessage) -> list[tuple[str, Block]]:
 def _user_messages(
     blocks: Sequence[tuple[str, Block]], tool_names: dict[str, str]
 ) -> list[ChatMessage]:
-    results, texts = [], []
+    results, parts = list[ChatMessage](), list[str | ContentPart]()
     for path, block in blocks:
         if block.type == "tool_result":
             call_id = required(path, block, "tool_use_id")
+            inner = block.content if isinstance(block.content, list) else []
+            # Templates take the results of tools as text, so their images come after them.
+            parts += [
+                image_part(f"{path}.content[{index}]", one)
+                for index, one in enumerate(inner)
+                if one.type == "image"
+            ]
             results.append(
                 ChatMessage(
                     role="tool",
                     tool_call_id=call_id,
                     name=tool_names.get(call_id),
-                    content="\n".join(texts_of(f"{path}.content", block.content)),
+                    content="\n".join(texts_of(f"{path}.content", without_images(block.content))),
                 )
             )
-        else:
-            texts.append(text_of(path, block))
-    content = _content([text for text in texts if text])
+        elif block.type == "image":
+            parts.append(image_part(path, block))
+        elif text := text_of(path, block):
+            parts.append(text)
+    content = _content(parts)
     if content or not results:
         results.append(ChatMessage(role="user", content=content))
     return results
 
 
-def _content(texts: Sequence[str]) -> str | list[str | ContentPart]:
-    if len(texts) <= 1:
-        return "".join(texts)
-    return [ContentPart(type="text", text=text) for text in texts]
+def _content(parts: Sequence[str | ContentPart]) -> str | list[str | ContentPart]:
+    if not parts or (len(parts) == 1 and isinstance(parts[0], str)):
+        return "".join(map(str, parts))
+    return [ContentPart(type="text", text=one) if isinstance(one, str) else one for one in parts]
 
 
 def _assistant_message(

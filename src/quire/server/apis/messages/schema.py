@@ -29,7 +29,7 @@ class Source(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Block(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of a message. The types `text`, `tool_use`, `tool_result`, `thinking`,
+    """A part of a message. The types `text`, `image`, `tool_use`, `tool_result`, `thinking`,
     `redacted_thinking`, `document` and `search_result` work, and `tool_reference` in a result."""
 
     type: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.errors import RequestError, quoted
+from quire.server.apis.chat.schema import ContentPart
 from quire.server.apis.messages.schema import Block, Source
 
 BILLING_HEADER = "x-anthropic-billing-header"
@@ -43,7 +44,7 @@ def texts_of(
 def text_of(path: str, block: Block, types: Sequence[str] = _TEXT_TYPES) -> str:
     """The text of a block, which is of one of these types. Raises RequestError."""
     if block.type == "image":
-        raise wrong_block(path, "images are not supported: only text goes in; leave them out")
+        raise wrong_block(path, "an image must be in a user's turn or in a tool's result")
     if block.type not in types:
         raise wrong_block(
             f"{path}.type",
@@ -60,6 +61,27 @@ def text_of(path: str, block: Block, types: Sequence[str] = _TEXT_TYPES) -> str:
         source = block.source if isinstance(block.source, str) else None
         return _joined(block.title, source, *texts_of(f"{path}.content", block.content, _PLAIN))
     return required(path, block, "tool_name")
+
+
+def without_images(content: str | Sequence[Block] | None) -> str | Sequence[Block] | None:
+    """The content of a tool's result without its images."""
+    if not isinstance(content, list):
+        return content
+    return [block for block in content if block.type != "image"]
+
+
+def image_part(path: str, block: Block) -> ContentPart:
+    """The image of a block, as a part of a chat. Raises RequestError."""
+    source = block.source
+    if isinstance(source, Source) and source.type == "base64" and source.data:
+        url = f"data:{source.media_type or 'image/png'};base64,{source.data}"
+    elif isinstance(source, Source) and source.type == "url" and source.url:
+        url = source.url
+    else:
+        raise wrong_block(
+            f"{path}.source", "an image must have a source of type base64 with data, or url"
+        )
+    return ContentPart(type="image_url", image_url=url)
 
 
 def instructions(path: str, content: str | Sequence[Block] | None) -> str:

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _NS = 10**9
 OLLAMA_FORM = StreamForm(
     end=b"",
-    keep_alive=b"\n",
+    keep_alive=b" ",
     error=lambda problem: ollama_problem(problem).body() + b"\n",
     media="application/x-ndjson",
 )
-"""Readers of lines skip empty ones."""
+"""A space may stand before a line of JSON; an empty line is an error to Ollama's own client."""
 
 
 def now() -> str:

@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.adapters import AnyAdapterRequest, LoRARequest
 from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.apis.fleet.routes import status_of
 from quire.server.apis.service.schema import (
@@ -46,12 +47,16 @@ def _card(context: ServerContext, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=context.created,
-        root=root if adapter is None else adapter.lora_path,
-        parent=None if adapter is None else adapter.base_model_name or model.names[0],
+        root=root if adapter is None else adapter.path,
+        parent=None if adapter is None else _base_of(adapter) or model.names[0],
         max_model_len=max_model_len,
         status=msgspec.UNSET if member is None else status_of(member),
         permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
     )
+
+
+def _base_of(adapter: AnyAdapterRequest) -> str | None:
+    return adapter.base_model_name if isinstance(adapter, LoRARequest) else None
 
 
 async def version(_: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from quire.adapters import LoRARequest
+from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.beam_search import BeamSearchParams
 from quire.frontend.beams.begin import begin_search
 from quire.frontend.beams.found import request_output_of
@@ -51,7 +51,7 @@ class BeamGeneration(Generation):
         priority: int,
         deadline: Deadline,
         trace_headers: Mapping[str, str] | None = None,
-        adapter: LoRARequest | None = None,
+        adapter: AnyAdapterRequest | None = None,
         engine: int | None = None,
     ) -> BeamGeneration:
         """Admits all prompts or none. `params` has what is wanted of the reply, as
@@ -122,7 +122,7 @@ def _searches(
     request_id: str,
     priority: int,
     trace_headers: Mapping[str, str] | None,
-    adapter: LoRARequest | None,
+    adapter: AnyAdapterRequest | None,
 ) -> list[BeamSearch]:
     """Validated, before their first steps. Raises RequestError."""
     processor = model.live_engine().input_processor
@@ -141,7 +141,7 @@ def _searches(
                 width_name="n",
                 priority=priority,
                 trace_headers=trace_headers,
-                lora_request=adapter,
+                **as_arguments(adapter),
             )
         )
         check_wanted()

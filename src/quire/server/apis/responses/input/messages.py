@@ -149,17 +149,27 @@ def _content(content: str | list[ItemPart] | None, where: str) -> str | list[str
         return content
     if content is None:
         raise _wrong("a message needs a `content`: a text, or a list of parts")
-    texts = [_text(part, where) for part in content]
-    if len(texts) == 1:
-        return texts[0]
-    return [ContentPart(type="text", text=text) for text in texts]
+    if len(content) == 1 and content[0].type != "input_image":
+        return _text(content[0], where)
+    return [
+        _image(part)
+        if part.type == "input_image"
+        else ContentPart(type="text", text=_text(part, where))
+        for part in content
+    ]
+
+
+def _image(part: ItemPart) -> ContentPart:
+    if part.file_id is not None or not part.image_url:
+        raise _wrong("input_image must have an `image_url`; files cannot be stored here")
+    return ContentPart(type="image_url", image_url=part.image_url)
 
 
 def _text(part: ItemPart, where: str) -> str:
     if part.type not in _TEXT_PARTS:
         raise _wrong(
-            f"{where} has a part of type {quoted(part.type)}; only text goes in: input_text, "
-            "output_text"
+            f"{where} has a part of type {quoted(part.type)}; text and images go in: input_text, "
+            "output_text, input_image"
         )
     return part.words
 

@@ -16,12 +16,17 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class ItemPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of a message (`input_text`, `output_text`, `refusal`), of reasoning
+    """A part of a message (`input_text`, `input_image`, `output_text`, `refusal`), of reasoning
     (`reasoning_text`, `summary_text`), or of a tool's output."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    """Accepted; the model decides how an image is divided."""
+    file_id: str | None = None
+    """Refused: no files are stored."""
     annotations: list[dict[str, Any]] | None = None
     logprobs: list[Any] | None = None
     """Accepted with `annotations`, as replies have them; they change nothing."""

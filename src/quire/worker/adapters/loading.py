@@ -15,6 +15,8 @@ from quire.models import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
 from quire.weights.adapters import bind_adapter
+from quire.weights.adapters.config import CONFIG_NAME
+from quire.weights.adapters.read import AdapterFiles
 from quire.weights.adapters.tasks import read_adapter_or_task
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class WorkerAdapters:
         limits = self._limits()
         # What a file holds may be twice as long as what is kept of it.
         most = 2 * limits.adapter_bytes + _HEADER_BYTES
-        files = read_adapter_or_task(Path(path), max_rank=limits.max_lora_rank, max_bytes=most)
+        files = self._read(Path(path), limits.max_lora_rank, most)
         names = ModelDescription(self._config.model.hf_config).names
         weights = bind_adapter(files, program, names.canonical, lambda: self._open_base(program))
         digest = weights.digest()
@@ -57,9 +59,13 @@ class WorkerAdapters:
             if loaded is None:
                 loaded = model.load_adapter(weights, limits.lora_dtype)
                 self._loaded[digest] = loaded
-        if files.config.has_magnitudes:
+        if files.config.has_magnitudes or any(module.is_saved for module in files.modules):
             self._of_base.add(digest)
-        return {"digest": digest, "num_bytes": loaded.num_bytes, "rank": weights.rank}
+        return {
+            "digest": digest,
+            "num_bytes": loaded.num_bytes,
+            "description": f"rank {weights.rank}",
+        }
 
     def drop(self, digest: str) -> None:
         """Drops an adapter; the rows of requests keep theirs. Ignores unknown digests."""
@@ -75,6 +81,19 @@ class WorkerAdapters:
             raise IntegrityError(f"the adapter {digest} is not loaded")
         return found
 
+    def _read(self, path: Path, max_rank: int, max_bytes: int) -> AdapterFiles:
+        """Reads a folder of PEFT, a GGUF file, or a task of the checkpoint."""
+        if (path / CONFIG_NAME).exists():
+            return read_adapter_or_task(path, max_rank=max_rank, max_bytes=max_bytes)
+        from quire.weights.adapters.gguf import HeadCounts, gguf_file, read_gguf_adapter
+
+        if (file := gguf_file(path)) is not None:
+            config = self._config.model.hf_text_config
+            query = int(config.get("num_attention_heads") or 1)
+            heads = HeadCounts(query, int(config.get("num_key_value_heads") or query))
+            return read_gguf_adapter(file, heads, max_rank=max_rank, max_bytes=max_bytes)
+        return read_adapter_or_task(path, max_rank=max_rank, max_bytes=max_bytes)
+
     def _limits(self) -> LoRAConfig:
         if self._config.lora is None:
             raise ConfigError("LoRA is not enabled: start the engine with enable_lora=True")
@@ -85,7 +104,7 @@ class WorkerAdapters:
         if isinstance(opened, PackedFile):
             opened.close()
             raise CheckpointError(
-                f"{opened.path}: an adapter with use_dora needs the weights of the checkpoint, but "
-                "these are packed (quire quantize)"
+                f"{opened.path}: an adapter with use_dora or modules_to_save needs the weights of "
+                "the checkpoint, but these are packed (quire quantize)"
             )
         return opened

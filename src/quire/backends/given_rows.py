@@ -1,0 +1,53 @@
+"""`RowWidths`: how wide the rows must be that are given with a step (`StepBatch.input_rows` and
+`given_kv`). Used by all backends that compile programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.backends.base import StepBatch, TokenRows
+from quire.errors import BackendError
+from quire.program import Embed, Program
+
+
+@dataclass(frozen=True, slots=True)
+class RowWidths:
+    """Numbers of a row."""
+
+    embedding: int
+    """0: the program, a later stage of a pipeline, looks up no tokens."""
+    kv: int
+    """0: the layers do not all store K and V of the same size for each token."""
+
+    @classmethod
+    def of(cls, program: Program) -> RowWidths:
+        """The widths for a program."""
+        embeddings = {op.out.dim for op in program.ops if isinstance(op, Embed)}
+        memories = program.memories()
+        layers = {
+            op.layer: op.k.dim + op.v.dim
+            for op in program.attention_ops()
+            if op.k is not None and op.v is not None and op.layer is not None
+        }
+        is_plain = len(layers) == len(memories) and len(set(layers.values())) == 1
+        return cls(max(embeddings, default=0), sum(layers.values()) if is_plain else 0)
+
+    def check(self, batch: StepBatch) -> None:
+        """Raises BackendError for rows of another width, or of tokens that the step has not."""
+        num_tokens = len(batch.token_ids)
+        if self.embedding:
+            _check("input_rows", batch.input_rows, num_tokens, self.embedding)
+        if batch.given_kv and not self.kv:
+            raise BackendError("given_kv must be empty: the layers keep different things")
+        _check("given_kv", batch.given_kv, num_tokens, self.kv)
+
+
+def _check(name: str, given: Sequence[TokenRows], num_tokens: int, width: int) -> None:
+    for one in given:
+        shape = one.rows.shape
+        if len(shape) != 2 or shape[1] != width or not 0 <= one.first <= num_tokens - shape[0]:
+            raise BackendError(
+                f"{name} {list(shape)} from token {one.first} on must have {width} numbers in a "
+                f"row, and be for the {num_tokens} tokens of the step"
+            )

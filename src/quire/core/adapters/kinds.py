@@ -1,0 +1,67 @@
+"""The kinds of adapters: what `AdapterManager` does differently for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from quire.adapters import AnyAdapterRequest, LoRARequest, PromptAdapterRequest
+from quire.errors import RequestError
+from quire.executor.base import Executor
+from quire.protocol import EngineCoreRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterKind:
+    """How adapters of one kind are found, loaded and given to requests."""
+
+    request_type: type[AnyAdapterRequest]
+    of: Callable[[EngineCoreRequest], AnyAdapterRequest | None]
+    """The adapter of this kind that a request names."""
+    load: Callable[[str, str], dict[str, Any]]
+    """Loads the adapter in a folder, on any thread: at least `digest`, `num_bytes` and
+    `description`."""
+    drop: Callable[[str], None]
+    """Drops the adapter with a digest."""
+    prepared: Callable[[EngineCoreRequest, Mapping[str, Any]], EngineCoreRequest]
+    """The request with what `load` has returned. Raises RequestError if they do not fit."""
+
+
+def lora_kind(executor: Executor) -> AdapterKind:
+    """LoRA adapters."""
+    return AdapterKind(
+        LoRARequest,
+        lambda request: request.lora_request,
+        executor.load_adapter,
+        executor.drop_adapter,
+        lambda request, found: msgspec.structs.replace(request, adapter=found["digest"]),
+    )
+
+
+def prompt_kind(executor: Executor) -> AdapterKind:
+    """Prompt adapters."""
+    return AdapterKind(
+        PromptAdapterRequest,
+        lambda request: request.prompt_adapter_request,
+        executor.load_prompt_adapter,
+        executor.drop_prompt_adapter,
+        _with_virtual_tokens,
+    )
+
+
+def _with_virtual_tokens(request: EngineCoreRequest, found: Mapping[str, Any]) -> EngineCoreRequest:
+    """The request whose first input rows, which the front end has left room for, are those of the
+    adapter."""
+    first, *rest = request.input_rows
+    if first.count != found["num_tokens"]:
+        adapter = request.prompt_adapter_request
+        name = "" if adapter is None else adapter.name
+        raise RequestError(
+            f"prompt_adapter_num_virtual_tokens must be {found['num_tokens']} for the adapter "
+            f"{name!r}, got {first.count}"
+        )
+    rows = msgspec.structs.replace(first, digest=bytes.fromhex(found["digest"]), kind=found["kind"])
+    return msgspec.structs.replace(request, input_rows=[rows, *rest])

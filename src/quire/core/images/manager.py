@@ -1,0 +1,149 @@
+"""`ImageManager`: lets requests wait until their pictures are encoded.
+
+The encoder runs between two steps, a tile at a time, so that a picture delays the next token of
+other requests by one tile at most. Without other requests, tiles follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+import msgspec
+
+from quire.core.images.cache import EncoderCache
+from quire.errors import BackendError
+from quire.kvcache.hashing import tenant_of
+from quire.log import get_logger
+from quire.protocol import EngineCoreOutput, EngineCoreRequest
+from quire.protocol.images import ImageInput
+from quire.protocol.input_rows import InputRows
+
+logger = get_logger(__name__)
+
+Encode = Callable[[bytes, int, int], bytes]
+"""Returns the rows, float32, of a tile's RGB bytes, height and width."""
+
+
+@dataclass(slots=True)
+class _Picture:
+    """A picture that is being encoded."""
+
+    image: ImageInput
+    rows: list[bytes] = field(default_factory=list)
+    """The rows of the tiles that are done."""
+    num_pixel_bytes: int = 0
+    """Bytes of these tiles."""
+
+
+@dataclass(slots=True)
+class ImageNews:
+    """What has become of waiting requests."""
+
+    ready: list[EngineCoreRequest] = field(default_factory=list)
+    failed: list[EngineCoreOutput] = field(default_factory=list)
+
+
+class ImageManager:
+    """Owned by the engine core's thread."""
+
+    def __init__(self, encode: Encode, cache: EncoderCache) -> None:
+        self.cache = cache
+        self._encode = encode
+        self._waiting: dict[str, EngineCoreRequest] = {}
+        """Requests whose pictures are not encoded, in order of arrival."""
+        self._rows: dict[str, dict[bytes, bytes]] = {}
+        """By request, the rows of its pictures that are there."""
+        self._current: _Picture | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait for their pictures."""
+        return len(self._waiting)
+
+    def add(self, request: EngineCoreRequest) -> None:
+        """Lets a request wait; `advance` returns it."""
+        self._waiting[request.request_id] = request
+        self._rows[request.request_id] = {}
+
+    def abort(self, request_id: str) -> None:
+        """Forgets a waiting request; unknown ids are ignored."""
+        self._waiting.pop(request_id, None)
+        self._rows.pop(request_id, None)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request waits for its pictures."""
+        return request_id in self._waiting
+
+    def advance(self, *, has_others: bool) -> ImageNews:
+        """Encodes one tile, or without other requests the pictures of one request. Returns the
+        requests that may start, and those whose pictures cannot be encoded."""
+        news, may_encode = ImageNews(), True
+        for request in [*self._waiting.values()]:
+            try:
+                while (image := self._next_missing(request)) is not None and may_encode:
+                    self._encode_tile(request, image)
+                    may_encode = not has_others
+            except BackendError as error:
+                self._current = None
+                self.abort(request.request_id)
+                news.failed.append(_failed(request, error))
+                continue
+            if image is not None:
+                break  # later requests wait, so that the first is done as soon as possible
+            news.ready.append(_with_rows(request, self._rows[request.request_id]))
+            self.abort(request.request_id)
+            may_encode = may_encode and not has_others
+        return news
+
+    def _next_missing(self, request: EngineCoreRequest) -> ImageInput | None:
+        """The first of the request's pictures without rows; those in the cache are taken."""
+        found = self._rows[request.request_id]
+        for image in request.images:
+            if image.digest in found:
+                continue
+            if self._current is not None and self._current.image.digest == image.digest:
+                return image
+            rows = self.cache.get(tenant_of(request.cache_salt), image.digest)
+            if rows is None:
+                return image
+            found[image.digest] = rows
+        return None
+
+    def _encode_tile(self, request: EngineCoreRequest, image: ImageInput) -> None:
+        current = self._current
+        if current is None or current.image.digest != image.digest:
+            current = self._current = _Picture(image)
+        height, width = image.layout.sizes[len(current.rows)]
+        begin, count = current.num_pixel_bytes, prod((height, width, 3))
+        current.rows.append(self._encode(image.pixels[begin : begin + count], height, width))
+        current.num_pixel_bytes += count
+        if len(current.rows) == len(image.layout.sizes):
+            rows = b"".join(current.rows)
+            self.cache.put(tenant_of(request.cache_salt), image.digest, rows)
+            self._rows[request.request_id][image.digest] = rows
+            self._current = None
+
+
+def _with_rows(request: EngineCoreRequest, rows: dict[bytes, bytes]) -> EngineCoreRequest:
+    """The request with the rows of its pictures as data of its `input_rows`, without pixels."""
+    given: list[InputRows] = [*request.input_rows]
+    for image in request.images:
+        data, end = memoryview(rows[image.digest]), image.first_rows + image.num_entries
+        entries = range(image.first_rows, end)
+        width = len(data) // sum(given[index].count for index in entries)
+        begin = 0
+        for index in entries:
+            size = given[index].count * width
+            part = bytes(data[begin : begin + size])
+            given[index] = msgspec.structs.replace(given[index], data=part)
+            begin += size
+    return msgspec.structs.replace(request, input_rows=given, images=[])
+
+
+def _failed(request: EngineCoreRequest, error: Exception) -> EngineCoreOutput:
+    logger.error("an image of %s could not be encoded: %s", request.request_id, error)
+    return EngineCoreOutput(
+        request_id=request.request_id, finish_reason="error", error=f"the image failed: {error}"
+    )

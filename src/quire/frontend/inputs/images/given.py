@@ -1,0 +1,95 @@
+"""From what a caller gives as an image to decoded pictures. Blocks while a child decodes them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quire.errors import PromptError, RequestError, quoted
+from quire.images.picture import Picture, picture_of
+from quire.images.rules import AnyResizing
+from quire.images.sources import ImageSources
+
+
+def image_list(data: Any) -> list[Any]:
+    """The images of `multi_modal_data`. Raises PromptError."""
+    if not isinstance(data, Mapping):
+        raise _error(f"must be a dict such as {{'image': picture}}, got {quoted(data)}")
+    for name, value in data.items():
+        if name != "image" and value is not None:
+            raise _error(f"must have image alone, got {quoted(name)}")
+    found = data.get("image")
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def decoded_image(given: Any, rules: AnyResizing, sources: ImageSources) -> Picture:
+    """A picture from a URL, the bytes of a file, a Pillow image or an array [height, width, 3] of
+    bytes. Raises PromptError."""
+    if isinstance(given, Picture):
+        return given
+    try:
+        return picture_of(_bytes_of(given, sources), rules)
+    except PromptError:
+        raise
+    except RequestError as error:
+        raise PromptError(str(error), parameter="image") from None
+
+
+def check_uuids(given: Any, num_images: int) -> None:
+    """Raises PromptError unless the ids of the images are a list of texts. They have no effect: the
+    bytes of a picture identify it."""
+    if given is None:
+        return
+    ids = given.get("image") if isinstance(given, Mapping) else None
+    ids = [ids] if isinstance(ids, str) else ids
+    if (
+        not isinstance(ids, Sequence)
+        or len(ids) != num_images
+        or not all(one is None or isinstance(one, str) for one in ids)
+    ):
+        raise PromptError(
+            f"multi_modal_uuids must have the form {{'image': [id or None]}} with {num_images} "
+            f"entries, got {quoted(given)}",
+            parameter="multi_modal_uuids",
+        )
+
+
+def _bytes_of(given: Any, sources: ImageSources) -> bytes:
+    if isinstance(given, str):
+        return sources.read(given)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    if type(given).__module__.startswith("PIL."):
+        return _png(given)
+    if getattr(given, "ndim", None) == 3 and str(getattr(given, "dtype", "")) == "uint8":
+        from PIL import Image
+
+        return _png(Image.fromarray(given))
+    if given is None:
+        raise _error("must have the image itself: an image cannot be named by its uuid alone")
+    raise _error(
+        "must have a Pillow image, the bytes of a file, a URL, or an array [height, width, 3] of "
+        f"uint8, got {type(given).__name__}"
+    )
+
+
+def _png(image: Any) -> bytes:
+    """The picture as a file without loss, turned as its EXIF data say."""
+    from PIL import ImageOps
+
+    try:
+        image = ImageOps.exif_transpose(image)
+        if image.mode not in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16", "I"):
+            image = image.convert("RGB")
+        file = io.BytesIO()
+        image.save(file, "PNG", compress_level=1)
+    except Exception as error:  # a damaged file can make Pillow raise anything
+        raise _error(f"has an image that cannot be read ({type(error).__name__})") from None
+    return file.getvalue()
+
+
+def _error(message: str) -> PromptError:
+    return PromptError(f"multi_modal_data {message}", parameter="multi_modal_data")

@@ -1,0 +1,8 @@
+"""Pictures of requests: where they come from, how they are decoded, and their resized tiles.
+
+sources.py     from a URL or a part of a message to bytes
+fetch.py       downloads from configured domains, to public addresses alone
+rules.py       resizing and tiling of each family, as data
+decode.py      bytes to tiles by Pillow, in a child process (child.py, process.py)
+picture.py     the result: tiles, their layout and the digest
+"""

@@ -1,0 +1,19 @@
+"""`ImagesConfig`: whether an engine takes images, and where they may come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesConfig:
+    """Of an engine whose model has an image encoder."""
+
+    most: int
+    """Images in one prompt, at most."""
+    local_path: str = ""
+    """The folder below which `file://` URLs may point; "": none may."""
+    domains: tuple[str, ...] = ()
+    """Domains from which images may be fetched."""
+    cache_bytes: int = 1 << 28
+    """Bytes of the rows of encoded images that are kept, at most."""

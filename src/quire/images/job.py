@@ -1,0 +1,37 @@
+"""What the child process is asked, and what it answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.images.rules import AnyResizing, Layout, Size
+from quire.units import MiB
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""Types of files that are decoded, by Pillow's names. Of an animated file, the first frame."""
+MAX_PIXELS = 1 << 26
+"""Most pixels of a picture, before it is resized."""
+MAX_FILE_BYTES = 64 * MiB
+MAX_SECONDS = 10.0
+"""Processor time to decode and resize one picture."""
+MAX_MEMORY_BYTES = 1536 * MiB
+"""Most memory of the child process."""
+PICTURE, REFUSAL = b"P", b"R"
+"""The kinds of replies."""
+
+
+class DecodeJob(msgspec.Struct):
+    """A file and what to make of it."""
+
+    data: bytes
+    rules: AnyResizing
+    max_pixels: int = MAX_PIXELS
+    max_seconds: float = MAX_SECONDS
+
+
+class DecodedHead(msgspec.Struct):
+    """Comes before the bytes of the tiles."""
+
+    size: Size
+    """Height and width of the picture, after its rotation."""
+    layout: Layout

@@ -1,0 +1,102 @@
+"""From a URL to the bytes of an image file, as far as the configuration allows it.
+
+`data:` URLs hold the bytes. `file://` URLs must point below a configured folder, and others to
+configured domains (`fetch.py`). All front ends use this code, `run-batch` too. Blocks; any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from quire.errors import RequestError, quoted
+from quire.images.config import ImagesConfig
+from quire.images.fetch import Fetcher
+from quire.images.job import MAX_FILE_BYTES
+from quire.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSources:
+    """Reads the images that a configuration allows."""
+
+    config: ImagesConfig
+    fetcher: Fetcher
+
+    @classmethod
+    def of(cls, config: ImagesConfig) -> ImageSources:
+        """With a fetcher for the configured domains."""
+        return cls(config, Fetcher(config.domains))
+
+    def read(self, url: str) -> bytes:
+        """The bytes of the file. Raises RequestError."""
+        scheme = url.partition(":")[0].lower()
+        if scheme == "data":
+            return _data(url)
+        if scheme == "file":
+            return self._file(url)
+        if scheme in ("http", "https"):
+            return self.fetcher.fetch(url)
+        raise RequestError(
+            f"The URL must be either a HTTP, data or file URL, got {quoted(url[:80])}."
+        )
+
+    def _file(self, url: str) -> bytes:
+        folder = self.config.local_path
+        if not folder:
+            raise RequestError("Cannot load local files without `--allowed-local-media-path`.")
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost"):
+            raise RequestError("a file URL must have the form file:///folder/image.png")
+        try:
+            # Links are followed here once, and the file that is opened must be no link.
+            path = Path(unquote(parts.path)).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):
+            raise _no_file(folder) from None
+        if not path.is_relative_to(folder):
+            raise _no_file(folder)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            raise _no_file(folder) from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise _no_file(folder)
+        with os.fdopen(descriptor, "rb") as file:
+            real = Path(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+            if Path("/proc/self/fd").exists() and not real.is_relative_to(folder):
+                raise _no_file(folder)
+            return checked_size(file.read(MAX_FILE_BYTES + 1))
+
+
+def checked_size(data: bytes) -> bytes:
+    """The same bytes. Raises RequestError if they are more than a file may have."""
+    if len(data) > MAX_FILE_BYTES:
+        raise RequestError(
+            f"the image file is too large: at most {format_bytes(MAX_FILE_BYTES)} are read"
+        )
+    return data
+
+
+def _no_file(folder: str) -> RequestError:
+    """One error for all paths, so that it does not tell which files exist."""
+    return RequestError(
+        f"a file URL must point to an image file below {folder} (allowed_local_media_path)"
+    )
+
+
+def _data(url: str) -> bytes:
+    head, comma, text = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise RequestError("Only base64 data URLs are supported for now.")
+    if len(text) > MAX_FILE_BYTES * 4 // 3 + 4:
+        checked_size(bytes(MAX_FILE_BYTES + 1))
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise RequestError("a data URL must hold valid base64") from None

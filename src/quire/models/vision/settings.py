@@ -1,0 +1,58 @@
+"""The settings of a checkpoint's image processor, which are a file next to config.json.
+
+They are stored as a key of config.json, like the choice of transformers, so that the front end and
+the worker use the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quire.errors import CheckpointError, ConfigError
+from quire.models.base import HfConfig
+from quire.models.config_reader import ConfigReader
+
+MARK = "quire_image_processor"
+_FILES = ("preprocessor_config.json", "processor_config.json")
+_MAX_BYTES = 1 << 20
+
+
+def with_image_processor(hf_config: HfConfig, path: Path) -> dict[str, Any]:
+    """config.json with the settings, if the checkpoint has any."""
+    found: dict[str, Any] = {}
+    for name in reversed(_FILES):
+        found |= _read(path / name)
+    return {**hf_config, MARK: found} if found else dict(hf_config)
+
+
+def image_settings(hf_config: HfConfig) -> ConfigReader:
+    """The settings; an empty reader if there are none."""
+    return ConfigReader(hf_config.get(MARK) or {}, "preprocessor_config.json")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise CheckpointError(f"{path} is larger than {_MAX_BYTES} bytes")
+        found = msgspec.json.decode(path.read_bytes())
+    except OSError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} must hold an object")
+    inner = found.get("image_processor")
+    return {**found, **inner} if isinstance(inner, dict) else found
+
+
+def with_processor_kwargs(hf_config: HfConfig, kwargs: Any) -> dict[str, Any]:
+    """config.json with the settings that `mm_processor_kwargs` changes. Raises ConfigError."""
+    if kwargs is None:
+        return dict(hf_config)
+    if not isinstance(kwargs, Mapping):
+        raise ConfigError("mm_processor_kwargs must be a dict of settings of the image processor")
+    return {**hf_config, MARK: {**(hf_config.get(MARK) or {}), **kwargs}}

@@ -1,0 +1,122 @@
+"""Whether an engine takes images, and how: from the arguments and the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quire.config.engine_args import EngineArgs
+from quire.errors import ConfigError, ModelError
+from quire.images.config import ImagesConfig
+from quire.models.vision.model import VisionModel
+from quire.planning.checkpoint import Checkpoint
+from quire.weights import open_checkpoint
+
+_MOST_IMAGES = 999
+"""vLLM's default limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesChoice:
+    """How an engine takes images, or why it takes none."""
+
+    config: ImagesConfig | None
+    why_not: str = ""
+
+
+def images_choice(args: EngineArgs, checkpoint: Checkpoint) -> ImagesChoice:
+    """Decide from the arguments and the model. Raises ConfigError for impossible arguments, and if
+    images are asked for and the model cannot take them."""
+    most = _limit(args.limit_mm_per_prompt)
+    why_not = _why_not(args, checkpoint)
+    if most == 0:
+        why_not = why_not or "limit_mm_per_prompt allows none"
+    if why_not:
+        asked = isinstance(args.limit_mm_per_prompt, Mapping) and most
+        if asked and args.limit_mm_per_prompt.get("image"):
+            raise ConfigError(f"limit_mm_per_prompt must have no image: {why_not}")
+        return ImagesChoice(None, why_not)
+    return ImagesChoice(
+        ImagesConfig(
+            most,
+            _folder(args.allowed_local_media_path),
+            _domains(args.allowed_media_domains),
+        )
+    )
+
+
+def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
+    """Why the model takes no images; "": it does."""
+    from quire.models.vision.families import vision_model  # for models with images alone
+
+    model = checkpoint.model
+    try:
+        vision = vision_model(model.hf_config)
+    except ModelError as error:
+        return str(error)
+    if vision is None:
+        kind = str(model.hf_config.get("model_type", "this kind of model"))
+        if model.has_other_parts:
+            return f"images are not supported yet for {kind}"
+        return "it is a text model"
+    if checkpoint.pooling is not None:
+        return "models that pool take texts alone"
+    if model.is_transformers:
+        return "transformers computes the model"
+    if checkpoint.weights == "packed":
+        return "packed weights (quire quantize) have no image encoder"
+    if checkpoint.is_gguf:
+        return "the GGUF file has no image encoder"
+    if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
+        return "images need an engine of one rank"
+    if checkpoint.weights == "checkpoint" and not _has_encoder(checkpoint, vision):
+        return "the checkpoint has no tensors of the image encoder"
+    return ""
+
+
+def _has_encoder(checkpoint: Checkpoint, vision: VisionModel) -> bool:
+    with closing(open_checkpoint(checkpoint.path)) as store:
+        return any(name.startswith(vision.prefixes) for name in store.names())
+
+
+def _limit(given: Any) -> int:
+    """Images of a prompt, at most."""
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"limit_mm_per_prompt must be a dict such as {{'image': 4}}, got {given!r}"
+        )
+    for name, value in given.items():
+        if name not in ("image", "video", "audio"):
+            raise ConfigError(f"limit_mm_per_prompt must name image, video or audio, got {name!r}")
+        count = value.get("count") if isinstance(value, Mapping) else value
+        if type(count) is not int or not 0 <= count <= _MOST_IMAGES:
+            raise ConfigError(
+                f"limit_mm_per_prompt[{name!r}] must be a whole number from 0 to {_MOST_IMAGES}, "
+                f"got {value!r}"
+            )
+        if name != "image" and count:
+            raise ConfigError(f"limit_mm_per_prompt[{name!r}] must be 0: only images are supported")
+    found = given.get("image", _MOST_IMAGES)
+    return int(found["count"] if isinstance(found, Mapping) else found)
+
+
+def _folder(given: Any) -> str:
+    if not given:
+        return ""
+    path = Path(str(given))
+    if not path.is_dir():
+        raise ConfigError(f"allowed_local_media_path must be a folder, got {str(given)!r}")
+    return str(path.resolve())
+
+
+def _domains(given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise ConfigError(f"allowed_media_domains must be a list of names, got {given!r}")
+    return tuple(one.lower().rstrip(".") for one in given)

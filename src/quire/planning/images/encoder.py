@@ -1,0 +1,54 @@
+"""What a backend compiles for a model's image encoder, and the memory that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.backends.base import Backend, CompileOptions, KVCacheSpec
+from quire.config.records import Dtype
+from quire.images.config import ImagesConfig
+from quire.models.base import HfConfig
+from quire.models.vision.model import VisionModel
+from quire.program import Program, kv_layout
+from quire.program.passes import run_passes
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderPlan:
+    """The arguments of `Backend.compile` except the weights."""
+
+    program: Program
+    kv: KVCacheSpec
+    options: CompileOptions
+
+    def num_bytes(self, backend: Backend) -> int:
+        """Bytes of weights and workspace."""
+        weights = backend.weight_bytes(self.program, self.options.dtype)
+        return weights + backend.workspace_bytes(self.program, self.kv, self.options)
+
+
+def encoder_plans(backend: Backend, vision: VisionModel, dtype: Dtype) -> list[EncoderPlan]:
+    """The plans of the tower and of the projector."""
+    block = max(16, backend.capabilities.block_size_multiple)
+    plans = []
+    for program, num_rows in (
+        (vision.tower_program, vision.tower.num_rows),
+        (vision.projector, vision.rows_per_tile),
+    ):
+        program = run_passes(program)
+        kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
+        plans.append(EncoderPlan(program, kv, CompileOptions(dtype, num_rows, 1, num_rows)))
+    return plans
+
+
+def encoder_bytes(
+    backend: Backend, hf_config: HfConfig, images: ImagesConfig | None, dtype: Dtype
+) -> int:
+    """Bytes of the encoder and of the cache of its results; 0: the engine takes no images."""
+    from quire.models.vision.families import vision_model  # for models with images alone
+
+    vision = None if images is None else vision_model(hf_config)
+    if images is None or vision is None:
+        return 0
+    plans = encoder_plans(backend, vision, dtype)
+    return images.cache_bytes + sum(plan.num_bytes(backend) for plan in plans)

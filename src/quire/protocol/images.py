@@ -1,0 +1,24 @@
+"""`ImageInput`: a picture of a request, whose rows the engine computes before the request starts.
+
+Part of `EngineCoreRequest`, next to the `InputRows` of the picture, which have no data yet.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.images.rules import Layout
+
+
+class ImageInput(msgspec.Struct, frozen=True):
+    """A decoded picture."""
+
+    digest: bytes
+    """Identifies its tiles and what computes them: equal digests mean equal rows."""
+    layout: Layout
+    pixels: bytes
+    """RGB bytes of the tiles, one after the other."""
+    first_rows: int
+    """The first of its entries in `EngineCoreRequest.input_rows`."""
+    num_entries: int
+    """Number of its entries there. They follow each other, and have its rows in order."""

@@ -1,0 +1,1 @@
+"""Adapters and given rows on the worker's side."""

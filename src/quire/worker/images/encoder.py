@@ -1,0 +1,97 @@
+"""`ImageEncoder`: runs the programs of a model's image encoder, a tile at a time.
+
+A tile is one request of one step, so the bits of its rows depend on the tile alone. Created by the
+worker, which calls it between two steps of the text model.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import (
+    Backend,
+    CompiledModel,
+    StepBatch,
+    TokenRows,
+)
+from quire.config.records import Dtype, EngineConfig
+from quire.errors import BackendError
+from quire.models.vision.model import Floats, VisionModel
+from quire.planning.images.encoder import encoder_plans
+from quire.weights import WeightStore, open_checkpoint
+from quire.weights.dummy import DummyStore
+from quire.worker.images.weights import VisionStore
+
+
+class ImageEncoder:
+    """Compiled programs of one encoder. One caller at a time."""
+
+    def __init__(
+        self, backend: Backend, vision: VisionModel, store: WeightStore | None, dtype: Dtype
+    ) -> None:
+        """Compiles the programs. `store` None: the weights are made up. Raises CheckpointError and
+        BackendError."""
+        self.vision = vision
+        self._models: list[CompiledModel] = []
+        with ExitStack() as stack:
+            for plan in encoder_plans(backend, vision, dtype):
+                weights: WeightStore = DummyStore(plan.program)
+                if store is not None:
+                    weights = VisionStore(store, vision, plan.program)
+                model = backend.compile(plan.program, weights, plan.kv, plan.options)
+                stack.callback(model.close)
+                self._models.append(model)
+            stack.pop_all()
+
+    def encode(self, pixels: NDArray[np.uint8]) -> Floats:
+        """The rows of the text model [rows_per_tile, hidden_size] of a tile [height, width, 3].
+        Raises BackendError if a number is not finite."""
+        vision, (tower, projector) = self.vision, self._models
+        patches = vision.patches(pixels)
+        skipped = int(bool(vision.tower.class_row))
+        hidden = _run(tower, patches, skipped)
+        rows = _run(projector, vision.merge(hidden, vision.tower.side), 0)
+        if not np.isfinite(rows).all():
+            raise BackendError("the encoder of images has computed a number that is not finite")
+        return rows
+
+    def close(self) -> None:
+        """Frees the weights. Idempotent."""
+        for model in self._models:
+            model.close()
+
+
+def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
+    """The encoder of an engine that takes images. Raises CheckpointError and BackendError."""
+    model = config.model
+    from quire.models.vision.families import vision_model  # for models with images alone
+
+    vision = None if model.images is None else vision_model(model.hf_config)
+    if vision is None:
+        return None
+    if model.weights == "dummy":
+        return ImageEncoder(backend, vision, None, model.dtype)
+    with closing(open_checkpoint(model.path)) as store:
+        return ImageEncoder(backend, vision, store, model.dtype)
+
+
+def _run(model: CompiledModel, rows: Floats, first: int) -> Floats:
+    """The results of the rows from `first` on, in a step that has nothing else."""
+    count = len(rows)
+    batch = StepBatch(
+        token_ids=np.zeros(count, np.int32),
+        positions=np.arange(count, dtype=np.int32),
+        seq_starts=np.array([0, count], np.int32),
+        context_lens=np.array([count], np.int32),
+        block_tables=np.zeros((1, 0, 0), np.int32),
+        logits_rows=np.arange(first, count, dtype=np.int32),
+        sampling=None,
+        input_rows=[TokenRows(0, rows)],
+    )
+    found = model.step(batch).vectors
+    if found is None:
+        raise BackendError("the encoder of images has no result")
+    return found

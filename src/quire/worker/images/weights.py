@@ -1,0 +1,95 @@
+"""`VisionStore`: the tensors of an image encoder in the form of its programs.
+
+Kernels of convolutions are matrices, the class token is added to its row of the positions, and
+tables of given rows, which the checkpoint does not have, are zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.errors import CheckpointError
+from quire.models.vision.model import VisionModel
+from quire.models.vision.tower import PATCHES, PROJECTOR, VISION
+from quire.program import Program, Tensor
+from quire.weights import HostTensor, WeightStore
+
+
+class VisionStore(WeightStore):
+    """The tensors of one program. The checkpoint stays open as long as this store."""
+
+    def __init__(self, store: WeightStore, vision: VisionModel, program: Program) -> None:
+        """Raises CheckpointError if the checkpoint lacks a tensor, or has it in another shape."""
+        self._store, self._vision = store, vision
+        self._wanted = {part.name: part for param in program.params() for part in param.parts}
+        self._known = set(store.names())
+        for name, part in self._wanted.items():
+            self._check(name, part)
+
+    def names(self) -> Iterable[str]:
+        return self._wanted.keys()
+
+    def get(self, name: str) -> HostTensor:
+        part = self._wanted.get(name)
+        if part is None:
+            raise CheckpointError(f"the program has no tensor {name!r}")
+        if name.endswith(PATCHES):
+            return _host(name, np.zeros(part.shape, np.float32))
+        found = self._store.get(self._stored(name))
+        class_row = self._vision.tower.class_row
+        if class_row and name == VISION + self._vision.tower.positions:
+            table = found.to_float32().reshape(part.shape).copy()
+            table[0] += self._values(VISION + class_row)
+            if self._vision.tower.patch_bias:  # a row of zeros becomes the bias of the patches
+                table[0] -= self._values(f"{VISION}{self._vision.tower.patches}.bias")
+            return _host(name, table)
+        return replace(found, name=name, shape=part.shape)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def check(self) -> None:
+        self._store.check()
+
+    def _values(self, name: str) -> NDArray[np.float32]:
+        return self._store.get(self._stored(name)).to_float32().reshape(-1)
+
+    def _stored(self, name: str) -> str:
+        """The tensor's name in the checkpoint."""
+        vision = self._vision
+        root, prefixes = (
+            (VISION, vision.prefixes)
+            if name.startswith(VISION)
+            else (PROJECTOR, vision.projector_prefixes)
+        )
+        rest = name.removeprefix(root)
+        found = next((one + rest for one in prefixes if one + rest in self._known), None)
+        if found is None:
+            raise CheckpointError(f"{self._store.source} has no tensor {prefixes[0] + rest!r}")
+        return found
+
+    def _check(self, name: str, part: Tensor) -> None:
+        if name.endswith(PATCHES):
+            return
+        stored = self._stored(name)
+        shape = self._store.shape(stored)
+        if prod(shape) != prod(part.shape) or (len(shape) < 4 and _bare(shape) != part.shape):
+            raise CheckpointError(
+                f"{self._store.source}: tensor {stored!r} has shape {list(shape)}, but config.json "
+                f"requires {list(part.shape)}"
+            )
+
+
+def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without leading ones."""
+    return shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+
+
+def _host(name: str, values: NDArray[np.float32]) -> HostTensor:
+    data = np.frombuffer(np.ascontiguousarray(values, np.float32).tobytes(), np.uint8)
+    return HostTensor(name, "F32", values.shape, data, file="the image encoder")

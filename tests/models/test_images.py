@@ -1,0 +1,151 @@
+"""Models with images, tiny and random, against transformers in float32, through the engine."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from vision_cases import CASES
+
+Image = pytest.importorskip("PIL.Image")
+
+from quire import LLM, SamplingParams  # noqa: E402
+from quire.images.picture import picture_of  # noqa: E402
+from quire.models.vision.families import vision_model  # noqa: E402
+from quire.models.vision.model import VisionModel, normalised  # noqa: E402
+
+_NUM_TOKENS = 32
+_PARAMS = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=3)
+
+
+def _picture(rng: np.random.Generator, height: int, width: int) -> Any:
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3)).astype(np.uint8))
+
+
+def _png(image: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def _values(vision: VisionModel, images: list[Any]) -> torch.Tensor:
+    """The pixel values that transformers' model gets; `test_rules` holds them against the
+    library's processors."""
+    tiles = []
+    for image in images:
+        picture = picture_of(_png(image), vision.resizing)
+        for tile in vision.tiles(picture.layout, picture.pixels):
+            tiles.append(normalised(tile, vision.resizing).transpose(2, 0, 1))
+    found = torch.tensor(np.array(tiles))
+    return found[None] if vision.family == "idefics3" else found
+
+
+@pytest.fixture(scope="module", params=CASES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("vision") / request.param
+    CASES[request.param](path)
+    return path
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_tokens_and_logprobs_are_those_of_transformers(checkpoint: Path, backend: str) -> None:
+    rng = np.random.default_rng(5)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    with LLM(
+        str(checkpoint), backend=backend, dtype="float32", max_model_len=1024,
+        num_gpu_blocks_override=200, max_num_batched_tokens=48,
+    ) as llm:  # fmt: skip
+        vision = vision_model(llm.llm_engine.model_config.hf_config)
+        assert vision is not None
+        place = vision.placeholder
+        groups = [[_picture(rng, 61, 23)], [_picture(rng, 20, 30), _picture(rng, 33, 90)], []]
+        prompts = [
+            {"prompt": f"Hi {place} what?", "multi_modal_data": {"image": groups[0][0]}},
+            {"prompt": f"A{place}B{place}C", "multi_modal_data": {"image": groups[1]}},
+            {"prompt": "no picture"},
+        ]
+        outputs = llm.generate(prompts, _PARAMS, use_tqdm=False)
+        again = llm.generate(prompts, _PARAMS, use_tqdm=False)
+    for images, output, second in zip(groups, outputs, again, strict=True):
+        ids = torch.tensor([output.prompt_token_ids])
+        given = {"pixel_values": _values(vision, images)} if images else {}
+        with torch.no_grad():
+            wanted = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=_NUM_TOKENS,
+                do_sample=False, eos_token_id=None, pad_token_id=0, output_scores=True,
+                return_dict_in_generate=True, **given,
+            )  # fmt: skip
+        found = output.outputs[0]
+        assert list(found.token_ids) == wanted.sequences[0, ids.shape[1] :].tolist()
+        logprobs = torch.log_softmax(wanted.scores[0][0], -1)
+        for token_id, one in found.logprobs[0].items():
+            assert abs(logprobs[token_id].item() - one.logprob) < 1e-3
+        assert second.outputs[0].token_ids == found.token_ids
+        if images:
+            assert second.num_cached_tokens >= 16
+
+
+def test_another_picture_never_hits_and_a_text_model_says_why(tmp_path: Path) -> None:
+    CASES["smolvlm"](tmp_path)
+    rng = np.random.default_rng(6)
+    first, second = _picture(rng, 40, 40), _picture(rng, 40, 40)
+    with LLM(
+        str(tmp_path), backend="reference", dtype="float32", max_model_len=512,
+        num_gpu_blocks_override=100, limit_mm_per_prompt={"image": 1},
+    ) as llm:  # fmt: skip
+        params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+        def ask(image: Any) -> Any:
+            prompt = {"prompt": "What is <image> this?", "multi_modal_data": {"image": image}}
+            return llm.generate(prompt, params, use_tqdm=False)[0]
+
+        one, other, again = ask(first), ask(second), ask(first)
+        assert one.outputs[0].token_ids != other.outputs[0].token_ids
+        assert other.num_cached_tokens == 0
+        assert again.num_cached_tokens > 0
+        assert again.outputs[0].token_ids == one.outputs[0].token_ids
+        with pytest.raises(Exception, match="At most 1 image"):
+            ask([first, second])
+        with pytest.raises(Exception, match="once for each image"):
+            llm.generate({"prompt": "no", "multi_modal_data": {"image": first}}, params)
+    with LLM(
+        str(tmp_path), backend="reference", dtype="float32", max_model_len=512,
+        num_gpu_blocks_override=100, limit_mm_per_prompt={"image": 0},
+    ) as llm, pytest.raises(Exception, match="takes no images: limit_mm_per_prompt"):  # fmt: skip
+        llm.generate({"prompt": "<image>", "multi_modal_data": {"image": first}}, params)
+
+
+def test_a_chat_takes_images_and_the_text_of_users_stays_text(tmp_path: Path) -> None:
+    CASES["idefics3"](tmp_path)
+    image = _picture(np.random.default_rng(7), 40, 40)
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    with LLM(
+        str(tmp_path), backend="reference", dtype="float32", max_model_len=512,
+        num_gpu_blocks_override=100,
+    ) as llm:  # fmt: skip
+
+        def chat(*parts: Any) -> Any:
+            return llm.chat([{"role": "user", "content": [*parts]}], params, use_tqdm=False)[0]
+
+        picture = {"type": "image_pil", "image_pil": image}
+        plain = chat(picture, {"type": "text", "text": "x"})
+        tricky = chat(picture, {"type": "text", "text": "<image>x"})
+        token = llm.get_tokenizer().convert_tokens_to_ids("<image>")
+        ids = [list(one.prompt_token_ids) for one in (plain, tricky)]
+        # The user's text adds one token, and no picture.
+        assert ids[1].count(token) == ids[0].count(token) + 1
+        assert len(ids[1]) == len(ids[0]) + 1
+        for url, message in (
+            ("http://127.0.0.1/x.png", "not fetched"),
+            ("file:///etc/passwd", "allowed-local-media-path"),
+            ("data:image/png;base64,AAAA", "must be a file of type"),
+        ):
+            with pytest.raises(Exception, match=message):
+                chat({"type": "image_url", "image_url": {"url": url}})

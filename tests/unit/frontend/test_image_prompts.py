@@ -1,0 +1,111 @@
+"""Where pictures go in a prompt: by order of parts, and never where a user wrote a placeholder."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quire.chat.images import IMAGE_PART, take_images
+from quire.errors import PromptError
+from quire.frontend.inputs.images.placing import Literals, place_in_text, place_in_tokens
+from quire.images.picture import Picture
+from quire.images.rules import Layout
+
+_ROW, _PLACE = "<r>", "<image>"
+_IDS = {_ROW: 1000, _PLACE: 1001}
+
+
+def _encode(text: str) -> list[int]:
+    """Bytes, and ids for the two special texts."""
+    ids: list[int] = []
+    while text:
+        special = next((one for one in _IDS if text.startswith(one)), None)
+        ids.append(_IDS[special] if special else ord(text[0]))
+        text = text[len(special) if special else 1 :]
+    return ids
+
+
+def _vision(*, is_same: bool) -> Any:
+    """A model whose placeholder is the token of its rows, or another one."""
+    row = _PLACE if is_same else _ROW
+    return SimpleNamespace(
+        placeholder=_PLACE, row_token=row, row_token_id=_IDS[row],
+        num_rows=lambda layout: 2 * len(layout.sizes),
+        expansion=lambda layout: "".join(f"[{row}{row}" for _ in layout.sizes) + "]",
+    )  # fmt: skip
+
+
+def _picture(number: int, tiles: int) -> Picture:
+    return Picture(bytes([number]) * 32, (2, 2), Layout(((2, 2),) * tiles), bytes(12 * tiles))
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_those_of_the_pictures(is_same: bool, seed: int) -> None:
+    rng, vision = random.Random(seed), _vision(is_same=is_same)
+    pieces = ["a", _ROW, _PLACE, "<r", ">", "b c"]
+    literals = Literals(_PLACE)
+    users = ["".join(rng.choices(pieces, k=rng.randrange(6))) for _ in range(rng.randrange(1, 5))]
+    pictures = [_picture(i, rng.randrange(1, 4)) for i in range(len(users) - 1)]
+    rendered = _PLACE.join(map(literals.hidden, users))  # as a template writes it
+    placed = place_in_text(vision, literals.parts(rendered), pictures, _encode)
+    wanted: list[int] = []
+    spans = []
+    for index, text in enumerate(users):
+        wanted += _encode(text)
+        if index < len(pictures):
+            for number in range(len(pictures[index].layout.sizes)):
+                wanted.append(ord("["))
+                spans.append((len(wanted), 2, index, number))
+                wanted += [vision.row_token_id] * 2
+            wanted.append(ord("]"))
+    assert placed.token_ids == wanted
+    assert [(one.first, one.count) for one in placed.input_rows] == [one[:2] for one in spans]
+    assert len({one.digest for one in placed.input_rows}) == len(spans)
+    for index, image in enumerate(placed.images):
+        own = [i for i, one in enumerate(spans) if one[2] == index]
+        assert [image.first_rows, image.num_entries] == [own[0], len(own)]
+
+
+def test_a_prompt_of_tokens_has_placeholders_or_all_rows() -> None:
+    vision, pictures = _vision(is_same=False), [_picture(1, 1), _picture(2, 2)]
+    from_places = place_in_tokens(vision, [5, 1001, 6, 1001], pictures, _encode)
+    whole = place_in_tokens(vision, from_places.token_ids, pictures, _encode)
+    assert whole == from_places
+    assert from_places.token_ids[:6] == [5, ord("["), 1000, 1000, ord("]"), 6]
+    with pytest.raises(PromptError, match="once for each image"):
+        place_in_tokens(vision, [5, 1001], pictures, _encode)
+
+
+def test_a_number_of_placeholders_that_differs_is_an_error() -> None:
+    with pytest.raises(PromptError, match="it has 2 of them and 1 images"):
+        place_in_text(_vision(is_same=True), ["a", "b", "c"], [_picture(1, 1)], _encode)
+
+
+def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
+    literals = Literals(_PLACE)
+    messages = [
+        {"role": "system", "content": f"no {_PLACE}"},
+        {
+            "role": "user",
+            "name": _PLACE,
+            "content": [
+                {"type": "text", "text": f"{_PLACE}x"},
+                {"type": "image_url", "image_url": {"url": "data:1"}},
+                {"image": "data:2"},
+                _PLACE,
+                {"type": "input_image", "image_url": "data:3"},
+            ],
+        },
+        {"role": "assistant", "tool_calls": [{"function": {"arguments": _PLACE}}]},
+    ]
+    taken = take_images(messages, literals.hidden)
+    assert taken.images == ["data:1", "data:2", "data:3"]
+    assert [one == IMAGE_PART for one in taken.messages[1]["content"]] == [
+        False, True, True, False, True,
+    ]  # fmt: skip
+    assert _PLACE not in str(taken.messages)
+    assert literals.parts(str(taken.messages[0])) == [str(messages[0])]
