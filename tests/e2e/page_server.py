@@ -78,6 +78,7 @@ def live_picture(now: float, *, busy: bool) -> dict[str, Any]:
         "kv": {"block_size": 16, "num_blocks": 1024, "free": free, "cached": cached,
                "used": used, "shared": shared, "usage": (used + shared) / 1024,
                "blocks_per_cell": 1, "map": "".join(cuts + rest)},
+        "drafts": {"num_drafts": 40, "num_tokens": 160, "num_accepted": 90},
         "preemptions": 2,
     }  # fmt: skip
 

@@ -204,9 +204,6 @@ class FakeExecutor:
             del self.rows[request_id]
         for request_id, new in plan.started.items():
             self.rows[request_id] = row_of(new)
-        for request_id, forced in plan.forced_token_ids.items():
-            assert forced
-            self.rows[request_id].tokens += forced
         for request_id, added in plan.new_block_ids.items():
             self.rows[request_id].append(added)
 

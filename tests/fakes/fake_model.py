@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fake_executor import POISON, WRONG, FakeExecutor, expected_tokens, next_token
+from fake_executor import POISON, WRONG, FakeExecutor, expected_tokens
 from kv_layouts import layout_of
 
 from quire.config.records import CacheConfig, SchedulerConfig
@@ -87,11 +87,9 @@ class Simulation:
         self.salts: dict[str, str | None] = {}
         self.compiling: set[str] = set()
         """Requests whose grammars are not ready. What the fake model gives is the same."""
-        self.late: dict[str, tuple[int, list[int]]] = {}
-        """Requests whose next mask is being made: steps until it is there, and what it forces."""
+        self.late: dict[str, int] = {}
+        """Steps until the next mask is there, of requests for which it is being made."""
         self.most_mask_steps = most_mask_steps
-        self.num_forced = 0
-        """Tokens that grammars put behind chosen ones: those that the model would choose."""
         self.broken: set[str] = set()
         """Requests of a step that failed."""
         self.num_preemptions = 0
@@ -130,29 +128,23 @@ class Simulation:
         self.finished.setdefault(request_id, "abort")
         self.scheduler.check_integrity()
 
-    def _follow_grammar(self, request_id: str, token_ids: list[int], most: int) -> bool:
-        """Now and then up to five tokens, and now and then late."""
+    def _follow_grammar(self, request_id: str, token_ids: list[int]) -> bool:
+        """Now and then the mask is late."""
         context = [*self.prompts[request_id], *self.got[request_id], *token_ids]
-        forced: list[int] = []
-        for _ in range(min(most, context[-1] % 6)):
-            forced.append(next_token([*context, *forced]))
         steps = context[-1] // 6 % (self.most_mask_steps + 1)
-        if forced or steps:
-            self.late[request_id] = (steps, forced)
+        if steps:
+            self.late[request_id] = steps
         return request_id not in self.late
 
     def _masks_come(self) -> None:
-        for request_id, (steps, forced) in [*self.late.items()]:
+        for request_id, steps in [*self.late.items()]:
             if request_id not in self.scheduler.states.by_id:
                 del self.late[request_id]
             elif steps:
-                self.late[request_id] = (steps - 1, forced)
+                self.late[request_id] = steps - 1
             else:
                 del self.late[request_id]
-                self.num_forced += len(forced)
-                output = self.scheduler.grammar_is_ready(request_id, forced)
-                if output is not None:
-                    self._take_one(output)
+                self.scheduler.grammar_is_ready(request_id)
                 self.scheduler.check_integrity()
 
     def grammar_is_ready(self, request_id: str) -> None:

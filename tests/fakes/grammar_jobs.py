@@ -11,16 +11,13 @@ from quire.structured.threads import Job
 WAIT_S = 60.0
 
 
-def followed(
-    manager: StructuredOutputManager, request_id: str, token_ids: list[int], most: int
-) -> list[int]:
+def followed(manager: StructuredOutputManager, request_id: str, token_ids: list[int]) -> list[int]:
     """What must follow these tokens."""
-    if manager.advance(request_id, token_ids, most):
-        return []
-    manager.run_masks(WAIT_S)
-    [news] = manager.take_news(WAIT_S)
-    assert (news.request_id, news.error) == (request_id, None)
-    return [*news.forced_token_ids]
+    if not manager.advance(request_id, token_ids):
+        manager.run_masks(WAIT_S)
+        [news] = manager.take_news(WAIT_S)
+        assert (news.request_id, news.error) == (request_id, None)
+    return manager.look_ahead(request_id, [])
 
 
 class AtOnce:

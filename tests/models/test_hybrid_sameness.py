@@ -99,7 +99,7 @@ def disturbed(
             scheduler.states.preempt(random.choice(running))
         elif random.random() < 0.02:
             scheduler.reset_prefix_cache(reset_running_requests=True)
-        scheduler.kv.check_integrity()
+        scheduler.check_integrity()
     outputs = [found[str(number)] for number in range(len(work))]
     return [bits(one) for one in outputs], sum(one.num_cached_tokens or 0 for one in outputs)
 

@@ -15,6 +15,7 @@ from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.drafting.proposer import NUM_GRADES, Proposal, Proposer
 from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
+from quire.scheduler.states import RequestStates
 from quire.structured.params import StructuredOutputsParams
 
 NUM_REQUESTS = 40
@@ -154,6 +155,51 @@ def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
     suffix = {"method": "suffix", "num_speculative_tokens": 9, "prompt_lookup_min": 1}
     assert answers(model, seed, predicts=True, speculative_config=suffix, **options) == wanted
     assert liar.num_proposals > 50
+
+
+class AlwaysWrong(Proposer):
+    """Makes the longest drafts that it may, of a token that no request gets."""
+
+    def propose(self, request: Request, most: int) -> Proposal | None:  # noqa: ARG002
+        return Proposal([VOCABULARY - 1] * most, NUM_GRADES - 1)
+
+    def forget(self, request: Request) -> None:
+        pass
+
+
+def test_wrong_guesses_take_no_blocks_from_others(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool has room for both requests, but not for their longest drafts. Blocks of rejected
+    drafts are kept for the next tokens."""
+    monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
+    preempted: list[Request] = []
+    preempt = RequestStates.preempt
+
+    def noted(states: RequestStates, request: Request) -> None:
+        preempted.append(request)
+        preempt(states, request)
+
+    monkeypatch.setattr(RequestStates, "preempt", noted)
+    with LLM(str(model), max_model_len=80, num_threads=1, num_gpu_blocks_override=5) as llm:
+        scheduler = llm.llm_engine.engine_core.scheduler
+        scheduler.drafting = Drafting(scheduler.config.speculation, None, AlwaysWrong())
+        for name, count in (("long", 60), ("short", 10)):
+            params = SamplingParams(
+                temperature=0, max_tokens=count, ignore_eos=True, trace_decode_token_ids=[5] * count
+            )
+            llm.llm_engine.add_request(name, {"prompt_token_ids": [*range(17)]}, params)
+        longest = 0
+        while llm.llm_engine.has_unfinished_requests():
+            llm.llm_engine.step()
+            scheduler.check_integrity()
+            longest = max(
+                longest,
+                *(16 * one.blocks.num_held - one.num_tokens for one in scheduler.states.running),
+                0,
+            )
+    assert not preempted
+    assert longest > 16, "blocks of rejected drafts"
 
 
 def test_a_text_that_repeats_itself_takes_fewer_steps(

@@ -318,6 +318,15 @@ class KVLayout:
         return all(group.keeps_all for group in self.groups)
 
     @property
+    def shared_group(self) -> int | None:
+        """The group whose block tables a draft model has too: the first that keeps every position;
+        None if there is none."""
+        for index, group in enumerate(self.groups):
+            if group.keeps_all and group.is_by_position:
+                return index
+        return None
+
+    @property
     def states(self) -> tuple[StateGroup, ...]:
         """The groups of recurrent layers: none or one."""
         return tuple(group for group in self.groups if isinstance(group, StateGroup))

@@ -275,6 +275,8 @@ class EngineConfig:
     lora: LoRAConfig | None = None
     prompt_adapters: PromptAdapterConfig | None = None
     """Both: limits of adapters; None: requests have none."""
+    draft: ModelConfig | None = None
+    """The model that drafts tokens; None: no model does."""
     worker_extension: str = ""
     """A class whose methods workers have too, by import path; "": none."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)

@@ -12,9 +12,9 @@ Detail = Literal["none", "summary", "detailed"]
 
 PROPOSERS = "quire.proposers"
 """Entry points of this group add methods."""
-_METHODS = ("ngram", "suffix")
+_METHODS = ("ngram", "suffix", "draft_model")
 _LATER = frozenset({
-    "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp",
+    "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp",
     "dflash", "dspark",
 })  # fmt: skip
 _SPELLINGS = {
@@ -25,6 +25,8 @@ _SPELLINGS = {
 """Names of vLLM and llama.cpp that mean one of the methods."""
 _MAX_DRAFT = 128
 """vLLM's MAX_SPEC_LEN."""
+_MODEL_DRAFT = 8
+"""Default of `num_speculative_tokens` for a draft model, each of whose tokens takes a step."""
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "disable_padded_drafter_batch": (False, True),
     "rejection_sample_method": ("standard",),
@@ -54,7 +56,7 @@ class SpeculationConfig:
     """What proposes draft tokens, and at most how many."""
 
     method: str = "ngram"
-    """`ngram`, `suffix`, or a method that an installed package adds."""
+    """`ngram`, `suffix`, `draft_model`, or a method that an installed package adds."""
     num_speculative_tokens: int = 32
     """Maximum number of draft tokens of one request in one step."""
     prompt_lookup_min: int = 3
@@ -65,6 +67,16 @@ class SpeculationConfig:
     """Longest draft of `suffix` for each token that agrees with an earlier reply."""
     per_request_metrics: Detail = "none"
     """What each output says about its draft tokens."""
+    model: str | None = None
+    """The draft model: a folder or a hub id."""
+    revision: str | None = None
+    quantization: str | None = None
+    """`revision` and `quantization` are those of the draft model, as of the engine's arguments."""
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the worker computes the draft tokens with a model."""
+        return self.model is not None
 
 
 def speculation_config(
@@ -104,7 +116,8 @@ def speculation_config(
             "per_request_spec_decode_metrics must be none, summary or detailed, not "
             f"{quoted(per_request_metrics)}"
         )
-    method = _method(found, shown)
+    method, model = _method(found, shown)
+    revision, quantization = found.pop("revision", None), found.pop("quantization", None)
     lengths = {name: _length(name, found.pop(name), shown) for name in _LENGTHS if name in found}
     factor = _number(found, "suffix_decoding_max_spec_factor", 0, _MAX_DRAFT)
     _number(found, "suffix_decoding_min_token_prob", 0, 1)
@@ -127,6 +140,8 @@ def speculation_config(
             f"({most})"
         )
     depth = lengths.get("suffix_decoding_max_tree_depth", default.num_speculative_tokens)
+    if model is not None:
+        depth = _MODEL_DRAFT
     return SpeculationConfig(
         method,
         lengths.get("num_speculative_tokens", depth),
@@ -134,11 +149,15 @@ def speculation_config(
         lengths.get("suffix_decoding_max_cached_requests", default.suffix_max_replies),
         default.suffix_spec_factor if factor is None else factor,
         per_request_metrics,
+        model,
+        None if model is None else revision,
+        None if model is None else quantization,
     )
 
 
-def _method(found: dict[str, Any], shown: Mapping[str, str]) -> str:
-    """Takes the method out of the keys. `shown`: keys that were given by options of their own."""
+def _method(found: dict[str, Any], shown: Mapping[str, str]) -> tuple[str, str | None]:
+    """Takes the method out of the keys, and the draft model if the method needs one. `shown`: keys
+    that were given by options of their own."""
     model = found.pop("model", None)
     method = found.pop("method", None)
     key, given = ("model", model) if method is None else ("method", method)
@@ -157,8 +176,14 @@ def _method(found: dict[str, Any], shown: Mapping[str, str]) -> str:
             f"{_name(key, shown)} must be one of {', '.join((*_METHODS, *added))}, not "
             f"{quoted(given)}"
         )
-    found.pop("quantization", None)
-    return str(method)
+    if method != "draft_model":
+        return str(method), None
+    if not isinstance(model, str) or not model:
+        raise ConfigError(
+            f"{_name('model', shown)} must name the draft model, a folder or a hub id, not "
+            f"{quoted(model)}"
+        )
+    return "draft_model", model
 
 
 def _added_methods() -> list[str]:

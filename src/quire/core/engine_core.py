@@ -41,7 +41,6 @@ from quire.kvstore.opening import open_store
 from quire.kvstore.store import KVStore
 from quire.kvstore.tiers.events import TierEvents
 from quire.log import get_logger
-from quire.params import SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, SchedulePlan
 from quire.reasoning.passage import ReasoningPassage
 from quire.scheduler import Scheduler
@@ -252,9 +251,7 @@ class EngineCore:
         scheduler, outputs = self.scheduler, list[EngineCoreOutput]()
         for news in self.structured_outputs.take_news(timeout_s):
             if news.error is None:
-                forced = scheduler.grammar_is_ready(news.request_id, news.forced_token_ids)
-                if forced is not None:
-                    outputs.append(forced)
+                scheduler.grammar_is_ready(news.request_id)
             else:
                 unmet = news.is_unmet
                 outputs.append(
@@ -267,12 +264,10 @@ class EngineCore:
         requests too much are completed in a later step."""
         grammars = self.structured_outputs
         has_others = len(self.scheduler.states.by_id) > grammars.num_requests
-        began_at = time.perf_counter()
         grammars.run_masks(_SHARE_FOR_MASKS * self._step_s, has_others=has_others)
-        self.scheduler.pacing.costs.observe_masks(time.perf_counter() - began_at)
         news = self._take_grammar_news(0.0)
         if news:
-            _join(outputs.outputs, news)
+            outputs.outputs += news
             if outputs.stats is not None:
                 self.scheduler.states.recount(outputs.stats)
         for output in outputs.outputs:
@@ -347,7 +342,6 @@ class EngineCore:
                 request.request_id,
                 params.structured_outputs,
                 ignore_eos=params.ignore_eos,
-                may_force=not self.config.model.logits_processors and _may_force(params),
                 passage=self._passage(request),
                 begun=_begun(request),
             )
@@ -455,29 +449,10 @@ def _record_ranks(executor: Executor, is_on: bool) -> list[Any]:
     return [] if executor.num_ranks == 1 else executor.call("record_steps", is_on)
 
 
-def _join(outputs: list[EngineCoreOutput], forced: list[EngineCoreOutput]) -> None:
-    """Appends tokens that grammars forced to the outputs of the same step."""
-    by_id = {output.request_id: output for output in outputs}
-    for one in forced:
-        found = by_id.get(one.request_id)
-        if found is None or one.error is not None:
-            outputs.append(one)
-            continue
-        found.new_token_ids = [*found.new_token_ids, *one.new_token_ids]
-        found.finish_reason, found.stop_reason = one.finish_reason, one.stop_reason
-
-
 def _begun(request: EngineCoreRequest) -> list[int]:
     """The tokens at the end of the prompt that the grammar must accept first."""
     prompt = request.prompt_token_ids
     return prompt[len(prompt) - request.num_reply_tokens :]
-
-
-def _may_force(params: SamplingParams) -> bool:
-    """Whether a token can be chosen without its logits if it is the only one that a grammar allows.
-    False if log-probabilities are requested or other parameters could exclude the token."""
-    others = (params.logit_bias, params.bad_words, params.allowed_token_ids, params.min_tokens)
-    return params.num_logprobs is None and not any(others)
 
 
 def _collective_rpc(

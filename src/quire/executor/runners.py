@@ -7,6 +7,7 @@ from collections.abc import Callable
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
 from quire.worker.adapters.given_rows import FindRows, rows_are_missing
+from quire.worker.draft.drafter import Drafter
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner
@@ -38,4 +39,15 @@ def make_runner(
         from quire.worker.processors.processing import LogitsProcessing
 
         processing = LogitsProcessing(config)
-    return ModelRunner(model, batch, keeps_all=layout.keeps_all, processing=processing)
+    drafter = None
+    if config.draft is not None and layout.shared_group is not None:
+        drafter = Drafter(
+            batch,
+            layout.shared_group,
+            config.cache.block_size,
+            config.draft.max_model_len,
+            config.scheduler.max_num_batched_tokens,
+        )
+    return ModelRunner(
+        model, batch, keeps_all=layout.keeps_all, processing=processing, drafter=drafter
+    )

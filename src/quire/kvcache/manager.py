@@ -138,10 +138,14 @@ class KVCacheManager:
             return count
         return self.snapshots.within(blocks, num_computed, count)
 
-    def most_drafts(self, num_tokens: int, count: int) -> int:
+    def most_drafts(self, blocks: SequenceBlocks, num_tokens: int, count: int) -> int:
         """How many of `count` draft tokens a step may compute after the `num_tokens` of a request,
-        so that rejected ones can be taken back."""
-        return count if self.snapshots is None else self.snapshots.most_drafts(num_tokens, count)
+        so that rejected ones can be taken back. None if that needs more than the free blocks: no
+        request is preempted for a guess."""
+        if self.snapshots is not None:
+            count = self.snapshots.most_drafts(num_tokens, count)
+        num_added = sum(self._num_to_add(blocks, num_tokens + count))
+        return count if num_added <= self.pool.num_free else 0
 
     def take_snapshot(
         self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed: int

@@ -31,6 +31,7 @@ from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
+from quire.planning.draft_model.facts import check_ranks
 from quire.planning.facts import Facts
 from quire.planning.images.choice import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
@@ -77,6 +78,8 @@ class Choices:
     prompt_embeds_width: int | None
     """Numbers of a row of `prompt_embeds`; None: they are refused."""
     parallel: ParallelConfig
+    draft: Arithmetic | None = None
+    """Of the draft model; None: there is none."""
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
@@ -118,7 +121,16 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
+        draft=_draft(args, usage, facts),
     )
+
+
+def _draft(args: EngineArgs, usage: Usage, facts: Facts) -> Arithmetic | None:
+    """The arithmetic of the draft model. Raises ConfigError if it cannot be used here."""
+    if facts.draft is None:
+        return None
+    check_ranks(resolve.resolve_parallel(args, usage))
+    return settle_arithmetic(facts.draft.args, facts.draft.checkpoint, facts.backend.capabilities)
 
 
 def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRAConfig | None:

@@ -16,13 +16,13 @@ from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.backends.registry import make_backend
 from quire.config.kv_groups import KVLayout, StateGroup
 from quire.config.memory import MemoryNeeds, fit
-from quire.config.quantization import MEANINGS
+from quire.config.quantization import MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
-from quire.config.records import EngineConfig, ParallelConfig
-from quire.errors import DoesNotFitError
+from quire.config.records import Dtype, EngineConfig, ParallelConfig
+from quire.errors import ConfigError, DoesNotFitError
 from quire.models import Shipped, as_asked, build_program
 from quire.planning.images.encoder import encoder_bytes
-from quire.program import Program, kv_layout, layout_of_rank
+from quire.program import Program, keep_all, kv_layout, layout_of_rank
 from quire.program.passes import of_rank, run_passes
 from quire.units import format_bytes
 from quire.weights.adapters import adapter_bytes, adapter_width
@@ -50,6 +50,8 @@ class CompilePlan:
     """Whether custom logits processors change the logits before tokens are sampled."""
     adapters_bytes: int = 0
     """Bytes of the adapters in memory, at most."""
+    draft: CompilePlan | None = None
+    """The draft model, whose K/V is stored in the same blocks; None: there is none."""
     encoder_bytes: int = 0
     """Bytes of the image encoder and of the cache of its results, at most."""
 
@@ -71,7 +73,7 @@ class CompilePlan:
         workspace_bytes = backend.workspace_bytes(program, kv, options)
         if self.gives_logits:
             workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
-        return MemoryNeeds(
+        needs = MemoryNeeds(
             weight_bytes=backend.weight_bytes(program, options.dtype),
             workspace_bytes=workspace_bytes
             + self.adapters_bytes
@@ -83,6 +85,15 @@ class CompilePlan:
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_tokens,
+        )
+        if self.draft is None:
+            return needs
+        more = self.draft.memory_needs(backend)
+        return replace(
+            needs,
+            weight_bytes=needs.weight_bytes + more.weight_bytes,
+            workspace_bytes=needs.workspace_bytes + more.workspace_bytes,
+            kv_block_bytes=needs.kv_block_bytes + more.kv_block_bytes,
         )
 
 
@@ -101,21 +112,60 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
-    draft = _draft(program, choices, facts)
-    draft = _with_room_for_states(draft, choices.parallel, facts.backend)
-    needs = _needs_of_ranks(draft, choices.parallel, facts.backend)
+    sketch = _sketch(program, choices, facts)
+    sketch = _with_room_for_states(sketch, choices.parallel, facts.backend)
+    if facts.draft is not None and choices.draft is not None:
+        own = facts.draft.checkpoint.model.program
+        sketch = _with_draft(sketch, own, choices.draft.dtype, choices.draft.quantization)
+    needs = _needs_of_ranks(sketch, choices.parallel, facts.backend)
     try:
         fitted = fit(needs, choices.kv_memory, facts.memory, shortens=choices.fits_memory)
     except DoesNotFitError as error:
         advice = _smaller_formats(needs, choices, facts)
+        if sketch.draft is not None:
+            of_draft = sketch.draft.memory_needs(facts.backend)
+            advice += (
+                f". The draft model {sketch.draft.program.name} has a part in this: its weights "
+                f"need {format_bytes(of_draft.weight_bytes)}, a step of it "
+                f"{format_bytes(of_draft.workspace_bytes)}, and its K/V in a block "
+                f"{format_bytes(of_draft.kv_block_bytes)}"
+            )
         raise DoesNotFitError(f"{error}{advice}") from None
-    plan = replace(
-        draft,
-        kv=replace(draft.kv, num_blocks=fitted.num_blocks),
-        options=replace(draft.options, max_model_len=fitted.needs.max_model_len),
-    )
+    plan = _sized_plan(sketch, fitted.num_blocks, fitted.needs.max_model_len)
     lora = None if choices.lora is None else _sized(plan.program, choices.lora)
     return FittedPlan(plan, fitted.needs, lora)
+
+
+def _sized_plan(sketch: CompilePlan, num_blocks: int, max_model_len: int) -> CompilePlan:
+    """The plan with its final sizes."""
+    draft = sketch.draft
+    return replace(
+        sketch,
+        kv=replace(sketch.kv, num_blocks=num_blocks),
+        options=replace(sketch.options, max_model_len=max_model_len),
+        draft=None if draft is None else _sized_plan(draft, num_blocks, max_model_len),
+    )
+
+
+def _with_draft(
+    plan: CompilePlan, program: Program, dtype: Dtype, quantization: Quantization | None
+) -> CompilePlan:
+    """The plan with that of a draft model, which has the same blocks. Raises ConfigError unless one
+    table of blocks serves all layers of the draft model, and the target has such a table."""
+    program = run_passes(program, quantization)
+    layout = keep_all(program)
+    if len(layout.groups) != 1:
+        raise ConfigError(
+            f"speculative_config.model: all layers of {program.name} must have K/V of the same "
+            f"shape, and it has layers of {len(layout.groups)} shapes"
+        )
+    if plan.kv.layout.shared_group is None:
+        raise ConfigError(
+            "speculative_config.model needs a layer of the target that keeps every position, and "
+            f"it has {plan.kv.layout.describe()}"
+        )
+    options = replace(plan.options, dtype=dtype, max_adapter_width=0)
+    return replace(plan, draft=CompilePlan(program, replace(plan.kv, layout=layout), options))
 
 
 def _with_room_for_states(
@@ -184,7 +234,7 @@ def _smaller_formats(needs: MemoryNeeds, choices: Choices, facts: Facts) -> str:
     return f". The weights would need: {', '.join(named)}, which does not fit either"
 
 
-def _draft(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
+def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
     """Return a plan whose number of KV blocks is not settled yet."""
     backend, gives_logits = facts.backend, bool(facts.logits_processors)
     hf_config = facts.checkpoint.model.hf_config
@@ -244,4 +294,7 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
             make_backend(config.device), model.hf_config, model.images, model.dtype
         ),
     )
+    if (draft := config.draft) is not None:
+        own = build_program(draft.hf_config)
+        plan = _with_draft(plan, own, draft.dtype, draft.quantization)
     return plan.of_rank(rank)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quire import env
 from quire.backends.base import Backend
@@ -21,6 +22,7 @@ from quire.config.kv_cache import KVEventsConfig
 from quire.config.memory import AvailableMemory
 from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
+from quire.config.resolve import resolve_speculation
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
@@ -31,6 +33,9 @@ from quire.planning.kv.events import kv_events_config
 from quire.planning.kv.weights_digest import weights_digest
 from quire.planning.machine import available_memory
 from quire.planning.profiler import profiler_config
+
+if TYPE_CHECKING:
+    from quire.planning.draft_model.facts import DraftFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Facts:
     """None: KV events are off."""
     backend: Backend
     memory: AvailableMemory
+    draft: DraftFacts | None = None
+    """The draft model; None: there is none."""
 
 
 def gather_facts(args: EngineArgs) -> Facts:
@@ -75,6 +82,12 @@ def gather_facts(args: EngineArgs) -> Facts:
         device = replace(device, num_threads=max(1, device.num_threads // num_ranks))
     path = checkpoint.path
     kv_store = asked_store(args)
+    draft = None
+    speculation = resolve_speculation(args)
+    if speculation is not None and speculation.has_model:
+        from quire.planning.draft_model.facts import draft_facts
+
+        draft = draft_facts(args, speculation, checkpoint)
     own = read_generation_config(path, checkpoint.model.hf_config)
     return Facts(
         checkpoint=checkpoint,
@@ -99,6 +112,7 @@ def gather_facts(args: EngineArgs) -> Facts:
         kv_events=kv_events_config(args.kv_events_config),
         backend=make_backend(device),
         memory=_share_of_engine(available_memory(), args.data_parallel_size),
+        draft=draft,
     )
 
 

@@ -20,8 +20,9 @@ from quire.log import configure, get_logger
 from quire.models.registry import architectures_of
 from quire.planning.choices import Choices, settle_choices
 from quire.planning.compile_plan import CompilePlan, fit_plan
+from quire.planning.draft_model.facts import draft_config
 from quire.planning.facts import Facts, gather_facts
-from quire.planning.kv.identity import kv_fingerprint
+from quire.planning.kv.identity import kv_fingerprint, with_draft
 from quire.planning.kv.store import describe, settle_store
 from quire.units import format_bytes
 
@@ -73,8 +74,13 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         layout=needs.kv_layout,
         asked=choices.kv_memory,
     )
+    draft, weights = None, facts.weights_digest
+    if facts.draft is not None and choices.draft is not None:
+        of_draft = choices.draft
+        draft = draft_config(facts.draft.checkpoint, model, of_draft.dtype, of_draft.quantization)
+        weights = with_draft(weights, draft, facts.draft.weights_digest)
     fingerprint = kv_fingerprint(
-        model, cache, facts.backend.capabilities, facts.weights_digest, choices.parallel
+        model, cache, facts.backend.capabilities, weights, choices.parallel
     )
     store = settle_store(
         facts.kv_store,
@@ -96,6 +102,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         reasoning=choices.reasoning,
         lora=fitted.lora,
         prompt_adapters=choices.prompt_adapters,
+        draft=draft,
         worker_extension=args.worker_extension_cls,
         parallel=choices.parallel,
     )

@@ -127,12 +127,13 @@ class SchedulePlan(msgspec.Struct, kw_only=True):
     """For each of these, the tokens that its grammar allows, as little-endian 32-bit words: bit
     t % 32 of word t // 32 is set if token t is allowed. A request with draft tokens has one more
     mask after each of them."""
-    forced_token_ids: dict[str, list[int]] = {}
-    """Tokens to append to requests: their grammar allowed no others, so no step sampled them."""
     draft_token_ids: dict[str, list[int]] = {}
     """Draft tokens of requests whose next token the step samples. They are included in
     `num_scheduled_tokens`. The step also samples a token after each of them, and keeps sampled
     tokens up to the first that differs from its draft token."""
+    num_next_drafts: dict[str, int] = {}
+    """How many tokens the draft model proposes after the step, for requests whose next token the
+    step samples. Their block tables have room for them."""
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -176,6 +177,8 @@ class StepResult(msgspec.Struct, kw_only=True):
     """One entry per sampled token, for requests that asked for them."""
     prompt_logprobs: dict[str, PromptChunkLogprobs] = {}
     """The prompt tokens that the step predicts, for requests that asked for them."""
+    next_drafts: dict[str, list[int]] = {}
+    """What the draft model proposes as the tokens after the sampled ones."""
     pooled: dict[str, PooledRows] = {}
     """Results of pooling requests whose last token the step computed."""
     failures: dict[str, str] = {}

@@ -29,8 +29,8 @@ class PlanInFlight:
             new_block_ids={},
             released_request_ids=[],
             structured_output_request_ids=[],
-            forced_token_ids={},
             draft_token_ids={},
+            num_next_drafts={},
         )
         self.requests: list[Request] = []
         """Parallel to the plan's `request_ids`."""
@@ -53,18 +53,10 @@ class PlanInFlight:
         is_generating = end >= request.num_tokens
         if is_generating:
             request.is_generating = True
-        if request.has_grammar:
-            self._add_grammar(request, is_generating=is_generating)
-
-    def _add_grammar(self, request: Request, *, is_generating: bool) -> None:
-        """Adds what the worker needs for the request's grammar. `is_generating`: the step samples
-        its next token."""
-        plan = self.plan
-        if is_generating:
-            plan.structured_output_request_ids.append(request.request_id)
-        if request.forced_token_ids:
-            plan.forced_token_ids[request.request_id] = request.forced_token_ids
-            request.forced_token_ids = []
+            if request.num_next_drafts:
+                self.plan.num_next_drafts[request.request_id] = request.num_next_drafts
+            if request.has_grammar:
+                self.plan.structured_output_request_ids.append(request.request_id)
 
     def complete(self, released_request_ids: list[str]) -> None:
         """Completes the plan after all requests were added. `released_request_ids`: requests that
@@ -76,8 +68,8 @@ class PlanInFlight:
     def start(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request that the worker does not know."""
         blocks = request.blocks
-        request.forced_token_ids = []  # token_ids below includes them
         request.draft_token_ids = []
+        request.num_next_drafts = 0
         self.plan.started[request.request_id] = ScheduledRequest(
             request_id=request.request_id,
             token_ids=request.token_ids.copy(),

@@ -13,9 +13,13 @@ from quire.scheduler.states import RequestStates
 
 
 def check_states(
-    states: RequestStates, in_flight: Iterable[PlanInFlight], kv: KVCacheManager
+    states: RequestStates,
+    in_flight: Iterable[PlanInFlight],
+    kv: KVCacheManager,
+    most_drafts: int = 0,
 ) -> None:
-    """Raises IntegrityError unless queues, plans, progress and block tables agree."""
+    """Raises IntegrityError unless queues, plans, progress and block tables agree. `most_drafts`:
+    for how many draft tokens a request has blocks at most."""
     requests, running = states.by_id.values(), states.running
     num_preempted = sum(not request.is_finished for request in states.leaving)
     num_waiting = len(states.waiting) + states.num_idle
@@ -37,7 +41,7 @@ def check_states(
     for request in requests:
         _check_progress(request)
         if request in num_plans or request.status is RequestStatus.RUNNING:
-            _check_seen(request, kv)
+            _check_seen(request, kv, most_drafts)
         elif request.blocks.num_held:
             raise IntegrityError(f"{request.request_id} waits and holds blocks")
 
@@ -58,10 +62,13 @@ def _check_progress(request: Request) -> None:
         raise IntegrityError(f"{request.request_id} has planned tokens but is in no plan in flight")
 
 
-def _check_seen(request: Request, kv: KVCacheManager) -> None:
+def _check_seen(request: Request, kv: KVCacheManager, most_drafts: int) -> None:
     """In every layer group, the request must hold the blocks that its next token attends to, and
-    no more than `most_blocks`."""
+    no more than `most_blocks`. It keeps the blocks of draft tokens that were rejected, because its
+    next tokens fill them."""
     blocks = request.blocks
+    longest = max(request.num_tokens, request.num_computed_tokens) + most_drafts
+    longest = min(longest, request.max_total_tokens)
     for group, first, table in zip(
         kv.layout.groups, blocks.first_entries, blocks.tables, strict=True
     ):
@@ -70,6 +77,5 @@ def _check_seen(request: Request, kv: KVCacheManager) -> None:
             raise IntegrityError(f"{request.request_id} has computed more than it has blocks")
         if first > group.first_entry(request.num_collected_tokens, kv.block_size):
             raise IntegrityError(f"{request.request_id} gave back what its next token sees")
-        num_tokens = max(request.num_tokens, request.num_computed_tokens)
-        if len(table) > group.most_blocks(num_tokens, kv.max_chunk, kv.block_size):
+        if len(table) > group.most_blocks(longest, kv.max_chunk, kv.block_size):
             raise IntegrityError(f"{request.request_id} holds more blocks than it ever needs")

@@ -62,12 +62,12 @@ class Request:
 
     __slots__ = (
         "adapter", "awaited_kv", "awaits_mask", "banned_token_ids", "blocks", "cache_salt",
-        "draft_token_ids", "eos_token_ids", "forced_token_ids", "hands_off", "has_grammar",
+        "draft_token_ids", "eos_token_ids", "hands_off", "has_grammar",
         "input_rows", "is_generating", "loaded_tokens", "max_total_tokens", "may_load",
         "min_total_tokens", "num_cached_tokens", "num_collected_tokens", "num_computed_tokens",
-        "num_drafts_in_flight", "num_plans_in_flight",
+        "num_drafts_in_flight", "num_next_drafts", "num_plans_in_flight",
         "num_preemptions", "num_prompt_tokens", "num_saved_chunks", "num_tokens", "number",
-        "pooling_params", "predicted_token_ids", "prediction",
+        "pooling_params", "predicted_token_ids", "prediction", "proposed_token_ids",
         "reasoning", "repetition_detection", "request_id", "sampling_params", "save_due",
         "scheduled_time", "skip_reading_cache", "sort_key", "spec_decode_metrics", "status",
         "stop_reason",
@@ -103,10 +103,12 @@ class Request:
         self.status = RequestStatus.WAITING_FOR_FSM if self.has_grammar else RequestStatus.WAITING
         self.token_ids = list(message.prompt_token_ids)
         """The prompt, followed by the generated tokens."""
-        self.forced_token_ids: list[int] = []
-        """The last of `token_ids`, if the grammar forced them and no plan contains them yet."""
         self.draft_token_ids: list[int] = []
         """Proposed next tokens; the next plan takes them."""
+        self.num_next_drafts = 0
+        """How many tokens the draft model proposes after the next step."""
+        self.proposed_token_ids: list[int] = []
+        """What the draft model proposes as the tokens after `token_ids`."""
         self.predicted_token_ids = message.predicted_token_ids
         """The reply that the client expects, if it named one."""
         self.prediction = PredictionCounts() if message.predicted_token_ids else None

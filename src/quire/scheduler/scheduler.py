@@ -7,7 +7,7 @@ the clock only for timestamps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from quire.config.records import SchedulerConfig
 from quire.errors import IntegrityError, RequestError
@@ -31,10 +31,9 @@ from quire.scheduler.stored_kv.loads import PrefixLoads
 from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock
 
-FollowGrammar = Callable[[str, list[int], int], bool]
-"""Arguments: request id, new tokens, and how many more tokens may follow at most. Advances the
-request's grammar. Returns whether the mask of the next token is ready; if not, the request waits
-for `grammar_is_ready`."""
+FollowGrammar = Callable[[str, list[int]], bool]
+"""Advances the grammar of a request by its new tokens. Returns whether the mask of the next token
+is ready; if not, the request waits for `grammar_is_ready`."""
 
 
 class Scheduler:
@@ -94,26 +93,9 @@ class Scheduler:
         self._num_arrived += 1
         self.states.add(request)
 
-    def grammar_is_ready(
-        self, request_id: str, forced_token_ids: Sequence[int] = ()
-    ) -> EngineCoreOutput | None:
-        """Lets an unfinished request with a grammar start or continue. `forced_token_ids`: its next
-        tokens, if the grammar allows only these. Returns their output; None without any."""
-        request = self.states.by_id[request_id]
-        self.states.grammar_is_ready(request)
-        if not forced_token_ids:
-            return None
-        status = request.status
-        self.pacing.forces(request)
-        request.forced_token_ids = request.append_tokens([*forced_token_ids])
-        output = self._output(request, request.forced_token_ids)
-        if request.is_finished:
-            # `finish` needs the state that the request is still in.
-            output.finish_reason = FINISH_REASONS[request.status]
-            output.stop_reason = request.stop_reason
-            finished, request.status = request.status, status
-            self._finish(request, finished)
-        return output
+    def grammar_is_ready(self, request_id: str) -> None:
+        """Lets an unfinished request with a grammar start or continue."""
+        self.states.grammar_is_ready(self.states.by_id[request_id])
 
     def end_with_error(
         self, request_id: str, error: str, *, is_unmet: bool = False
@@ -225,6 +207,8 @@ class Scheduler:
             if not sampled and prompt_logprobs is None and pooled is None:
                 continue
             new_token_ids = request.append_tokens(sampled)
+            if drafting is not None:
+                request.proposed_token_ids = result.next_drafts.get(request_id, [])
             if request.has_grammar and new_token_ids and not request.is_finished:
                 self._follow(request, new_token_ids)
             output = self._output(request, new_token_ids)
@@ -258,7 +242,9 @@ class Scheduler:
         draft tokens."""
         budget, num_tokens = self.in_flight[0].budget, plan.total_num_scheduled_tokens
         if self.drafting is not None and not budget.num_spent:
-            self.drafting.observe(num_tokens, duration_s)
+            num_drafts = sum(map(len, plan.draft_token_ids.values()))
+            num_next = sum(plan.num_next_drafts.values())
+            self.drafting.observe(num_tokens + max(0, num_next - num_drafts), duration_s)
         if not plan.draft_token_ids:
             self.pacing.observe(budget, num_tokens, duration_s)
 
@@ -281,7 +267,11 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises IntegrityError unless requests, queues, plans and blocks agree."""
         self.kv.check_integrity()
-        check_states(self.states, self.in_flight, self.kv)
+        speculation = self.config.speculation
+        most_drafts = 0
+        if speculation is not None:  # a draft model has room for the drafts of the next step too
+            most_drafts = speculation.num_speculative_tokens * (1 + speculation.has_model)
+        check_states(self.states, self.in_flight, self.kv, most_drafts)
 
     def _check_can_ever_run(self, request: Request) -> None:
         longest = self.kv.longest(request.max_total_tokens)
@@ -324,8 +314,7 @@ class Scheduler:
         """Advances the grammar of a request by its new tokens."""
         if self._follow_grammar is None:
             raise IntegrityError(f"{request.request_id} has a grammar without follow_grammar")
-        most = request.max_total_tokens - request.num_tokens
-        request.awaits_mask = not self._follow_grammar(request.request_id, token_ids, most)
+        request.awaits_mask = not self._follow_grammar(request.request_id, token_ids)
 
     def _finish(self, request: Request, status: RequestStatus) -> None:
         self._forget(request)

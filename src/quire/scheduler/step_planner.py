@@ -72,8 +72,14 @@ class StepPlanner:
             elif request.draft_token_ids and request.num_tokens > request.num_computed_tokens:
                 room = request.max_total_tokens - request.num_tokens - 1
                 wanted = min(len(request.draft_token_ids), room)
-                count += budget.take_drafts(self._kv.most_drafts(request.num_tokens, wanted))
+                wanted = self._kv.most_drafts(blocks, request.num_tokens, wanted)
+                count += budget.take_drafts(wanted)
             num_after = request.num_computed_tokens + count
+            if request.num_next_drafts:
+                room = request.max_total_tokens - num_after - 1
+                wanted = max(0, min(request.num_next_drafts, room))
+                request.num_next_drafts = self._kv.most_drafts(blocks, num_after, wanted)
+                num_after += request.num_next_drafts
             if num_after >= blocks.due:
                 added = self._grow(request, num_after) if has_room else None
                 if added is None:

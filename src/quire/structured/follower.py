@@ -19,7 +19,8 @@ from quire.structured.limits import FAIR_TOKEN_S, MAX_TRIAL_S, check_work
 from quire.structured.matcher import Matcher, MatcherAfterReasoning, only_token, without
 
 _MOST_FORCED = 32
-"""Tokens at once, so that a grammar with one long text does not keep the next step waiting."""
+"""Maximum number of forced tokens found at once, so that a grammar with one long text does not
+delay the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,18 @@ class Follower:
         self,
         *,
         ignore_eos: bool = False,
-        may_force: bool = False,
         passage: ReasoningPassage | None = None,
         begun: Sequence[int] = (),
     ) -> None:
         """As `StructuredOutputManager.add` says."""
         self._ignores_eos = ignore_eos
-        self._may_force = may_force
         self._passage = passage
         self._begun = [*begun]
         self._grammar: CompiledGrammar | None = None
         self._matcher: Matcher | MatcherAfterReasoning | None = None
         self._choice = Choice(None)
+        self._forced: list[int] = []
+        """The next tokens, where the grammar allows no others."""
         self._ahead: list[bytes] = []
         """Masks after tokens that may come; see `look_ahead`."""
         self._excess_s = 0.0
@@ -81,26 +82,51 @@ class Follower:
         """What it may choose next."""
         return self._choice
 
-    def look_ahead(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens the grammar allows one after the other, before any that could
-        end the text. Keeps the masks after each, for `masks`."""
+    def look_ahead(self, token_ids: Sequence[int]) -> list[int]:
+        """The next tokens where the grammar allows no others; otherwise those of `token_ids` that
+        it allows one after the other, before any that could end the text. Keeps the masks after
+        each, for `masks`."""
+        if self._forced or not token_ids:
+            return self._forced
         self._ahead = []
-        here, bits, grammar = self._begun_matcher(), self._choice.bits, self._grammar
-        matcher = here.fork() if isinstance(here, MatcherAfterReasoning) else here.copy()
-        if matcher is None or grammar is None:
-            return 0
+        here, choice = self._copy(), self._choice
         for token_id in token_ids:
-            is_end = token_id in grammar.eos_token_ids
-            if bits is None or is_end or not _allows(bits, token_id):
+            if here is None or choice.bits is None or not _allows(choice.bits, token_id):
                 break
-            try:
-                matcher.advance([token_id])
-            except (GrammarError, IntegrityError):
+            choice = self._choice_after(here, token_id)
+            if choice.bits is None:
                 break
-            bits = self._choice_of(matcher.mask).bits
-            if bits is not None:
-                self._ahead.append(bits)
-        return len(self._ahead)
+            self._ahead.append(choice.bits)
+        return [*token_ids[: len(self._ahead)]]
+
+    def _find_forced(self) -> None:
+        """Finds the next tokens where the grammar allows no others, up to the end of the text, and
+        the masks after them."""
+        self._forced, self._ahead = [], []
+        choice = self._choice
+        here = None if choice.only is None else self._copy()
+        while here is not None and choice.only is not None and len(self._forced) < _MOST_FORCED:
+            token_id = choice.only
+            choice = self._choice_after(here, token_id)
+            if choice.bits is None:
+                break
+            self._forced.append(token_id)
+            self._ahead.append(choice.bits)
+
+    def _copy(self) -> Matcher | None:
+        """A copy of the matcher; None before the grammar begins."""
+        here = self._begun_matcher()
+        return here.fork() if isinstance(here, MatcherAfterReasoning) else here.copy()
+
+    def _choice_after(self, matcher: Matcher, token_id: int) -> Choice:
+        """Advances a copy of the matcher. Without bits if the text may end with the token."""
+        if self._grammar is None or token_id in self._grammar.eos_token_ids:
+            return Choice(None)
+        try:
+            matcher.advance([token_id])
+        except (GrammarError, IntegrityError):
+            return Choice(None)
+        return self._choice_of(matcher.mask)
 
     def masks(self, num_ahead: int) -> bytes | None:
         """The bits of what it may choose next, and after each of the first `num_ahead` tokens of
@@ -114,28 +140,14 @@ class Follower:
         """Whether taking these in costs nothing, and they change nothing."""
         return self._begun_matcher().is_calm(token_ids)
 
-    def follow(self, token_ids: list[int], most: int) -> list[int]:
-        """Takes in the request's next tokens. Returns those that must follow, because no others are
-        allowed: at most `most`, and taken in too. Raises as a matcher's `advance` does, and
+    def follow(self, token_ids: list[int]) -> None:
+        """Takes in the request's next tokens. Raises as a matcher's `advance` does, and
         GrammarError for a grammar that takes too much to follow."""
-        forced = list[int]()
-        self._advance(token_ids)
-        while self._may_force and len(forced) < min(most, _MOST_FORCED):
-            token_id = self._choice.only
-            if token_id is None:
-                break
-            forced.append(token_id)
-            if self._grammar is not None and token_id in self._grammar.eos_token_ids:
-                break
-            self._advance([token_id])
-        return forced
-
-    def _advance(self, token_ids: list[int]) -> None:
-        """Takes tokens in, and counts the time that they take."""
         began_at = thread_time()
         self._begun_matcher().advance(token_ids)
         self._choose()
-        self._charge(thread_time() - began_at, len(token_ids))
+        self._find_forced()
+        self._charge(thread_time() - began_at, len(token_ids) + len(self._forced))
 
     def _begun_matcher(self) -> Matcher | MatcherAfterReasoning:
         if self._matcher is None:

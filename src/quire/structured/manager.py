@@ -38,8 +38,6 @@ class GrammarNews:
     """Why it cannot."""
     is_unmet: bool = False
     """Because of the grammar that it asked for: nothing failed."""
-    forced_token_ids: Sequence[int] = ()
-    """Those that must come before, because no others are allowed; the grammar has them already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +52,11 @@ class _Constrained:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Something to do with a follower, which returns what must follow."""
+    """Something to do with a follower."""
 
     request_id: str
     one: _Constrained
-    action: Callable[[], list[int]]
+    action: Callable[[], None]
     done: queue.SimpleQueue[tuple[_Constrained, GrammarNews]]
 
     @property
@@ -67,7 +65,8 @@ class _Job:
 
     def run(self) -> None:
         try:
-            news = GrammarNews(self.request_id, None, forced_token_ids=self.action())
+            self.action()
+            news = GrammarNews(self.request_id, None)
         except QuireError as error:
             news = GrammarNews(self.request_id, str(error), isinstance(error, GrammarError))
         except Exception as error:
@@ -99,17 +98,13 @@ class StructuredOutputManager:
         spec: StructuredOutputsParams,
         *,
         ignore_eos: bool = False,
-        may_force: bool = False,
         passage: ReasoningPassage | None = None,
         begun: Sequence[int] = (),
     ) -> None:
-        """Has the grammar of a new request compiled. `may_force`: a token that is the only one
-        allowed is the request's, whatever else it asks for, and nothing is reported of it.
-        `passage`, at the end of the prompt: the grammar begins after this reasoning. `begun`: the
-        tokens with which the text begins already."""
-        follower = Follower(
-            ignore_eos=ignore_eos, may_force=may_force, passage=passage, begun=begun
-        )
+        """Has the grammar of a new request compiled. `passage`, at the end of the prompt: the
+        grammar begins after this reasoning. `begun`: the tokens with which the text begins
+        already."""
+        follower = Follower(ignore_eos=ignore_eos, passage=passage, begun=begun)
         one = _Constrained(self._compiler.submit(spec), follower)
         self._requests[request_id] = one
         self._num_awaited += 1
@@ -134,25 +129,24 @@ class StructuredOutputManager:
         masks = {name: self._requests[name].follower.masks(counts[name]) for name in request_ids}
         return {name: bits for name, bits in masks.items() if bits is not None}
 
-    def look_ahead(self, request_id: str, token_ids: Sequence[int]) -> int:
-        """How many of these tokens the request's grammar allows next; 0 while that is not known,
-        or would take long."""
+    def look_ahead(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
+        """The next tokens of a request where its grammar allows no others; otherwise those of
+        `token_ids` that it allows next. Empty while that is not known, or would take long."""
         one = self._requests.get(request_id)
         if one is None or one.is_awaited or one.follower.is_slow:
-            return 0
+            return []
         return one.follower.look_ahead(token_ids)
 
-    def advance(self, request_id: str, token_ids: list[int], most: int) -> bool:
-        """Adds the next tokens of a request, after which at most `most` more may follow. Returns
-        whether its next mask is ready; if not, `run_masks` computes it and `take_news` reports
-        it."""
+    def advance(self, request_id: str, token_ids: list[int]) -> bool:
+        """Adds the next tokens of a request. Returns whether its next mask is ready; if not,
+        `run_masks` computes it and `take_news` reports it."""
         one = self._requests[request_id]
         if one.follower.is_calm(token_ids):
-            one.follower.follow(token_ids, 0)
+            one.follower.follow(token_ids)
             return True
         one.is_awaited = True
         self._num_awaited += 1
-        follow = partial(one.follower.follow, token_ids, most)
+        follow = partial(one.follower.follow, token_ids)
         self._pending.append(_Job(request_id, one, follow, self._done))
         return False
 
@@ -211,6 +205,5 @@ class StructuredOutputManager:
         self._runner.shutdown()
 
 
-def _begin(one: _Constrained) -> list[int]:
+def _begin(one: _Constrained) -> None:
     one.follower.begin(one.future.result())
-    return []

@@ -77,22 +77,11 @@ class _PlanRows:
 _NO_ROWS = _PlanRows([], np.empty(0, np.intp), are_in_order=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _ForcedTokens:
-    """The last token that a step sampled for a row, and the tokens that its grammar forced after
-    it. These are all tokens of the row that are not computed yet."""
-
-    first: int
-    """Position of the first token."""
-    token_ids: Ints
-
-
 class InputBatch:
     """One row per request, from its start to its release; free rows are reused.
 
     Row r has `known[r]`, the tokens it was started with, and `last_token[r]`, the newest one. The
-    tokens between these are never needed again, except tokens that a grammar forced. Owned by the
-    worker's thread.
+    tokens between these are never needed again. Owned by the worker's thread.
     """
 
     def __init__(
@@ -110,7 +99,6 @@ class InputBatch:
         self.row_of: dict[str, int] = {}
         self.sampling = SamplingRows(max_num_seqs, vocab_size, logprobs_mode)
         self._prompt_logprobs = PromptLogprobRows(vocab_size)
-        self._forced: dict[int, _ForcedTokens] = {}
         self._pooling: dict[int, PoolingParams] = {}
         """The parameters of requests that pool, by row."""
         self._given = GivenRows(find_rows)
@@ -137,15 +125,12 @@ class InputBatch:
             if row is not None:
                 self.sampling.clear(row)
                 self._prompt_logprobs.clear(row)
-                self._forced.pop(row, None)
                 self._pooling.pop(row, None)
                 self._adapters.pop(row, None)
                 self._given.clear(row)
                 self._free_rows.append(row)
         for request in plan.started.values():
             self._start(request)
-        for request_id, token_ids in plan.forced_token_ids.items():
-            self._append_tokens(self.row_of[request_id], token_ids)
         for request_id, block_ids in plan.new_block_ids.items():
             self._append_blocks(self.row_of[request_id], block_ids)
 
@@ -318,15 +303,6 @@ class InputBatch:
         self.sampling.set(row, request)
         self._prompt_logprobs.set(row, request)
 
-    def _append_tokens(self, row: int, token_ids: list[int]) -> None:
-        """Appends forced tokens. All tokens before them are computed, except the last one."""
-        tokens = np.array([self._last_token[row], *token_ids], np.int32)
-        self._forced[row] = _ForcedTokens(int(self._num_tokens[row]) - 1, tokens)
-        self._num_tokens[row] += len(token_ids)
-        self._last_token[row] = token_ids[-1]
-        for token_id in token_ids:
-            self.sampling.advance(np.array([row]), np.array([token_id], np.int32))
-
     def _append_blocks(self, row: int, block_ids: list[list[int]]) -> None:
         for group, added in enumerate(block_ids):
             begin = self._num_entries[row, group]
@@ -341,16 +317,18 @@ class InputBatch:
         # Only requests that still compute known tokens need more than their newest token.
         needs_more = (np.diff(starts) > 1) | (ends < self._num_tokens[rows])
         for index in np.nonzero(needs_more)[0]:
-            row, first = int(rows[index]), 0
+            row = int(rows[index])
             if row in drafts:
                 token_ids[starts[index + 1] - len(drafts[row]) : starts[index + 1]] = drafts[row]
                 continue
-            known, forced = self._known[row], self._forced.get(row)
-            if forced is not None:
-                known, first = forced.token_ids, forced.first
-            known = known[computed[index] - first : ends[index] - first]
+            known = self._known[row][computed[index] : ends[index]]
             token_ids[starts[index] : starts[index + 1]] = known
         return token_ids
+
+    def tables_of(self, rows: Rows, group: int) -> Ints:
+        """[R, 1, B]; the block tables of one layer group."""
+        width = int(self._num_entries[rows, group].max(initial=0))
+        return np.ascontiguousarray(self._block_tables[rows, group : group + 1, :width])
 
     def _tables(self, of: _PlanRows) -> Ints:
         """[R, G, B]; a view of the whole tables if the rows are in order."""

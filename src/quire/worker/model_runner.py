@@ -16,6 +16,8 @@ from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
+from quire.worker.draft.drafter import Drafter
+from quire.worker.draft.pair import ModelPair
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
@@ -55,13 +57,16 @@ class ModelRunner:
         *,
         keeps_all: bool = True,
         processing: LogitsProcessing | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         """`keeps_all`: no layer releases KV blocks before the request ends. `processing`: custom
-        logits processors, if there are any."""
+        logits processors, if there are any. `drafter`: proposes tokens with the draft model of a
+        `ModelPair`."""
         self.model = model
         self._batch = batch
         self._keeps_all = keeps_all
         self._processing = processing
+        self._drafter = drafter
 
     def execute(self, plan: SchedulePlan) -> StepResult:
         """Runs one step. Raises BackendError; the rows of the plan's requests are unusable then."""
@@ -74,6 +79,8 @@ class ModelRunner:
         self._batch.apply(plan)
         for sources, targets in plan.copied_block_ids:
             self.model.copy_blocks(np.array(sources, np.int32), np.array(targets, np.int32))
+        if self._drafter is not None:
+            self._drafter.begin(plan)
         step = self._batch.prepare(plan)
         samplers, withheld = _samplers(plan, step), None
         if self._processing is not None:
@@ -117,6 +124,9 @@ class ModelRunner:
             result.sampled_token_ids = [next(found) if one else [] for one in step.samples.tolist()]
         if failures:
             _withdraw(result, plan, failures)
+        if self._drafter is not None and isinstance(self.model, ModelPair):
+            draft = self.model.draft
+            result.next_drafts = self._drafter.propose(draft, plan, step, result)
         return result
 
     def _kept(self, step: PreparedStep, output: StepOutput) -> NDArray[np.bool_] | None:

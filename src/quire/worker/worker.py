@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger, phase
-from quire.planning.compile_plan import compile_plan
+from quire.planning.compile_plan import CompilePlan, compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program
 from quire.program.printer import format_program
@@ -34,6 +34,7 @@ from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
 from quire.worker.adapters.loading import WorkerAdapters
+from quire.worker.draft.pair import ModelPair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.images.encoder import load_encoder
 from quire.worker.model_weights import ModelWeights
@@ -332,5 +333,22 @@ def _load(
         model = backend.compile(plan.program, weights, plan.kv, plan.options, group)
         weights.check()
         packed = weights if isinstance(weights, PackedFile) else None
-        block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
-        return _Loaded(model, packed, whole.program, block_bytes, backend)
+    block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
+    if config.draft is not None and plan.draft is not None:
+        draft = _load_draft(config, config.draft, plan.draft)
+        model = ModelPair(model, draft, block_bytes, plan.kv.layout.shared_group)
+        block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
+    return _Loaded(model, packed, whole.program, block_bytes, backend)
+
+
+def _load_draft(config: EngineConfig, draft: ModelConfig, plan: CompilePlan) -> CompiledModel:
+    """Compiles the draft model. Raises as `_load` does."""
+    source = ModelWeights(replace(config, model=draft, draft=None))
+    backend = make_backend(config.device)
+    with (
+        phase(logger, f"loading the draft model {draft.model}"),
+        closing(source.open(plan.program)) as weights,
+    ):
+        model = backend.compile(plan.program, weights, plan.kv, plan.options)
+        weights.check()
+        return model

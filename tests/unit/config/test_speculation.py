@@ -26,6 +26,10 @@ from quire.errors import ConfigError
           "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2,
           "suffix_decoding_min_token_prob": 0.1},
          SpeculationConfig("suffix", 24, 3, suffix_max_replies=0, suffix_spec_factor=2.0)),
+        ({"model": "org/draft"}, SpeculationConfig("draft_model", 8, model="org/draft")),
+        ({"method": "draft-simple", "model": "a", "num_speculative_tokens": 3, "revision": "b",
+          "quantization": "int8"},
+         SpeculationConfig("draft_model", 3, model="a", revision="b", quantization="int8")),
     ],
 )  # fmt: skip
 def test_spellings(given: dict[str, Any] | None, wanted: SpeculationConfig) -> None:
@@ -45,8 +49,9 @@ def test_it_can_be_off() -> None:
             {"method": "eagle3", "model": "x"},
             "method='eagle3' is not supported yet; method must be one of ngram,",
         ),
-        ({"model": "org/draft"}, "model='org/draft' is not supported yet"),
-        ({"method": "magic"}, "method must be one of ngram, suffix, not 'magic'"),
+        ({"method": "draft_model"}, "speculative_config.model must name the draft model"),
+        ({"model": "org/draft", "num_speculative_tokens": 129}, "from 1 to 128, not 129"),
+        ({"method": "magic"}, "method must be one of ngram, suffix, draft_model, not 'magic'"),
         ({"num_speculative_tokens": 0}, "a whole number from 1 to 128, not 0"),
         ({"num_speculative_tokens": 129}, "a whole number from 1 to 128, not 129"),
         ({"num_speculative_tokens": True}, "a whole number from 1 to 128, not True"),

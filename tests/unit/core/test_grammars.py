@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,7 @@ class LowestExecutor(Executor):
         for name, count in zip(plan.request_ids, plan.num_scheduled_tokens, strict=True):
             if name in plan.started:
                 self.left[name] = len(plan.started[name].token_ids)
-            self.left[name] += len(plan.forced_token_ids.get(name, ())) - count
+            self.left[name] -= count
             sampled.append([] if self.left[name] else [self._choose(name, masks.get(name))])
             self.left[name] += not self.left[name]
         return StepResult(sampled_token_ids=sampled)
@@ -124,21 +123,6 @@ def test_the_mask_follows_the_tokens(core: EngineCore, executor: LowestExecutor)
     got, ends = run(core)
     assert got == {"a": [IDS["n"], IDS["o"], IDS["<eos>"]], "b": [ANY] * 4}
     assert ends == {"a": "stop", "b": "length"}
-    assert executor.masks == [{"y", "ye", "yes", "n", "no"}, {"<eos>", "<end>"}], "o is forced"
-
-
-@pytest.mark.parametrize("changed", ["logprobs", "min_tokens", "logit_bias", "logits_processors"])
-def test_nothing_is_forced_where_more_is_asked_for(
-    core: EngineCore, executor: LowestExecutor, changed: str
-) -> None:
-    wanted = request("a", CHOICE)
-    if changed == "logits_processors":
-        core.config = replace(core.config, model=replace(core.config.model, **{changed: ("a.B",)}))
-    else:
-        value = {"logprobs": 0, "min_tokens": 1, "logit_bias": {0: 1.0}}[changed]
-        setattr(wanted.sampling_params, changed, value)
-    core.add_request(wanted)
-    assert run(core)[0] == {"a": [IDS["n"], IDS["o"], IDS["<eos>"]]}
     assert executor.masks == [{"y", "ye", "yes", "n", "no"}, {"o"}, {"<eos>", "<end>"}]
 
 
@@ -191,10 +175,10 @@ def test_a_newcomer_does_not_wait_for_the_mask_of_the_only_request(
     may_go_on, begun = threading.Event(), threading.Event()
     follow = Follower.follow
 
-    def slow(follower: Follower, token_ids: list[int], most: int) -> list[int]:
+    def slow(follower: Follower, token_ids: list[int]) -> None:
         begun.set()
         may_go_on.wait(60)
-        return follow(follower, token_ids, most)
+        follow(follower, token_ids)
 
     monkeypatch.setattr(Follower, "follow", slow)
     core.add_request(request("a", CHOICE))

@@ -156,20 +156,3 @@ def test_one_that_is_preempted_before_its_mask_is_there(is_aborted: bool) -> Non
         sim.abort("a")
         assert not sim.scheduler.states.by_id
     sim.run()
-
-
-def test_one_that_is_preempted_and_ends_with_what_its_grammar_forces() -> None:
-    tokens = expected_tokens([1, 2], 30)
-    sim = Simulation(64)
-    sim.add("a", [1, 2], max_tokens=30, has_grammar=True, stop=[tokens[3]])
-    sim.grammar_is_ready("a")
-    plan = sim.scheduler.schedule()
-    sim.executor.submit(plan)
-    sim._take(sim.scheduler.update(plan, sim.executor.collect()))
-    sim.late["a"] = (0, tokens[1:6])
-    sim.scheduler.states.by_id["a"].awaits_mask = True
-    sim.scheduler.reset_prefix_cache(reset_running_requests=True)
-    sim._masks_come()
-    assert sim.got["a"] == tokens[:4]
-    assert sim.finished["a"] == "stop"
-    assert not sim.scheduler.has_unfinished_requests()

@@ -40,7 +40,7 @@ def follow(
         mask = manager.masks(["a"]).get("a")
         found.append(ANY if mask is None else allowed(mask))
         if piece is not None:
-            followed(manager, "a", [IDS[text] for text in piece], 0)
+            followed(manager, "a", [IDS[text] for text in piece])
     news = manager.take_news(0.0)
     assert not news, news
     return found
@@ -80,17 +80,18 @@ def test_begin_of_several_tokens_that_the_grammar_does_not_allow() -> None:
     assert follow(["y"], [["a"], ["x"]], begin) == [FIRST | {"a"}, {"x"}, ANY]
 
 
-def test_only_token_of_a_begin_is_forced() -> None:
+def test_tokens_are_forced_only_after_the_reasoning() -> None:
     manager = StructuredOutputManager(GrammarCompiler(source), AtOnce())
     end = [IDS["e"]]
     marks = ReasoningTokens([IDS["a"], IDS["x"]], end, end)
-    manager.add("a", CHOICE, may_force=True, passage=ReasoningPassage(marks, [IDS["y"]], 1))
+    manager.add("a", CHOICE, passage=ReasoningPassage(marks, [IDS["y"]], 1))
     while not manager.take_news(60.0):
         pass
-    assert followed(manager, "a", [IDS["a"]], 9) == [IDS["x"]]
+    assert followed(manager, "a", [IDS["a"]]) == []
+    assert followed(manager, "a", [IDS["x"]]) == []
     assert manager.masks(["a"]) == {}
-    assert followed(manager, "a", [IDS["n"]], 9) == []
-    assert followed(manager, "a", [IDS["e"], IDS["n"]], 9)[:1] == [IDS["o"]]
+    assert followed(manager, "a", [IDS["n"]]) == []
+    assert followed(manager, "a", [IDS["e"], IDS["n"]])[:1] == [IDS["o"]]
 
 
 @pytest.mark.parametrize("reply", [["x", "no"], ["x"], ["x", "e"]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,7 +48,7 @@ def test_requests_follow_their_own_tokens(manager: StructuredOutputManager) -> N
     for name in ("a", "b"):
         manager.add(name, CHOICE, ignore_eos=False)
     assert wait(manager, 2) == {"a": None, "b": None}
-    assert followed(manager, "a", [IDS["y"]], 9) == []
+    followed(manager, "a", [IDS["y"]])
     assert manager.take_news(WAIT_S) == []
     assert masks(manager, "b", "a") == [{"y", "ye", "yes", "n", "no"}, {"e"}]
     assert manager.num_requests == 2
@@ -64,7 +63,7 @@ def test_a_text_that_has_begun(manager: StructuredOutputManager) -> None:
     manager.add("b", CHOICE, begun=[IDS["y"], IDS["e"], IDS["s"]])
     wait(manager, 2)
     assert masks(manager, "a") == [{"e"}]
-    assert followed(manager, "a", [IDS["e"]], 9) == []
+    followed(manager, "a", [IDS["e"]])
     assert masks(manager, "a") == [{"s"}]
     assert len(masks(manager, "b")[0]) >= 1
     assert manager.add("c", CHOICE, begun=[IDS["a"]]) is None
@@ -92,11 +91,11 @@ def test_a_grammar_that_takes_too_long_to_follow_ends_its_request_alone(
         monkeypatch.setattr(follower, "_matcher", slowed)
     assert not any(manager._requests[name].follower.is_slow for name in per_step)
     for count in range(1, 30):
-        assert followed(manager, "fair", [IDS["a"]], 9) == []
+        followed(manager, "fair", [IDS["a"]])
         if count < 8:
-            assert followed(manager, "slow", [IDS["a"]], 9) == []
+            followed(manager, "slow", [IDS["a"]])
     assert manager._requests["slow"].follower.is_slow
-    assert not manager.advance("slow", [IDS["a"]], 9)
+    assert not manager.advance("slow", [IDS["a"]])
     manager.run_masks(WAIT_S)
     [news] = manager.take_news(WAIT_S)
     assert news.request_id == "slow"
@@ -124,8 +123,8 @@ def test_what_compiling_took_is_not_left_to_follow(
 
     slowed = SimpleNamespace(advance=advance, mask=matcher.mask, is_calm=matcher.is_calm)
     monkeypatch.setattr(follower, "_matcher", slowed)
-    assert followed(manager, "a", [IDS["a"]], 9) == []
-    assert not manager.advance("a", [IDS["a"]], 9)
+    followed(manager, "a", [IDS["a"]])
+    assert not manager.advance("a", [IDS["a"]])
     manager.run_masks(WAIT_S)
     [news] = manager.take_news(WAIT_S)
     assert "takes too much" in str(news.error)
@@ -141,7 +140,7 @@ def test_end_tokens_that_a_request_ignores_are_not_allowed(
     manager.add("c", CHOICE, ignore_eos=True)
     wait(manager, 1)
     for token in ("yes", "<eos>", "<end>", "<eos>"):
-        followed(manager, "c", [IDS[token]], 0)
+        followed(manager, "c", [IDS[token]])
         assert masks(manager, "c") == [{"<eos>", "<end>"}], "nothing else may come"
 
 
@@ -151,7 +150,7 @@ def test_what_is_wrong_is_told_of_its_request_alone(manager: StructuredOutputMan
     found = wait(manager, 2)
     assert "unclosed group" in (found["a"] or "")
     assert found["b"] is None
-    assert not manager.advance("b", [IDS["x"]], 9)
+    assert not manager.advance("b", [IDS["x"]])
     manager.run_masks(WAIT_S)
     [news] = manager.take_news(0.0)
     assert news.request_id == "b"
@@ -199,37 +198,31 @@ def test_requests_that_end_while_their_grammar_is_compiled(
     assert wait(manager, 1) == {"again": None}
 
 
-FORCED: list[tuple[dict[str, bool], int, list[str]]] = [
-    ({"may_force": True}, 9, ["e", "s"]),
-    ({"may_force": True}, 1, ["e"]),
-    ({"may_force": True}, 0, []),
-    ({"may_force": False}, 9, []),
-    ({"may_force": True, "ignore_eos": True}, 9, ["e", "s"]),
-]
-
-
-@pytest.mark.parametrize(("options", "most", "forced"), FORCED)
-def test_tokens_without_a_choice_are_taken_at_once(
-    manager: StructuredOutputManager, options: dict[str, bool], most: int, forced: list[str]
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_tokens_without_a_choice_are_known_with_their_masks(
+    manager: StructuredOutputManager, ignore_eos: bool
 ) -> None:
-    manager.add("a", CHOICE, **options)
+    manager.add("a", CHOICE, ignore_eos=ignore_eos)
     wait(manager, 1)
-    assert followed(manager, "a", [IDS["y"]], most) == [IDS[text] for text in forced]
-    if forced == ["e", "s"]:
-        assert masks(manager, "a") == [{"<eos>", "<end>"}]
+    forced = followed(manager, "a", [IDS["y"]])
+    assert forced == [IDS["e"], IDS["s"]]
+    assert manager.look_ahead("a", [IDS["n"]]) == forced
+    joined = manager.masks(["a"], {"a": forced})["a"]
+    size = len(joined) // 3
+    found = [allowed(joined[i * size : (i + 1) * size]) for i in range(3)]
+    assert found == [{"e"} | ({"es"} & found[0]), {"s"}, {"<eos>", "<end>"}]
+    assert masks(manager, "a") == [found[0]]
+    followed(manager, "a", forced)
+    assert masks(manager, "a") == [{"<eos>", "<end>"}]
 
 
-def test_the_end_is_forced_where_there_is_one_token_for_it() -> None:
-    known = source()
-    only_eos = replace(known, eos_token_ids=(IDS["<eos>"],))
-    manager = StructuredOutputManager(GrammarCompiler(lambda: only_eos))
-    manager.add("a", CHOICE, may_force=True)
-    manager.add("b", StructuredOutputsParams(regex="a{100}"), may_force=True)
-    wait(manager, 2)
-    assert followed(manager, "a", [IDS["n"]], 9) == [IDS["o"], IDS["<eos>"]]
-    forced = followed(manager, "b", [IDS["a"]], 1000)
+def test_many_tokens_without_a_choice_are_found_in_several_steps() -> None:
+    manager = StructuredOutputManager(GrammarCompiler(source))
+    manager.add("a", StructuredOutputsParams(regex="a{100}"))
+    wait(manager, 1)
+    forced = followed(manager, "a", [IDS["a"]])
     assert set(forced) == {IDS["a"]}
-    assert 9 < len(forced) < 99, "the rest comes with the next steps"
+    assert 9 < len(forced) < 99
 
 
 def test_a_mask_that_takes_long_is_late_and_others_are_not() -> None:
@@ -242,7 +235,7 @@ def test_a_mask_that_takes_long_is_late_and_others_are_not() -> None:
         jobs.turn()
         found += manager.take_news(0.01)
     for name, text in (("a", "y"), ("b", "n")):
-        assert not manager.advance(name, [IDS[text]], 9)
+        assert not manager.advance(name, [IDS[text]])
     manager.run_masks()
     assert manager.take_news(0.0) == []
     first, second = jobs.kept
@@ -275,7 +268,7 @@ def test_how_long_a_step_waits_for_masks() -> None:
     manager.run_masks(1.0)
     for step_s, has_others in ((0.0, False), (0.0, True), (1.0, False), (1.0, True)):
         for name in names:
-            assert not manager.advance(name, [IDS["a"]], 9)
+            assert not manager.advance(name, [IDS["a"]])
         manager.run_masks(step_s, has_others=has_others)
         assert len(manager.take_news(0.0)) == 3
     usual = WAIT_PER_MASK_S
@@ -296,7 +289,7 @@ def test_what_goes_wrong_on_a_thread_is_an_error_of_its_request(
         follower, "_matcher", SimpleNamespace(advance=broken, is_calm=lambda _: False)
     )
     for name in "ab":
-        assert not manager.advance(name, [IDS["y"]], 9)
+        assert not manager.advance(name, [IDS["y"]])
     manager.run_masks(WAIT_S)
     found = {news.request_id: news.error for news in manager.take_news(WAIT_S)}
     assert found == {"a": "compiling or following the grammar failed: by zero", "b": None}

@@ -80,17 +80,6 @@ def test_places_have_no_gaps(
     assert [*update.removed] == removed
 
 
-def test_tokens_that_a_grammar_forces_are_told() -> None:
-    members = with_names("a")
-    member = members.batch[0]
-    members.advance(["a"], [8])
-    forcing = plan()
-    forcing.forced_token_ids = {"a": [9, 10]}
-    members.apply(forcing)
-    assert members.settle(["a"]) is None
-    assert member.output_token_ids == [8, 9, 10]
-
-
 def test_a_request_that_starts_again_is_another_one() -> None:
     members = with_names("ab")
     members.advance(["a", "b"], [8, 9])

@@ -179,10 +179,21 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("available", f"{format_bytes(memory.available_bytes)} ({memory.source})"),
         ("weights", format_bytes(needs.weight_bytes) + _origin(plan)),
         ("  one token reads", _read_by_a_token(plan)),
+        *_draft_rows(plan),
         ("one step", f"{format_bytes(needs.workspace_bytes)} at most: {_STEP_PARTS}"),
         *_adapter_rows(plan),
         *_kv_rows(plan),
     ]
+
+
+def _draft_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """The part of the draft model in the memory."""
+    model, draft, backend = plan.config.draft, plan.compiled.draft, plan.facts.backend
+    if model is None or draft is None:
+        return []
+    weights = format_bytes(backend.weight_bytes(draft.program, draft.options.dtype))
+    block = format_bytes(backend.kv_block_bytes(draft.program, draft.kv))
+    return [("  draft model", f"{weights}, and {block} of each KV block: {model.model}")]
 
 
 def _adapter_rows(plan: EnginePlan) -> list[tuple[str, str]]:

@@ -49,8 +49,11 @@ SHORT_FLAGS = {
     "output_dir": ("-o",),
     "experiment_name": ("-e",),
     "max_header_bytes": ("--h11-max-incomplete-event-size",),
+    "spec_method": ("--spec-type",),
+    "spec_model": ("-md", "--model-draft"),
+    "spec_tokens": ("--draft-max", "--spec-draft-n-max"),
 }
-"""vLLM's other names of options that fields have."""
+"""Other names of options that fields have: those of vLLM, and of llama.cpp for drafts."""
 _SIZES = frozenset({"kv_store_size", "kv_store_memory", "kv_store_tenant_size"})
 """Fields in bytes whose names do not say so."""
 _REPEATABLE = frozenset({"kv_store_url"})

@@ -178,6 +178,11 @@ class EngineMetrics(RequestObserver):
                 "hit_tokens": int(series.prefix_cache_hits.value),
                 "loaded_tokens": {} if series.kv_store is None else series.kv_store.hit_tokens(),
             },
+            "drafts": {
+                "num_drafts": int(series.num_drafts.value),
+                "num_tokens": int(series.num_draft_tokens.value),
+                "num_accepted": int(series.num_accepted_tokens.value),
+            },
             "preemptions": int(series.num_preemptions.value),
         }
 

@@ -55,7 +55,16 @@ def reread_fingerprint(config: EngineConfig, backend: Capabilities) -> str:
     """Return the fingerprint of the weights that are in the files now, which may have changed since
     the start."""
     weights = weights_digest(config.model.path, config.model.weights)
+    if (draft := config.draft) is not None:
+        weights = with_draft(weights, draft, weights_digest(draft.path, draft.weights))
     return kv_fingerprint(config.model, config.cache, backend, weights, config.parallel)
+
+
+def with_draft(weights: str, draft: ModelConfig, digest: str) -> str:
+    """The `weights_digest` of a model, with all that determines the K/V of its draft model.
+    `digest`: the `weights_digest` of the draft model."""
+    parts = [weights, digest, _relevant(draft.hf_config), draft.dtype, draft.quantization]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _relevant(value: Any) -> Any:

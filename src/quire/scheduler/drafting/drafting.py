@@ -13,13 +13,16 @@ from quire.config.speculation import SpeculationConfig
 from quire.outputs.draft_counts import RequestSpecDecodeMetrics
 from quire.protocol import SpeculationStats
 from quire.scheduler.drafting.acceptance import Acceptance, RequestAcceptance
-from quire.scheduler.drafting.proposer import PREDICTED, Proposer
+from quire.scheduler.drafting.proposer import OF_MODEL, PREDICTED, Proposer
 from quire.scheduler.drafting.proposers import proposer_of
 from quire.scheduler.drafting.row_costs import RowCosts
 from quire.scheduler.request import Request
 
-LookAhead = Callable[[str, Sequence[int]], int]
-"""How many of these tokens the grammar of a request allows one after the other."""
+LookAhead = Callable[[str, Sequence[int]], list[int]]
+"""The next tokens of a request where its grammar allows no others; otherwise those of the given
+tokens that it allows one after the other."""
+_FORCED = -1
+"""The grade of tokens that a grammar forces: they are always right, and count as no guesses."""
 _MOST_WITH_GRAMMAR = 8
 """Maximum number of draft tokens of a request with a grammar: each needs a mask of its own."""
 _MAX_DELAY = 0.02
@@ -90,11 +93,29 @@ class Drafting:
             request.draft_token_ids = [] if candidate is None else candidate.token_ids
             if candidate is not None:
                 self._in_flight[request] = _InFlight(len(candidate.token_ids), candidate.grade)
+        if self._config.has_model:
+            self._ask_model(running)
+
+    def _ask_model(self, running: Sequence[Request]) -> None:
+        """Sets how many tokens the draft model proposes after the next step: as many as the step
+        after it would check."""
+        most = self._config.num_speculative_tokens
+        asked = []
+        for request in running:
+            request.num_next_drafts = 0
+            if request.is_generating and not self._had_prompts:
+                rate = self._rates(request).rate(OF_MODEL)
+                asked.append(_Candidate(request, [0] * most, OF_MODEL, rate))
+        counts = _best_counts(asked, len(running), most * len(asked), self._costs)
+        if asked and not any(counts) and self._num_without >= _PROBE_STEPS:
+            counts[0] = 1
+        for one, count in zip(asked, counts, strict=True):
+            one.request.num_next_drafts = count
 
     def checked(self, request: Request, num_drafts: int, num_right: int) -> None:
         """A step has checked drafts of a request, of which the first `num_right` were right."""
         found = self._in_flight.pop(request, None)
-        if found is None or not num_drafts:
+        if found is None or not num_drafts or found.grade == _FORCED:
             return
         self._rates(request).observe(found.grade, num_drafts, num_right)
         self._stats.add(num_drafts, num_right)
@@ -134,6 +155,8 @@ class Drafting:
             return None
         room = request.max_total_tokens - request.num_tokens - 1
         most = min(room, self._config.num_speculative_tokens)
+        if forced := self._allowed(request, [])[: max(0, most)]:
+            return _Candidate(request, forced, _FORCED, 1.0)
         proposal = self._proposer.propose(request, most) if most > 0 else None
         if proposal is None:
             return None
@@ -156,22 +179,26 @@ class Drafting:
             counts[best] = 1
         chosen = {}
         for candidate, count in zip(candidates, counts, strict=True):
-            candidate.token_ids = self._allowed(candidate.request, candidate.token_ids[:count])
+            token_ids = candidate.token_ids[:count]
+            if candidate.grade != _FORCED:
+                token_ids = self._allowed(candidate.request, token_ids)
+            candidate.token_ids = token_ids
             if candidate.token_ids:
                 chosen[candidate.request] = candidate
-            else:
+            elif candidate.grade != _FORCED:
                 self._rates(candidate.request).fade()
         if len(candidates) < num_rows:
             self._allowance -= sum(counts)
         return chosen
 
     def _allowed(self, request: Request, token_ids: list[int]) -> list[int]:
-        """The first of these tokens, up to one that the request's grammar forbids."""
-        if not request.has_grammar or not token_ids:
+        """The tokens that the request's grammar forces; otherwise the first of these tokens, up to
+        one that it forbids."""
+        if not request.has_grammar:
             return token_ids
         if self._look_ahead is None:
             return []
-        return token_ids[: self._look_ahead(request.request_id, token_ids[:_MOST_WITH_GRAMMAR])]
+        return self._look_ahead(request.request_id, token_ids[:_MOST_WITH_GRAMMAR])
 
     def _most_drafts(self, num_candidates: int, num_rows: int) -> int:
         """Limit for the drafts of the step: other requests must hardly wait for them."""

@@ -14,6 +14,8 @@ _GRADES = (5, 9, 17)
 """Shortest matches of the grades above 0."""
 PREDICTED = 4
 """The grade of guesses that the client made."""
+OF_MODEL = 2
+"""The grade of what a draft model proposes."""
 NUM_GRADES = 5
 
 

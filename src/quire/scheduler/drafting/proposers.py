@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.config.speculation import PROPOSERS, SpeculationConfig
 from quire.errors import ConfigError
 from quire.scheduler.drafting.ngram import NgramProposer
+from quire.scheduler.drafting.of_model import ModelProposer
 from quire.scheduler.drafting.proposer import Proposer
 from quire.scheduler.drafting.suffix import SuffixProposer
 
@@ -16,6 +17,8 @@ def proposer_of(config: SpeculationConfig) -> Proposer:
     least = config.prompt_lookup_min
     if config.method == "ngram":
         return NgramProposer(least)
+    if config.has_model:
+        return ModelProposer()
     if config.method == "suffix":
         return SuffixProposer(least, config.suffix_max_replies, config.suffix_spec_factor)
     from importlib.metadata import entry_points

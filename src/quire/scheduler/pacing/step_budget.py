@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 
 from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
@@ -20,9 +19,6 @@ class StepBudget:
         prompt (0: no bound)."""
         self.num_spent = 0
         """Tokens spent on prompts."""
-        self.further_rows: Mapping[Request, int] | None = None
-        """Further tokens of generating requests, in addition to those set aside; 0 for requests
-        that are not in the mapping. None: all that are left."""
         self._num_left = num_tokens
         self._max_chunk = max_chunk or num_tokens
         self._costs: StepCosts | None = None
@@ -43,10 +39,7 @@ class StepBudget:
     def chunk(self, request: Request, count: int) -> int:
         """How many of its next `count` tokens a request may compute in the step."""
         if request.is_generating:
-            further = min(count - 1, self._num_left)
-            if self.further_rows is not None:
-                further = min(further, self.further_rows.get(request, 0))
-            return 1 + further
+            return 1 + min(count - 1, self._num_left)
         count = min(count, self._max_chunk, self._num_left)
         num_delayed = bisect_right(self._began, request.number)
         if self._costs is not None and num_delayed:

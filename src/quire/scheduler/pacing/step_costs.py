@@ -19,11 +19,6 @@ _MIN_LIMIT = 16
 """Lower bound of limits, so that prompts always advance."""
 _WEIGHT_OF_OTHERS = 0.5
 """Below 1, because a gap within a reply is worse than a later first token."""
-_MAX_DELAY = 0.02
-"""Share of a step's time that masks and further rows of some requests may add for the others."""
-_ROW_PER_TOKEN = 2.0
-"""Upper bound of the time of a further row in a generating step, relative to a prompt token. Above
-1, because long pieces of prompts take less time per token."""
 
 
 class StepCosts:
@@ -38,7 +33,6 @@ class StepCosts:
         self._max_slowdown = max_slowdown
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
-        self._masks_s: deque[float] = deque(maxlen=_WINDOW)
 
     def limit(self, num_delayed: int, num_others: int) -> int:
         """Most prompt tokens for a step that delays `num_delayed` generating requests.
@@ -54,26 +48,6 @@ class StepCosts:
         spare_s = (self._max_slowdown - 1) * median(self._generating_s) * weight
         count = int(spare_s / max(median(self._per_token_s), 1e-9))
         return max(_MIN_LIMIT, count // _PIECE * _PIECE)
-
-    def further_rows(self, num_rows: int) -> float:
-        """How many further rows, on average, a generating step of `num_rows` rows may compute, so
-        that these and the wait for masks add at most the share `_MAX_DELAY` to its time.
-
-        The time of a row is estimated as its share of a step, which includes the fixed cost of a
-        step and is too high for few rows; the time of a prompt token gives a second bound.
-        """
-        if not self._generating_s:
-            return 0.0
-        step_s = median(self._generating_s)
-        row_s = step_s / num_rows
-        if self._per_token_s:
-            row_s = min(row_s, _ROW_PER_TOKEN * median(self._per_token_s))
-        masks_s = median(self._masks_s) if self._masks_s else 0.0
-        return max(0.0, _MAX_DELAY * step_s - masks_s) / max(row_s, 1e-9)
-
-    def observe_masks(self, wait_s: float) -> None:
-        """Records how long a step has waited for masks."""
-        self._masks_s.append(wait_s)
 
     def observe(self, duration_s: float, num_generating: int, num_prompt_tokens: int) -> None:
         """Records the duration of a step."""

@@ -1,4 +1,4 @@
-"""`StepPacing`: limits the prompt tokens and forced tokens of a step in which others generate.
+"""`StepPacing`: limits the prompt tokens of a step in which others generate.
 
 Called by the scheduler once for each plan and each result. It decides only how known tokens are cut
 into pieces, which does not change the tokens of any answer.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.config.records import SchedulerConfig
-from quire.scheduler.pacing.forced_rows import ForcedRows
 from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
@@ -29,7 +28,6 @@ class StepPacing:
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
         self.costs = StepCosts(config.max_decode_slowdown)
-        self._forced_rows = ForcedRows()
         self._num_arrived = 0
         """Number of requests that had arrived when the last result was processed."""
         self._began_after: dict[Request, int] = {}
@@ -55,13 +53,7 @@ class StepPacing:
             began = [self._began_after.get(one) or self._begin(one) for one in generating]
             num_others = len(running) - len(generating) + num_startable
             budget.delay_for(began, num_others, self.costs)
-        if self._forced_rows.is_used:
-            budget.further_rows = self._forced_rows.shares(generating, self.costs)
         return budget
-
-    def forces(self, request: Request) -> None:
-        """The request's grammar has forced tokens."""
-        self._forced_rows.add(request)
 
     def result_came(self, num_arrived: int) -> None:
         """Records how many requests had arrived when a result was processed."""
@@ -70,7 +62,6 @@ class StepPacing:
     def forget(self, request: Request) -> None:
         """The request is finished."""
         self._began_after.pop(request, None)
-        self._forced_rows.forget(request)
 
     def observe(self, budget: StepBudget, num_tokens: int, duration_s: float) -> None:
         """Records the duration of a step of `num_tokens` tokens that was planned with `budget`."""

@@ -182,4 +182,6 @@ function showTotals(snapshot) {
   byId("finished").textContent = count(done.stop + done.length + done.repetition);
   byId("aborted").textContent = count(done.abort);
   byId("preemptions").textContent = count(snapshot.preemptions);
+  const { num_drafts: drafts, num_accepted: accepted } = snapshot.drafts;
+  byId("tokens-per-step").textContent = drafts ? (1 + accepted / drafts).toFixed(2) : "–";
 }

@@ -48,8 +48,6 @@ class Members:
             self._held.pop(request_id, None)
         for request in plan.started.values():
             self._held[request.request_id] = _member(request)
-        for request_id, token_ids in plan.forced_token_ids.items():
-            self._held[request_id].output_token_ids.extend(token_ids)
 
     def advance(self, request_ids: Sequence[str], token_ids: Sequence[int]) -> None:
         """Takes in the next token of each of these requests."""

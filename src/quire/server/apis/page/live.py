@@ -31,6 +31,8 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
              "usage": 0.0088,                                           (used + shared) / all
              "blocks_per_cell": 1,
              "map": "f120u3s1c4f1920"},
+      "drafts": {"num_drafts": 40, "num_tokens": 160, "num_accepted": 90},
+                                   drafts of a request that a step checked, and their tokens
       "preemptions": 0,
       "ranks": [{"engine": 0, "rank": 1, "stage": 0, "part": 1, "node": 0, "pid": 4711,
                  "waited_s": 0.7, "received_bytes": 4096}],   with several ranks or engines only;

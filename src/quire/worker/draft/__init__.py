@@ -1,0 +1,1 @@
+"""A second model that proposes draft tokens: its memory, and its steps."""

@@ -1,0 +1,99 @@
+"""`ModelPair`: a model and its draft model, whose K/V lies in the same blocks.
+
+Takes the place of the model in `Worker`. Block b of the pool is block b of both caches, one after
+the other, so that whoever copies or stores a block copies the K/V of both models.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.backends.base import (
+    CompiledModel,
+    Dtype,
+    LoadedAdapter,
+    MemoryReport,
+    StepBatch,
+    StepOutput,
+    check_blocks,
+)
+from quire.program import OpPlace
+from quire.sampling.columns import SamplingColumns
+from quire.weights.adapters import AdapterWeights
+
+Bytes = NDArray[np.uint8]
+
+
+class ModelPair(CompiledModel):
+    """Computes as the target does; `draft` is the other model."""
+
+    def __init__(
+        self,
+        target: CompiledModel,
+        draft: CompiledModel,
+        target_bytes: int,
+        shared_group: int | None,
+    ) -> None:
+        """`target_bytes`: bytes of the target's part of a block. `shared_group`: the layer group
+        of the target whose block tables the draft model has too."""
+        self.target = target
+        self.draft = draft
+        self._target_bytes = target_bytes
+        self._shared_group = shared_group
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        return self.target.step(batch)
+
+    def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
+        return self.target.sample(logits, columns)
+
+    def load_adapter(self, weights: AdapterWeights, dtype: Dtype) -> LoadedAdapter:
+        return self.target.load_adapter(weights, dtype)
+
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        return self.target.find_not_finite(batch)
+
+    def read_blocks(self, block_ids: NDArray[np.int32], out: Bytes | None = None) -> Bytes:
+        parts = [self.target.read_blocks(block_ids), self.draft.read_blocks(block_ids)]
+        joined = np.concatenate(parts, axis=1)
+        if out is None:
+            return joined
+        check_blocks(out, joined.shape)[:] = joined
+        return out
+
+    def write_blocks(self, block_ids: NDArray[np.int32], data: Bytes) -> None:
+        size = self._target_bytes
+        self.target.write_blocks(block_ids, np.ascontiguousarray(data[:, :size]))
+        self.draft.write_blocks(block_ids, np.ascontiguousarray(data[:, size:]))
+
+    def clear_behind(self, block: Bytes, group: int, num_tokens: int) -> None:
+        own, of_draft = block[: self._target_bytes], block[self._target_bytes :]
+        self.target.clear_behind(own, group, num_tokens)
+        if group == self._shared_group:
+            self.draft.clear_behind(of_draft, 0, num_tokens)
+        else:
+            of_draft[:] = 0
+
+    def discard_kv(self) -> None:
+        self.target.discard_kv()
+        self.draft.discard_kv()
+
+    def memory(self) -> MemoryReport:
+        one, other = self.target.memory(), self.draft.memory()
+        return MemoryReport(
+            weight_bytes=one.weight_bytes + other.weight_bytes,
+            workspace_bytes=one.workspace_bytes + other.workspace_bytes,
+            kv_reserved_bytes=one.kv_reserved_bytes + other.kv_reserved_bytes,
+        )
+
+    def op_seconds(self, batch: StepBatch, num_steps: int) -> list[tuple[OpPlace, float]]:
+        return self.target.op_seconds(batch, num_steps)
+
+    def progress(self) -> int | None:
+        one, other = self.target.progress(), self.draft.progress()
+        return None if one is None or other is None else one + other
+
+    def close(self) -> None:
+        self.target.close()
+        self.draft.close()
