@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
@@ -30,6 +29,7 @@ BODY: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[None]:
+    pytest.importorskip("ray")
     from ray import init, serve, shutdown
 
     from quire.ray.serve import LLMConfig, build_openai_app

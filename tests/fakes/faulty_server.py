@@ -17,8 +17,11 @@ from quire.core.thread_host import ThreadHost
 from quire.frontend.online import async_llm
 
 
-def make_client(config: EngineConfig, mode: str, step_timeout_s: float) -> EngineCoreClient:
-    """In place of the function of the same name."""
+def make_client(
+    config: EngineConfig, mode: str, step_timeout_s: float, max_restarts: int
+) -> EngineCoreClient:
+    """In place of the function of the same name; an engine that dies stays dead."""
+    del max_restarts
     if mode == "process":
         return ProcessHost(config, step_timeout_s, core_factory="faulty_core:FaultyCore")
     return ThreadHost(lambda: FaultyCore(config), step_timeout_s)

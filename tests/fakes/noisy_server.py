@@ -33,8 +33,11 @@ class NoisyCore(EngineCore):
         super().add_request(request)
 
 
-def make_client(config: EngineConfig, mode: str, step_timeout_s: float) -> EngineCoreClient:
-    """In place of the function of the same name."""
+def make_client(
+    config: EngineConfig, mode: str, step_timeout_s: float, max_restarts: int
+) -> EngineCoreClient:
+    """In place of the function of the same name; an engine that dies stays dead."""
+    del max_restarts
     if mode == "process":
         return ProcessHost(config, step_timeout_s, core_factory="noisy_server:NoisyCore")
     return ThreadHost(lambda: NoisyCore(config), step_timeout_s)

@@ -210,7 +210,9 @@ def test_another_value_is_seen(
     name: str, change: Change, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = decoder.build_decoder
-    monkeypatch.setattr(decoder, "build_decoder", lambda spec: build(change(spec)))
+    monkeypatch.setattr(
+        decoder, "build_decoder", lambda spec, *others: build(change(spec), *others)
+    )
     assert_differs(name, tmp_path)
 
 

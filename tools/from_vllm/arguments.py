@@ -23,7 +23,8 @@ from quire.server.unsupported_flags import UNSUPPORTED_FLAGS
 OURS = {
     "backend", "num_threads", "max_decode_slowdown", "chat_template", "task", "kv_store",
     "kv_store_path", "kv_store_size", "kv_store_memory", "kv_store_tenant_size", "kv_store_url",
-    "kv_store_ttl", "swap_space", "speculation",
+    "kv_store_ttl", "swap_space", "speculation", "enable_prompt_adapter", "max_prompt_adapters",
+    "max_prompt_adapter_token",
 }  # fmt: skip
 """Arguments that vLLM's `AsyncEngineArgs` does not have."""
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")

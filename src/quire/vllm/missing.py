@@ -49,7 +49,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     },
     _TEXT: {
         "vllm.config": "MultiModalConfig",
-        "vllm.inputs": "DataPrompt EmbedsPrompt ExplicitEncoderDecoderPrompt",
+        "vllm.inputs": "DataPrompt ExplicitEncoderDecoderPrompt",
     },
     "a tokenizer is read from tokenizer.json, not from Mistral's own files": {
         "vllm.tokenizers.mistral": "MistralTokenizer",

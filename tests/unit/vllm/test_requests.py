@@ -139,11 +139,10 @@ def test_minus_one_is_no_limit_of_the_reasoning() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
-        (CompletionRequest, {}, "prompt"),
         (CompletionRequest, {"prompt": "x", "top_p": "much"}, "top_p"),
         (CompletionRequest, {"prompt": "x", "top_p": 2}, "top_p"),
         (CompletionRequest, {"prompt": "x", "stop": object()}, "object"),
-        (CompletionRequest, {"prompt": "x", "prompt_embeds": "x"}, "prompt_embeds"),
+        (CompletionRequest, {"prompt_embeds": 5}, "prompt_embeds"),
         (CompletionRequest, {"prompt": "x", "thinking_token_budget": -2}, "thinking_token_budget"),
         (CompletionRequest, {"prompt": "x", "length_penalty": 2}, "length_penalty"),
         (

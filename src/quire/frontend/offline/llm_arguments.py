@@ -42,7 +42,7 @@ def as_prompts(prompts: Any) -> list[PromptType]:
             value=prompts,
         )
     found = list(prompts)
-    if found and all(type(item) is int for item in found):
+    if set(map(type, found)) == {int}:
         return [found]
     return found
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from quire.errors import EngineDeadError, EngineGenerateError
+from quire.frontend.offline.llm_arguments import GivenAdapters
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.llm import LLM
 
@@ -108,7 +109,9 @@ def test_a_step_that_fails_is_told_to_a_call_that_is_busy_with_an_output(
             is_busy.set()
             assert may_go_on.wait(WAIT_S)
 
-        tickets = llm._add(["a", "b"], 2, [greedy(1), greedy(50)], None, None)
+        tickets = llm._add(
+            ["a", "b"], 2, [greedy(1), greedy(50)], None, None, adapters=GivenAdapters()
+        )
         return llm._loop.collect(tickets, on_output)
 
     def fail(_: Any) -> Any:
