@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_speculation import Liar, Oracle
 from tiny_checkpoint import write_tiny_checkpoint
+from wrong_drafts import Liar, Oracle
 
 from quire import LLM, SamplingParams
 from quire.core.engine_core import EngineCore

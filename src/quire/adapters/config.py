@@ -110,8 +110,8 @@ def prompt_adapter_config(
         return None
     if max_prompt_adapter_token == 0:
         raise ConfigError(
-            "max_prompt_adapter_token must be set. It is the most virtual tokens of an adapter, "
-            "such as 64."
+            "max_prompt_adapter_token must be set with enable_prompt_adapter. It is the most "
+            "virtual tokens of an adapter, such as 64."
         )
     longest = _count("max_prompt_adapter_token", max_prompt_adapter_token, 2**31 - 1)
     return PromptAdapterConfig(kept, longest)

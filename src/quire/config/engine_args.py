@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.config.names import checked_arguments, default_of
 from quire.config.pooling import PoolerConfig
 from quire.config.records import LogprobsMode
+from quire.config.speculation import SpeculationConfig, speculation_config
 from quire.redaction import shown
 
 DtypeChoice = Literal["auto", "bfloat16", "float32", "float", "half", "float16"]
@@ -278,6 +279,19 @@ class EngineArgs:
     otlp_traces_endpoint: str | None = None
     """OTLP endpoint to which a trace of each request is sent (needs `quire[otel]`); also
     from OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, nowhere by default."""
+
+    def create_speculative_config(self) -> SpeculationConfig | None:
+        """How draft tokens are proposed; None: there are none. Raises ConfigError."""
+        return speculation_config(
+            self.speculative_config,
+            is_enabled=self.speculation,
+            aliases={
+                "method": self.spec_method,
+                "model": self.spec_model,
+                "num_speculative_tokens": self.spec_tokens,
+            },
+            per_request_metrics=self.per_request_spec_decode_metrics,
+        )
 
     def __repr__(self) -> str:
         return shown(self)

@@ -17,7 +17,6 @@ from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVMemoryChoice
 from quire.config.ranks import MAX_RANKS
 from quire.config.records import Dtype, ExecutorBackend, ParallelConfig, SchedulerConfig
-from quire.config.speculation import SpeculationConfig, speculation_config
 from quire.errors import ConfigError, RequestError, quoted
 from quire.log import get_logger
 from quire.params import SamplingParams
@@ -206,22 +205,8 @@ def resolve_scheduler(
         max_num_queued_tokens=args.max_num_queued_tokens or _QUEUED_TOKENS[usage],
         queue_may_stand=usage == "llm" or args.max_num_queued_reqs is not None,
         stream_interval=args.stream_interval,
-        speculation=resolve_speculation(args),
+        speculation=args.create_speculative_config(),
         num_stages=args.pipeline_parallel_size,
-    )
-
-
-def resolve_speculation(args: EngineArgs) -> SpeculationConfig | None:
-    """How draft tokens are proposed; None: there are none."""
-    return speculation_config(
-        args.speculative_config,
-        is_enabled=args.speculation,
-        aliases={
-            "method": args.spec_method,
-            "model": args.spec_model,
-            "num_speculative_tokens": args.spec_tokens,
-        },
-        per_request_metrics=args.per_request_spec_decode_metrics,
     )
 
 

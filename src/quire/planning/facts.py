@@ -22,7 +22,6 @@ from quire.config.kv_cache import KVEventsConfig
 from quire.config.memory import AvailableMemory
 from quire.config.places.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
-from quire.config.resolve import resolve_speculation
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
@@ -83,7 +82,7 @@ def gather_facts(args: EngineArgs) -> Facts:
     path = checkpoint.path
     kv_store = asked_store(args)
     draft = None
-    speculation = resolve_speculation(args)
+    speculation = args.create_speculative_config()
     if speculation is not None and speculation.has_model:
         from quire.planning.draft_model.facts import draft_facts
 
