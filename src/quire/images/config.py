@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImagesConfig:
-    """Of an engine whose model has an image encoder."""
+    """The limits and sources of images, for an engine whose model has an image encoder."""
 
     most: int
     """Images in one prompt, at most."""

@@ -45,7 +45,7 @@ def public_addresses(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the public internet, also behind IPv6's forms of IPv4."""
+    """Whether an address is public. An IPv4 address inside an IPv6 address is checked, too."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

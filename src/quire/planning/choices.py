@@ -79,7 +79,7 @@ class Choices:
     """Numbers of a row of `prompt_embeds`; None: they are refused."""
     parallel: ParallelConfig
     draft: Arithmetic | None = None
-    """Of the draft model; None: there is none."""
+    """The arithmetic of the draft model; None: drafts come from no model."""
 
 
 def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:

@@ -14,7 +14,7 @@ _OWN_CONFIG = "adapter_config.json"
 
 
 def tasks_of(checkpoint: Path) -> list[str]:
-    """The tasks that config.json names; none if there is no config.json."""
+    """The tasks that config.json names; empty without a config.json."""
     path = checkpoint / "config.json"
     if not has_file(path):
         return []

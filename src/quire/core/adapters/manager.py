@@ -204,7 +204,7 @@ class AdapterManager:
         return version if version.digest in self._residents else None
 
     def _begin(self, load: _Load) -> bool:
-        """Begins a load, unless one has not ended yet. Returns False if there is no room for it,
+        """Begins a load, unless a load is still running. Returns False if there is no room for it,
         and for a command if it has to be asked again."""
         if self._load is not None:
             if self._load.is_for(load.request) and not load.request.load_inplace:

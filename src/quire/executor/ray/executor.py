@@ -34,7 +34,7 @@ _CONNECT_S = 300.0
 
 
 class RayDistributedExecutor(MultiprocExecutor):
-    """As its base class, on machines of a Ray cluster."""
+    """Runs the ranks as its base class does, on machines of a Ray cluster."""
 
     def __init__(self, config: EngineConfig) -> None:
         # On the caller's thread, because Ray's first use in a process has to be on it.
@@ -50,7 +50,7 @@ class RayDistributedExecutor(MultiprocExecutor):
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """An actor that was told to run the program of a machine."""
+    """An actor that runs the program of a machine."""
 
     ray: Any
     machine: Machine
@@ -63,7 +63,7 @@ class _Started:
         return bool(self.ray.wait([self.run], timeout=0)[0])
 
     def how_it_ended(self) -> str:
-        """In one line."""
+        """The reason why the actor has ended, in one line."""
         try:
             return str(self.ray.get(self.run))
         except Exception as error:  # of many classes
