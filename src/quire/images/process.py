@@ -10,7 +10,6 @@ import importlib.util
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import msgspec
 from quire.errors import QuireError, RequestError
 from quire.images.job import MAX_SECONDS, PICTURE, REFUSAL, DecodedHead, DecodeJob
 from quire.images.rules import AnyResizing
-from quire.system.child_process import ChildProcess, encoded_job
+from quire.system.child_process import ChildPool, ChildProcess, encoded_job
 from quire.units import GiB
 
 MAX_PROCESSES = 2
@@ -31,8 +30,6 @@ _MAX_REPLY_BYTES = 1 * GiB
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)
 _BOOTSTRAP = "import sys; sys.path += sys.argv[1:]; from quire.images.child import main; main()"
 _heads = msgspec.msgpack.Decoder(DecodedHead)
-_idle: list[ChildProcess] = []
-_places = threading.BoundedSemaphore(MAX_PROCESSES)
 
 
 def check_installed() -> None:
@@ -47,16 +44,8 @@ def decoded(data: bytes, rules: AnyResizing) -> tuple[DecodedHead, memoryview]:
     """The head and the bytes of all tiles. Raises RequestError for a file that cannot be used, and
     QuireError if no child can be started."""
     job = encoded_job(msgspec.msgpack.encode(DecodeJob(data, rules)))
-    with _places:
-        child = _free_child()
-        try:
-            reply = _asked(child, job)
-        except BaseException:
-            child.close()
-            raise
-        if child.is_open:
-            _idle.append(child)
-    kind, payload = reply
+    with _children.child() as child:
+        kind, payload = _asked(child, job)
     if kind == REFUSAL:
         raise RequestError(bytes(payload).decode("utf-8", "replace"))
     size = int.from_bytes(payload[:4], "big")
@@ -81,12 +70,7 @@ def _asked(child: ChildProcess, job: bytes) -> tuple[bytes, memoryview]:
         raise QuireError(f"the process that decodes images has failed: {error}") from None
 
 
-def _free_child() -> ChildProcess:
-    while _idle:
-        child = _idle.pop()
-        if child.is_open:
-            return child
-        child.close()
+def _start() -> ChildProcess:
     check_installed()
     variables = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     try:
@@ -104,3 +88,6 @@ def _command() -> list[str]:
             raise QuireError(f"images need the package {package}, which cannot be found")
         places.append(str(Path(spec.origin).parents[1]))
     return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *dict.fromkeys(places)]
+
+
+_children = ChildPool(MAX_PROCESSES, _start)

@@ -23,7 +23,7 @@ JOB = TrialJob(TrialVocabulary(("<a>",), ("<a>",), None), "start: /a+/")
 def own_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[module.ChildProcess]]:
     """None but those of the test."""
     idle: list[module.ChildProcess] = []
-    monkeypatch.setattr(module, "_idle", idle)
+    monkeypatch.setattr(module._children, "_idle", idle)
     yield idle
     for child in idle:
         child.close()

@@ -7,7 +7,6 @@ since a child needs no model; they start with the first grammars and end with th
 from __future__ import annotations
 
 import signal
-import threading
 import time
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from quire.errors import QuireError
 from quire.structured.limits import MAX_TRIAL_S
 from quire.structured.trials.wire import OUTCOME, TrialJob
-from quire.system.child_process import ChildProcess, encoded_job
+from quire.system.child_process import ChildPool, ChildProcess, encoded_job
 from quire.system.child_python import module_command
 
 MAX_PROCESSES = 2
@@ -33,16 +32,8 @@ class TrialStopped(Exception):  # noqa: N818  (the grammar failed, not this code
 def try_grammar(job: TrialJob) -> str:
     """The library's error about a grammar; empty if it works. Raises TrialStopped, and QuireError
     where no child can be started."""
-    with _places:
-        child = _free_child()
-        try:
-            message = _outcome(child, job)
-        except BaseException:
-            child.close()
-            raise
-        if child.is_open:
-            _idle.append(child)
-        return message
+    with _children.child() as child:
+        return _outcome(child, job)
 
 
 def _outcome(child: ChildProcess, job: TrialJob) -> str:
@@ -66,20 +57,13 @@ def _death(code: int, cause: Exception) -> Exception:
     return QuireError(f"the process that tries grammars has failed: {cause}, exit code {code}")
 
 
-_idle: list[ChildProcess] = []
-_places = threading.BoundedSemaphore(MAX_PROCESSES)
-
-
-def _free_child() -> ChildProcess:
-    """An idle child, or a new one: the system may have ended an idle one to free memory."""
-    while _idle:
-        child = _idle.pop()
-        if child.is_open:
-            return child
-        child.close()
+def _start() -> ChildProcess:
     try:
         return ChildProcess(
             module_command("quire.structured.trials.child"), OUTCOME, _MAX_OUTCOME_BYTES
         )
     except OSError as error:
         raise QuireError(f"no process for grammars can be started: {error}") from None
+
+
+_children = ChildPool(MAX_PROCESSES, _start)
