@@ -2,11 +2,13 @@
 
 A sweep is a test function with many cases: the product of families, formats, tiers, shapes. A value
 is the `isa`, `case` or any other argument of a case. The sample has each value at least once, in
-combinations that a seed chooses: every run covers every family, every format and every tier, and
-many runs cover their combinations. A sweep of one argument would run whole; where its cases are
-alike and slow, `@pytest.mark.sweep(n)` runs n of them.
+combinations that a seed chooses: every run covers every family, every format and every tier. A
+sweep of one argument would run whole; where its cases are alike and slow, `@pytest.mark.sweep(n)`
+runs n of them.
 
-`QUIRE_TEST_SEED` repeats a sample; `QUIRE_TEST_SAMPLE=all` runs every case.
+The sample is the same in every run, so that a change and its check run the same cases.
+`QUIRE_TEST_SEED=random` takes another one, `QUIRE_TEST_SEED=1234` repeats one, and
+`QUIRE_TEST_SAMPLE=all` runs every case.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ Values = frozenset[tuple[str, int]]
 
 
 def seed() -> int | None:
-    """The seed of this run; None: every case runs. Processes that are started later have it too."""
+    """The seed of this run, 0 by default; None: every case runs. Processes that are started later
+    have it too."""
     chosen = os.environ.get(SAMPLE, "some")
     if chosen not in ("some", "all"):
         raise ValueError(f"{SAMPLE} must be some or all, got {chosen!r}")
     if chosen == "all":
         return None
-    given = os.environ.setdefault(SEED, str(Random().randrange(10**6)))
+    given = os.environ.get(SEED, "0")
+    if given == "random":
+        given = os.environ[SEED] = str(Random().randrange(10**6))
     if not given.isdecimal():
-        raise ValueError(f"{SEED} must be a whole number such as 1234, got {given!r}")
+        raise ValueError(f"{SEED} must be random or a whole number such as 1234, got {given!r}")
     return int(given)
 
 

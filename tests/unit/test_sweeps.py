@@ -47,9 +47,11 @@ def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sweeps.SEED, "17")
     assert sweeps.seed() == 17
     monkeypatch.delenv(sweeps.SEED)
+    assert sweeps.seed() == 0
+    monkeypatch.setenv(sweeps.SEED, "random")
     assert sweeps.seed() == sweeps.seed()
     monkeypatch.setenv(sweeps.SEED, "many")
-    with pytest.raises(ValueError, match="QUIRE_TEST_SEED must be a whole number such as 1234"):
+    with pytest.raises(ValueError, match="QUIRE_TEST_SEED must be random or a whole number"):
         sweeps.seed()
     monkeypatch.setenv(sweeps.SAMPLE, "all")
     assert sweeps.seed() is None

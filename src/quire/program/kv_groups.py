@@ -63,11 +63,15 @@ def layout_of_rank(layout: KVLayout, part: Program, first_memory: int) -> KVLayo
     groups = []
     for group in layout.groups:
         own = [layer for layer in group.layers if layer in kept]
-        shape = kept[own[0]].shape if own else msgspec.structs.replace(group.shape, num_heads=1)
-        layers = tuple(layer - first_memory for layer in own)
+        shape = group.shape
         if isinstance(group, StateGroup):
             states = [state for layer in own for state in _states_of(kept[layer])]
             group = msgspec.structs.replace(group, states=tuple(states))
+        elif own:
+            shape = kept[own[0]].shape
+        else:
+            shape = msgspec.structs.replace(shape, num_heads=1)
+        layers = tuple(layer - first_memory for layer in own)
         groups.append(msgspec.structs.replace(group, layers=layers, shape=shape))
     counts = [len(group.layers) for group in groups if group.is_by_position]
     return KVLayout(tuple(groups), max(counts, default=0) or 1)
