@@ -8,7 +8,7 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from executor_plans import config_of
@@ -142,10 +142,18 @@ def case_of(seed: str) -> Case:
     return Case(family, given, split, narrow, requests)
 
 
-def digest(core: EngineCore, requests: list[tuple[int, EngineCoreRequest]]) -> tuple[str, int]:
-    """Of all tokens and log-probabilities, by request; and the number of preemptions."""
+class Run(NamedTuple):
+    digest: str
+    """Of all tokens and log-probabilities, by request."""
+    num_preemptions: int
+    num_cached: int
+    """The most tokens of a prompt that were not computed."""
+
+
+def run(core: EngineCore, requests: list[tuple[int, EngineCoreRequest]]) -> Run:
     found: dict[str, list[Any]] = {request.request_id: [] for _, request in requests}
     waiting, step, num_preemptions = sorted(requests, key=lambda one: one[0]), 0, 0
+    num_cached = 0
     while waiting or core.has_unfinished_requests():
         while waiting and waiting[0][0] <= step:
             core.add_request(waiting.pop(0)[1])
@@ -153,12 +161,14 @@ def digest(core: EngineCore, requests: list[tuple[int, EngineCoreRequest]]) -> t
         num_preemptions += outputs.stats.num_preemptions if outputs.stats else 0
         for one in outputs.outputs:
             assert one.error is None
+            num_cached = max(num_cached, one.num_cached_tokens)
             found[one.request_id] += zip(
                 one.new_token_ids, map(repr, one.logprobs or []), strict=True
             )
         step += 1
     core.shutdown()
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest(), num_preemptions
+    sha256 = hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    return Run(sha256, num_preemptions, num_cached)
 
 
 @pytest.fixture(scope="module")
@@ -175,16 +185,41 @@ def engine_of_ranks(config: EngineConfig) -> EngineCore:
 
 def check(case: Case, models: dict[str, Path]) -> int:
     model = models[case.family]
-    wanted, _ = digest(EngineCore(config_of(model, **case.given)), case.requests)
+    wanted = run(EngineCore(config_of(model, **case.given)), case.requests)
     config = config_of(model, **{**case.given, **case.narrow, **case.split})
-    found, num_preemptions = digest(engine_of_ranks(config), case.requests)
-    assert found == wanted, case
-    return num_preemptions
+    found = run(engine_of_ranks(config), case.requests)
+    assert found.digest == wanted.digest, case
+    return found.num_preemptions
 
 
 @pytest.mark.parametrize("number", range(8))
 def test_ranks_give_the_bits_of_one(models: dict[str, Path], number: int) -> None:
     check(case_of(f"{sweep_seed()} {number}"), models)
+
+
+@pytest.mark.parametrize(
+    ("family", "tensor", "stages", "backend"),
+    [("lfm2", 2, 1, "cpu"), ("mamba2", 3, 1, "reference"), ("lfm2", 1, 2, "reference"),
+     ("mamba2", 2, 2, "cpu"), ("qwen2", 2, 2, "cpu")],
+)  # fmt: skip
+def test_what_ranks_stored_gives_the_bits_of_one(
+    models: dict[str, Path], tmp_path: Path, family: str, tensor: int, stages: int, backend: str
+) -> None:
+    """States of recurrent layers and K/V, in the KV store before a restart."""
+    given = {"backend": backend, "max_model_len": 256}
+    prompt = [7 * i % 250 for i in range(200)]
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=9, ignore_eos=True, logprobs=1)
+    request = EngineCoreRequest(
+        request_id="one", prompt_token_ids=prompt, sampling_params=params, arrival_time=0.0
+    )
+    requests = [(0, request)]
+    wanted = run(EngineCore(config_of(models[family], **given)), requests)
+    split = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+    stored = {"kv_store": True, "kv_store_path": str(tmp_path)}
+    config = config_of(models[family], **given, **split, **stored)
+    for num_cached in (0, 192):
+        found = run(engine_of_ranks(config), requests)
+        assert (found.digest, found.num_cached) == (wanted.digest, num_cached)
 
 
 @pytest.mark.long

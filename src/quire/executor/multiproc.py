@@ -107,12 +107,12 @@ class MultiprocExecutor(Executor):
         return self._runner.finish(step, self._model.collect(number))
 
     def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+        self, block_ids: Sequence[int], group: int, kept: int, out: memoryview
     ) -> None:
         self._check_size(block_ids, out)
         for rank in range(self.num_ranks):
             data = self._ranks.copy_blocks(
-                rank, "read_blocks", list(map(int, block_ids)), group, num_tokens,
+                rank, "read_blocks", list(map(int, block_ids)), group, kept,
                 block_bytes=self._block_bytes,
             )  # fmt: skip
             if data is not None:

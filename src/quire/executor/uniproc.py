@@ -44,9 +44,9 @@ class UniProcExecutor(Executor):
         return self._runner.finish(begun, computed)
 
     def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+        self, block_ids: Sequence[int], group: int, kept: int, out: memoryview
     ) -> None:
-        self._worker.read_blocks(block_ids, group, num_tokens, out)
+        self._worker.read_blocks(block_ids, group, kept, out)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         self._worker.write_blocks(block_ids, data)

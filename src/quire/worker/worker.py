@@ -143,17 +143,16 @@ class Worker:
         }
 
     def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
+        self, block_ids: Sequence[int], group: int, kept: int, out: memoryview
     ) -> None:
-        """Copies the first `num_tokens` tokens of KV blocks of a layer group to `out`, which has
-        the size of the blocks; the rest of each block is set to zero. Any thread, also while a step
-        computes later tokens of the blocks. Raises ValueError for a wrong size, BackendError for an
-        unknown group."""
+        """As `Executor.read_blocks`, for this rank. Any thread."""
+        groups = self._config.cache.layout.groups
+        is_state = 0 <= group < len(groups) and not groups[group].is_by_position
         data = np.frombuffer(out, np.uint8).reshape(len(block_ids), -1)
         own = self._own_part(data)
         self.model.read_blocks(np.array(block_ids, np.int32), own)
-        for block in own:
-            self.model.clear_behind(block, group, num_tokens)
+        for number, block in enumerate(own):
+            self.model.clear_behind(block, group, kept + number if is_state else kept)
         if own is not data:
             data[:, : own.shape[1]] = own
             data[:, own.shape[1] :] = 0
