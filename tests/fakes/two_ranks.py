@@ -46,9 +46,7 @@ class TwoRankExecutor(Executor):
             raise BackendError(f"rank 1 diverged: {second} is not {first}")
         return first
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, kept: int, out: memoryview
-    ) -> None:
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
         for rank, worker in enumerate(self._workers):
             part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
             own = bytearray(part.size)

@@ -92,6 +92,19 @@ class LoadedAdapter(ABC):
         """Bytes of its weights."""
 
 
+@dataclass(frozen=True)
+class NamedAdapter(LoadedAdapter):
+    """An adapter that the ranks have loaded, where steps are prepared."""
+
+    digest: str
+    all_bytes: int = 0
+    """Bytes on all ranks."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.all_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRows:
     """A row of numbers for each of some adjacent tokens of a step."""

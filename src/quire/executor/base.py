@@ -45,9 +45,7 @@ class Executor(ABC):
         then, the state of its requests is unusable, and further plans may be submitted.
         """
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, kept: int, out: memoryview
-    ) -> None:
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
         """Copies blocks of a layer group out of the pool of every rank. Each block has a part for
         each rank, in their order, all of one size, so that blocks can be taken out of `out`. A
         block keeps its first `kept` tokens; blocks of a state, of which the first has the number

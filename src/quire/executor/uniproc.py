@@ -43,9 +43,7 @@ class UniProcExecutor(Executor):
             computed = self._worker.step(begun.batch)
         return self._runner.finish(begun, computed)
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, kept: int, out: memoryview
-    ) -> None:
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
         self._worker.read_blocks(block_ids, group, kept, out)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
