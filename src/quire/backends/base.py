@@ -143,6 +143,9 @@ class StepBatch:
     """Rows [n, 2 * layers * K * H] of K and V that are written to the cache in place of those that
     the layers compute: K of layer 0, V of layer 0, K of layer 1 and so on."""
 
+    rows_in: NDArray[np.float32] | None = None
+    """[T, W]; what a program with `RowsIn` reads."""
+
     @property
     def num_logits_out(self) -> int:
         """Rows of logits that are copied out."""
@@ -165,6 +168,8 @@ class StepOutput:
     """[L]; rows whose tokens are all forbidden; treated like `not_finite`."""
     vectors: NDArray[np.float32] | None = None
     """[L, D]; the results of a program that ends in `Vectors`. No tokens are sampled then."""
+    rows_out: NDArray[np.float32] | None = None
+    """[T or L, W]; what a program with `RowsOut` gives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,6 @@ def make_runner(
             layout.shared_group,
             config.cache.block_size,
             config.draft.max_model_len,
-            config.scheduler.max_num_batched_tokens,
         )
     return ModelRunner(
         model, batch, keeps_all=layout.keeps_all, processing=processing, drafter=drafter

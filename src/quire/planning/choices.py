@@ -121,15 +121,23 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
-        draft=_draft(args, usage, facts),
+        draft=_draft(args, usage, facts, arithmetic),
     )
 
 
-def _draft(args: EngineArgs, usage: Usage, facts: Facts) -> Arithmetic | None:
-    """The arithmetic of the draft model. Raises ConfigError if it cannot be used here."""
+def _draft(
+    args: EngineArgs, usage: Usage, facts: Facts, target: Arithmetic
+) -> Arithmetic | None:
+    """The arithmetic of the draft model; a head has the model's, unless the user names a format.
+    Raises ConfigError if it cannot be used here."""
     if facts.draft is None:
         return None
     check_ranks(resolve.resolve_parallel(args, usage))
+    if facts.draft.checkpoint.model.head is not None:
+        asked = resolve_quantization(
+            facts.draft.args.quantization, facts.backend.capabilities.weight_formats
+        )
+        return Arithmetic(target.dtype, asked or target.quantization)
     return settle_arithmetic(facts.draft.args, facts.draft.checkpoint, facts.backend.capabilities)
 
 

@@ -37,6 +37,8 @@ from quire.program.ops import (
     Route,
     RouteScore,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     Send,
     SigmoidGate,
@@ -69,7 +71,7 @@ __all__ = [
     "LearnedPositions", "Linear", "Logits", "Mamba", "MatchRms", "MeanRows", "Memory", "Module",
     "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
     "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
-    "RowScale", "Scale", "Send", "Share", "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows",
+    "RowScale", "RowsIn", "RowsOut", "Scale", "Send", "Share", "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows",
     "Tensor", "TokenTypes", "Value", "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout",
     "keep_all", "kv_layout", "last_reads", "layout_of_rank", "place_of", "some_tokens",
 ]  # fmt: skip

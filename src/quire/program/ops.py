@@ -6,7 +6,7 @@ inputs a row of an output depends. `backends/reference` defines the exact result
 
 Fields named `out`/`outs` are written, every other Value field is read. Passes, planning and
 backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, `takes_rows_back`,
-`is_result`), so a new op needs no changes there.
+`is_result`, `gives_rows`), so a new op needs no changes there.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Op:
     tokens, had not been computed (draft tokens)."""
     is_result: ClassVar[bool] = False
     """Whether a program may end with it."""
+    gives_rows: ClassVar[bool] = False
+    """Whether the caller of a step gets the rows of its input, so that all of them are needed."""
 
     def memories(self) -> tuple[Memory, ...]:
         """The state that it writes for later steps; most ops have none."""
@@ -568,6 +570,24 @@ class Columns(Op):
     x: Value
     out: Value
     first: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsIn(Op):
+    """concat(outs) = the rows that are given with the step (`StepBatch.rows_in`)."""
+
+    rows: ClassVar[RowsRead] = "step"
+    outs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOut(Op):
+    """Gives the rows of x to the caller (`StepOutput.rows_out`), which gets those of all such ops
+    side by side. The values of these ops have the same rows: all of the step, or those that need
+    logits."""
+
+    gives_rows: ClassVar[bool] = True
+    x: Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class ModelRunner:
         """Return the result of a plan. Raises BackendError; the rows of the plan's requests are
         unusable then."""
         plan, step, samplers, withheld = begun.plan, begun.step, begun.samplers, begun.withheld
-        processing = self._processing
+        processing, hidden = self._processing, output.rows_out
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, expected {len(step.batch.logits_rows)}"
@@ -125,8 +125,7 @@ class ModelRunner:
         if failures:
             _withdraw(result, plan, failures)
         if self._drafter is not None and isinstance(self.model, ModelPair):
-            draft = self.model.draft
-            result.next_drafts = self._drafter.propose(draft, plan, step, result)
+            result.next_drafts = self._drafter.propose(self.model, plan, step, result, hidden)
         return result
 
     def _kept(self, step: PreparedStep, output: StepOutput) -> NDArray[np.bool_] | None:

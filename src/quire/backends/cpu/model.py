@@ -30,6 +30,7 @@ from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights
 
 if TYPE_CHECKING:
+    from quire.backends.cpu.steps.caller_rows import CallerRows
     from quire.backends.cpu.steps.rank_callback import RankCallback
 
 _RANKS = "ranks: "
@@ -58,11 +59,13 @@ class CpuModel(CompiledModel):
         step_block_size: int | None = None,
         adapters: AdapterLoader | None = None,
         given: GivenRowPlaces,
+        caller: CallerRows | None = None,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
-        blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given."""
+        blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given.
+        `caller`: rows of values that steps take from their caller or give to it."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -93,6 +96,7 @@ class CpuModel(CompiledModel):
         )
         self._block_bytes: int = self._measure_block()
         self._given = given
+        self._caller = caller
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call. Raises BackendError."""
@@ -116,9 +120,13 @@ class CpuModel(CompiledModel):
         self._begin(batch)
         if self._library.lib.quire_step(model, native, result) != 0:
             raise self._failure()
+        if self._caller is not None:
+            output.rows_out = self._caller.take()
         return output
 
     def _begin(self, batch: StepBatch) -> None:
+        if self._caller is not None:
+            self._caller.begin(batch)
         if self._exchange is not None:
             self._exchange.group.begin(batch.token_ids)
 

@@ -23,6 +23,7 @@ from quire.backends.base import (
     LoadedAdapter,
     MemoryReport,
     StepBatch,
+    StepOutput,
 )
 from quire.backends.given_rows import RowWidths
 from quire.backends.paged.batch_check import check_batch, check_token_types
@@ -158,7 +159,16 @@ class ReferenceModel(PagedModel):
         self._options = options
         self._dying = last_reads(program)
         self._widths = RowWidths.of(program)
+        self._rows_out: list[NDArray[np.float32]] = []
+        """What the last step has given."""
         self._workspace_bytes = workspace_bytes(program, cache.spec, options)
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        """Also returns the rows that the program gives."""
+        output = super().step(batch)
+        if self._rows_out:
+            output.rows_out = np.concatenate(self._rows_out, axis=1)
+        return output
 
     def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
         """Interprets the program."""
@@ -167,6 +177,7 @@ class ReferenceModel(PagedModel):
         frame = self._frame(batch)
         for _ in self._run(frame):
             pass
+        self._rows_out = frame.rows_out
         results = self._program.result.outputs()
         return frame.values[results[0]] if results else None
 

@@ -62,6 +62,8 @@ from quire.program import (
     Rope,
     Route,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     Send,
     SigmoidGate,
@@ -104,6 +106,8 @@ class Frame:
     """The other ranks, of a program that was split."""
     adapters: StepAdapters | None = None
     values: dict[Value, Floats] = field(default_factory=dict)
+    rows_out: list[Floats] = field(default_factory=list)
+    """What `RowsOut` gives, in order."""
 
     def array(self, param: Param) -> Floats:
         """A slot's numbers."""
@@ -541,6 +545,19 @@ def _(op: Gather, frame: Frame) -> None:
 @run.register
 def _(op: Columns, frame: Frame) -> None:
     frame.values[op.out] = frame.values[op.x][:, op.first : op.first + op.out.dim]
+
+
+@run.register
+def _(op: RowsIn, frame: Frame) -> None:
+    rows, width = frame.batch.rows_in, sum(out.dim for out in op.outs)
+    if rows is None or rows.shape != (len(frame.batch.token_ids), width):
+        raise BackendError(f"a step needs rows_in with {width} numbers for each token")
+    _divide(rows.astype(np.float32), op.outs, frame)
+
+
+@run.register
+def _(op: RowsOut, frame: Frame) -> None:
+    frame.rows_out.append(frame.values[op.x])
 
 
 @run.register

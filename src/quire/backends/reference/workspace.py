@@ -40,6 +40,8 @@ from quire.program import (
     Program,
     Receive,
     RmsNorm,
+    RowsIn,
+    RowsOut,
     Rope,
     Route,
     Send,
@@ -151,7 +153,7 @@ class _Bounds:
                 return 80 * rows * op.x.dim
             case Gather():
                 return 2 * self.values(op.out.dim)
-            case Receive() | Send():
+            case Receive() | Send() | RowsIn() | RowsOut():
                 return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
             case PositionScale() | Clamp() | MeanRows():
                 return 2 * self.values(op.x.dim)

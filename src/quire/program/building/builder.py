@@ -37,6 +37,8 @@ from quire.program.ops import (
     Route,
     RouteScore,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     SigmoidGate,
     SoftCap,
@@ -428,6 +430,16 @@ class Builder(RecurrentBuilder):
         out = self._value(hint, len(rows))
         return self._emit(Linear(x, (out,), self._param(f"{hint}.weight", parts), None, True), out)
 
+    def rows_in(self, *dims: int) -> tuple[Value, ...]:
+        """The rows that are given with the step, in parts of these widths."""
+        outs = tuple(self._value("given", dim) for dim in dims)
+        self._ops.append(RowsIn(outs))
+        return outs
+
+    def rows_out(self, x: Value) -> None:
+        """Gives the rows of x to the caller of a step."""
+        self._ops.append(RowsOut(x))
+
     def take_rows(self, x: Value) -> Value:
         """The rows of x whose results are wanted."""
         out = self._value("taken", x.dim)
@@ -451,14 +463,14 @@ class Builder(RecurrentBuilder):
         bias: str | None = None,
         scale: float = 1.0,
         softcap: float | None = None,
+        is_taken: bool = False,
     ) -> Value:
         """Ends the program: logits of the rows of x that need them, by the head `tensor` [V, D]
-        and the checkpoint's `bias` [V], if it has one.
+        and the checkpoint's `bias` [V], if it has one. `is_taken`: x has no other rows.
 
         A head that is the embedding's own tensor shares the embedding's slot.
         """
-        taken = self._value("taken", x.dim)
-        self._ops.append(TakeRows(x, taken))
+        taken = x if is_taken else self.take_rows(x)
         out = self._value("logits", tensor.shape[0])
         tied = (op.table for op in self._ops if isinstance(op, Embed))
         shared = next((table for table in tied if table.parts == (tensor,)), None)

@@ -6,6 +6,8 @@ the other, so that whoever copies or stores a block copies the K/V of both model
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,31 @@ from quire.sampling.columns import SamplingColumns
 from quire.weights.adapters import AdapterWeights
 
 Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """The rows of hidden states that a draft head reads, and the tokens that it chooses from."""
+
+    width: int
+    own_first: int
+    """The first column of the head's own hidden states."""
+    tokens: NDArray[np.int32] | None
+    """The token of each row of its logits; None: the row's own number."""
+
+    def of_target(self, hidden: Floats) -> Floats:
+        """Rows for hidden states of the target."""
+        return self._placed(hidden, 0)
+
+    def of_head(self, hidden: Floats) -> Floats:
+        """Rows for hidden states that the head has given."""
+        return self._placed(hidden, self.own_first)
+
+    def _placed(self, hidden: Floats, first: int) -> Floats:
+        rows = np.zeros((len(hidden), self.width), np.float32)
+        rows[:, first : first + hidden.shape[1]] = hidden
+        return rows
 
 
 class ModelPair(CompiledModel):
@@ -34,11 +61,16 @@ class ModelPair(CompiledModel):
         draft: CompiledModel,
         target_bytes: int,
         shared_group: int | None,
+        max_num_tokens: int,
+        head: HeadRows | None = None,
     ) -> None:
         """`target_bytes`: bytes of the target's part of a block. `shared_group`: the layer group
-        of the target whose block tables the draft model has too."""
+        of the target whose block tables the draft model has too. `max_num_tokens`: most tokens of
+        a step of the draft model. `head`: of a draft head, how its rows are made."""
         self.target = target
         self.draft = draft
+        self.max_num_tokens = max_num_tokens
+        self.head = head
         self._target_bytes = target_bytes
         self._shared_group = shared_group
 

@@ -1,0 +1,40 @@
+"""Adds what a draft head reads of a model: hidden states, which a step gives to its caller.
+
+Called by `planning`, before the other passes. The rows keep their bits, and so does all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.errors import ConfigError
+from quire.program.ops import Op, RowsOut, TakeRows
+from quire.program.program import Program
+
+
+def give_hidden(program: Program, layers: Sequence[int]) -> Program:
+    """The program, which gives the inputs of these layers side by side; without layers, the last
+    hidden states. The number of layers stands for the result of the last one. Raises ConfigError
+    if the program has no such rows."""
+    ops = list(program.ops)
+    if not layers:
+        places = [i for i, op in enumerate(ops) if isinstance(op, TakeRows)]
+    else:
+        places = [_end(ops, layer - 1) for layer in layers]
+    if not places or None in places:
+        raise ConfigError(f"speculative_config.method: {program.name} gives no hidden states")
+    for place in sorted(filter(None, places), reverse=True):
+        value = ops[place].inputs()[0] if not layers else ops[place - 1].outputs()[0]
+        ops.insert(place, RowsOut(value))
+    given = Program(program.name, tuple(ops))
+    given.check()
+    return given
+
+
+def _end(ops: Sequence[Op], layer: int) -> int | None:
+    """The index after the last op of a layer; None: it has none."""
+    begin = f"layers.{layer}."
+    own = [
+        i for i, op in enumerate(ops) if op.outputs() and op.outputs()[0].name.startswith(begin)
+    ]
+    return max(own) + 1 if own else None

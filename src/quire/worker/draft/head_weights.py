@@ -1,0 +1,76 @@
+"""Opens the weights of a draft head: its own, and those that it shares with the model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.config.records import ModelConfig
+from quire.errors import CheckpointError
+from quire.models import ModelDescription
+from quire.models.heads.eagle import OWN
+from quire.models.heads.mark import MARK
+from quire.program import Program
+from quire.weights import FolderStore, WeightStore, bind, open_checkpoint
+from quire.weights.dummy import DummyStore
+from quire.weights.quantised.store import as_shipped
+
+_FIRST_LAYER = re.compile(r"^(model\.)?midlayer\.")
+_ROOT = re.compile(r"^model\.")
+_UNUSED = re.compile(rf"{re.escape(OWN)}(d2t|t2d|verifier_norm\.weight|.*rotary_emb\..*)")
+"""Tensors of heads that no program reads. Row i of a head stands for token i + d2t[i]; t2d says the
+same the other way round."""
+
+
+def open_head(target: ModelConfig, head: ModelConfig, program: Program) -> WeightStore:
+    """Opens the weights of a head's program. Raises CheckpointError if they do not fit it."""
+    if head.weights == "dummy":
+        return DummyStore(program)
+    description = ModelDescription(head.hf_config)
+    store = open_checkpoint(target.path)
+    if _has_files(head):
+        store = FolderStore({"": store, OWN: open_checkpoint(head.path)}, _own_name)
+    wanted = {part.name for param in program.params() for part in param.parts}
+
+    def canonical(name: str) -> str | None:
+        if name in wanted:
+            return name
+        if name.startswith(OWN):
+            return None if _UNUSED.fullmatch(name) else name
+        found = description.names.canonical(name)
+        return found if found in wanted else None
+
+    return bind(program, as_shipped(store, description.shipped), canonical)
+
+
+def tokens_of_rows(head: ModelConfig, vocab_size: int) -> NDArray[np.int32] | None:
+    """The token that each row of the head's logits stands for; None: the row's own number. Raises
+    CheckpointError."""
+    mark: Mapping[str, Any] = head.hf_config[MARK]
+    if "d2t" not in mark["tensors"] or head.weights == "dummy":
+        return None
+    with closing(open_checkpoint(head.path)) as store:
+        name = next(name for name in store.names() if _ROOT.sub("", name) == "d2t")
+        offsets = store.integers(name).astype(np.int64)
+        store.check()
+    found = np.arange(offsets.size) + offsets.reshape(-1)
+    wrong = np.flatnonzero((found < 0) | (found >= vocab_size))
+    if wrong.size:
+        raise CheckpointError(
+            f"{head.path}: d2t gives token {found[wrong[0]]} for row {wrong[0]}; it must be from 0 "
+            f"to {vocab_size - 1}"
+        )
+    return found.astype(np.int32)
+
+
+def _has_files(head: ModelConfig) -> bool:
+    return bool(head.hf_config[MARK]["method"] != "mtp")
+
+
+def _own_name(folder: str, name: str) -> str:
+    return folder + _ROOT.sub("", _FIRST_LAYER.sub("layers.0.", name))
