@@ -203,9 +203,12 @@ def requests(seed: int) -> tuple[list[dict[str, Any]], list[SamplingParams]]:
         prompts.append({"prompt_token_ids": tokens})
         params.append(
             SamplingParams(
-                temperature=chance.choice([0.0, 1.0]), seed=number, ignore_eos=True, logprobs=1,
+                temperature=chance.choice([0.0, 1.0]),
+                seed=number,
+                ignore_eos=True,
+                logprobs=1,
                 max_tokens=chance.randint(5, 25),
-            )  # fmt: skip
+            )
         )
     return prompts, params
 

@@ -125,9 +125,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
     )
 
 
-def _draft(
-    args: EngineArgs, usage: Usage, facts: Facts, target: Arithmetic
-) -> Arithmetic | None:
+def _draft(args: EngineArgs, usage: Usage, facts: Facts, target: Arithmetic) -> Arithmetic | None:
     """The arithmetic of the draft model; a head has the model's, unless the user names a format.
     Raises ConfigError if it cannot be used here."""
     if facts.draft is None:

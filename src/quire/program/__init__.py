@@ -65,13 +65,14 @@ from quire.program.values import (
 )
 
 __all__ = [
-    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "CausalConv",
-    "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Gather", "GatedDelta",
-    "Glu", "GroupedFormat", "HeadLayout", "HeadLinear", "HeadNorm", "JoinHeads", "LayerNorm",
-    "LearnedPositions", "Linear", "Logits", "Mamba", "MatchRms", "MeanRows", "Memory", "Module",
-    "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
-    "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
-    "RowScale", "RowsIn", "RowsOut", "Scale", "Send", "Share", "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows",
-    "Tensor", "TokenTypes", "Value", "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout",
-    "keep_all", "kv_layout", "last_reads", "layout_of_rank", "place_of", "some_tokens",
+    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder",
+    "CausalConv", "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts",
+    "GatedDelta", "Gather", "Glu", "GroupedFormat", "HeadLayout", "HeadLinear", "HeadNorm",
+    "JoinHeads", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Mamba", "MatchRms",
+    "MeanRows", "Memory", "Module", "ModuleSource", "NormKind", "Op", "OpPlace", "Out",
+    "Outliers", "Param", "PositionScale", "Program", "Receive", "RmsNorm", "Rope", "Rotary",
+    "Route", "RouteScore", "Routing", "RowScale", "RowsIn", "RowsOut", "Scale", "Send", "Share",
+    "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows", "Tensor", "TokenTypes", "Value",
+    "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout", "keep_all", "kv_layout",
+    "last_reads", "layout_of_rank", "place_of", "some_tokens",
 ]  # fmt: skip

@@ -375,5 +375,5 @@ def _head(draft: ModelConfig, vocab_size: int) -> HeadRows | None:
     head = ModelDescription(draft.hf_config).head
     if head is None:
         return None
-    tokens = tokens_of_rows(draft, vocab_size)
+    tokens = tokens_of_rows(draft, head.program.result_width, vocab_size)
     return HeadRows(head.width, head.own_first, tokens)

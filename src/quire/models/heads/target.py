@@ -60,6 +60,4 @@ class HeadProgram:
     @property
     def width(self) -> int:
         """Numbers of a row that it reads."""
-        return sum(
-            out.dim for op in self.program.ops if isinstance(op, RowsIn) for out in op.outs
-        )
+        return sum(out.dim for op in self.program.ops if isinstance(op, RowsIn) for out in op.outs)

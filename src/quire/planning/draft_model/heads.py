@@ -16,7 +16,7 @@ from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
 from quire.config.places.hub import resolve_model
 from quire.config.speculation import SpeculationConfig
-from quire.errors import ConfigError, ModelNotFoundError
+from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from quire.models import ModelDescription
 from quire.models.heads import OPTIONAL, with_head
 from quire.models.text_part import text_part
@@ -46,7 +46,10 @@ def head_facts(args: EngineArgs, speculation: SpeculationConfig, target: Checkpo
         tensors = [] if is_dummy else _optional_tensors(path)
     config = with_head(own, method, target.model.hf_config, tensors)
     description = ModelDescription(config)
-    _ = description.program  # raises for a head that does not fit
+    try:
+        _ = description.program
+    except (CheckpointError, UnsupportedModelError) as error:
+        raise type(error)(f"{_NAME} with method={method!r}, {path}: {error}") from None
     checkpoint = Checkpoint(name, path, description, "dummy" if is_dummy else "checkpoint", None)
     digest = weights_digest(checkpoint.path, checkpoint.weights)
     return DraftFacts(checkpoint, digest, replace(args, quantization=speculation.quantization))
@@ -59,7 +62,9 @@ def _unusable(target: Checkpoint) -> str | None:
     if target.model.is_transformers:
         return f"{target.name} must be a model that Quire computes itself"
     if target.packed is not None or target.is_gguf:
-        return f"{target.path} must be a checkpoint of safetensors or torch, neither packed nor GGUF"
+        return (
+            f"{target.path} must be a checkpoint of safetensors or torch, neither packed nor GGUF"
+        )
     return None
 
 

@@ -34,7 +34,5 @@ def give_hidden(program: Program, layers: Sequence[int]) -> Program:
 def _end(ops: Sequence[Op], layer: int) -> int | None:
     """The index after the last op of a layer; None: it has none."""
     begin = f"layers.{layer}."
-    own = [
-        i for i, op in enumerate(ops) if op.outputs() and op.outputs()[0].name.startswith(begin)
-    ]
+    own = [i for i, op in enumerate(ops) if op.outputs() and op.outputs()[0].name.startswith(begin)]
     return max(own) + 1 if own else None

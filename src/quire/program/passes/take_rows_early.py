@@ -1,5 +1,5 @@
-"""Moves `TakeRows` to just after the last op that reads several rows of a request, or gives all rows
-to the caller: later ops compute only the rows that need logits.
+"""Moves `TakeRows` to just after the last op that reads several rows of a request, or gives all
+rows to the caller: later ops compute only the rows that need logits.
 
 Each of those ops handles rows independently, so the numbers are the same. A prompt chunk of T
 tokens needs logits for at most one row, so the output projection and feed-forward of the last layer
@@ -16,8 +16,8 @@ from quire.program.values import Value
 
 
 def take_rows_early(program: Program) -> Program:
-    """The program with a TakeRows after its last op that needs all rows, for each value that is read
-    after it.
+    """The program with a TakeRows after its last op that needs all rows, for each value that is
+    read after it.
 
     Returns the program unchanged without such an op, or if a later one needs the step's tokens
     or positions. The other ops keep their parameters.

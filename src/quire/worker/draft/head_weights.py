@@ -48,9 +48,9 @@ def open_head(target: ModelConfig, head: ModelConfig, program: Program) -> Weigh
     return bind(program, as_shipped(store, description.shipped), canonical)
 
 
-def tokens_of_rows(head: ModelConfig, vocab_size: int) -> NDArray[np.int32] | None:
-    """The token that each row of the head's logits stands for; None: the row's own number. Raises
-    CheckpointError."""
+def tokens_of_rows(head: ModelConfig, num_rows: int, vocab_size: int) -> NDArray[np.int32] | None:
+    """The token that each of `num_rows` rows of the head's logits stands for; None: the row's own
+    number. Raises CheckpointError."""
     mark: Mapping[str, Any] = head.hf_config[MARK]
     if "d2t" not in mark["tensors"] or head.weights == "dummy":
         return None
@@ -58,6 +58,10 @@ def tokens_of_rows(head: ModelConfig, vocab_size: int) -> NDArray[np.int32] | No
         name = next(name for name in store.names() if _ROOT.sub("", name) == "d2t")
         offsets = store.integers(name).astype(np.int64)
         store.check()
+    if offsets.size != num_rows:
+        raise CheckpointError(
+            f"{head.path}: d2t has {offsets.size} numbers, and draft_vocab_size is {num_rows}"
+        )
     found = np.arange(offsets.size) + offsets.reshape(-1)
     wrong = np.flatnonzero((found < 0) | (found >= vocab_size))
     if wrong.size:
