@@ -59,7 +59,7 @@ def write_mtp_model(folder: Path, kind: str, seed: int = 0, **overrides: Any) ->
     return path
 
 
-def write_eagle(
+def write_head(
     folder: Path,
     target: Path,
     method: str,
@@ -67,7 +67,7 @@ def write_eagle(
     tensors: tuple[str, ...] = (),
     **overrides: Any,
 ) -> Path:
-    """An EAGLE or EAGLE-3 head. `tensors`: those of `OPTIONAL` that it has."""
+    """An EAGLE or EAGLE-3 head, or Medusa heads. `tensors`: those of `OPTIONAL` that it has."""
     of_target = json.loads((target / "config.json").read_text())
     kept = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim",
             "rms_norm_eps", "rope_theta", "hidden_act", "intermediate_size")  # fmt: skip

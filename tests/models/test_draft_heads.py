@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
-from tiny_heads import write_eagle, write_mtp_model
+from tiny_heads import write_head, write_mtp_model
 from torch import Tensor, nn
 
 from quire import LLM, SamplingParams
@@ -113,7 +113,7 @@ def llama(folder: Path) -> Path:
 
 def eagle_case(folder: Path, method: str, **options: Any) -> Case:
     target = llama(folder)
-    path = write_eagle(folder / "head", target, method, 3, **options)
+    path = write_head(folder / "head", target, method, 3, **options)
     model = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
     tensors = load_file(path / "model.safetensors")
     config = transformers.LlamaConfig.from_pretrained(path)
@@ -172,6 +172,28 @@ def eagle_case(folder: Path, method: str, **options: Any) -> Case:
     return Case(target, {"method": method, "model": str(path)}, propose)
 
 
+def medusa_case(folder: Path) -> Case:
+    target = llama(folder)
+    path = write_head(
+        folder / "head", target, "medusa", 4, ("0.0.linear.bias",), medusa_num_heads=DRAFT,
+        medusa_num_layers=2,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+    tensors = load_file(path / "model.safetensors")
+
+    def propose(text: list[int]) -> list[Tensor]:
+        last, found = model.model(torch.tensor([text[:-1]])).last_hidden_state[0, -1], []
+        for head in range(DRAFT):
+            x = last
+            for block in range(2):
+                name = f"{head}.{block}.linear"
+                x = x + nn.functional.silu(tensors[f"{name}.weight"] @ x + tensors[f"{name}.bias"])
+            found.append(tensors[f"{head}.2.weight"] @ x)
+        return found
+
+    return Case(target, {"method": "medusa", "model": str(path)}, propose)
+
+
 _IDS = {"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}
 CASES: dict[str, Callable[[Path], Case]] = {
     "mtp-glm": lambda folder: mtp_case(folder, "glm"),
@@ -189,6 +211,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
         folder, "eagle3", tensors=("lm_head.weight", "embed_tokens.weight"),
         norm_before_residual=True, **_IDS,
     ),
+    "medusa": medusa_case,
     "eagle3-shared-head": lambda folder: eagle_case(folder, "eagle3", **_IDS),
 }  # fmt: skip
 

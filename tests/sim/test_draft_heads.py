@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
-from tiny_heads import write_eagle, write_mtp_model
+from tiny_heads import write_head, write_mtp_model
 
 from quire import LLM, SamplingParams
 from quire.errors import QuireError
@@ -44,7 +44,7 @@ def test_a_conversation_goes_on(
     if method == "mtp":
         target = write_mtp_model(tmp_path / "model", "qwen-next", torch_dtype="bfloat16")
     else:
-        head = write_eagle(tmp_path / "head", target, method, 1, PARTS, draft_vocab_size=99,
+        head = write_head(tmp_path / "head", target, method, 1, PARTS, draft_vocab_size=99,
                            **LAYERS)  # fmt: skip
         config["model"] = str(head)
     prompts = [{"prompt_token_ids": [(7 * i * j) % 250 for i in range(5 * j)]} for j in range(1, 9)]
@@ -110,7 +110,7 @@ def set_d2t(head: Path) -> None:
 def test_what_does_not_fit(
     change: Callable[[Path], None], text: str, target: Path, tmp_path: Path
 ) -> None:
-    head = write_eagle(tmp_path / "head", target, "eagle3", 1, PARTS, draft_vocab_size=99, **LAYERS)
+    head = write_head(tmp_path / "head", target, "eagle3", 1, PARTS, draft_vocab_size=99, **LAYERS)
     change(head)
     with pytest.raises(QuireError, match=text):
         open_llm(target, {"method": "eagle3", "model": str(head)})
@@ -121,7 +121,7 @@ def test_what_is_refused(target: Path, tmp_path: Path) -> None:
         open_llm(target, {"method": "mtp"})
     with pytest.raises(QuireError, match=r"speculative_config\.model: "):
         open_llm(target, {"method": "eagle", "model": str(tmp_path / "missing")})
-    head = write_eagle(tmp_path / "head", target, "eagle", intermediate_size=30_000)
+    head = write_head(tmp_path / "head", target, "eagle", intermediate_size=30_000)
     config = {"method": "eagle", "model": str(head)}
     with pytest.raises(QuireError, match="from 1 to 128, not 129"):
         open_llm(target, {**config, "num_speculative_tokens": 129})

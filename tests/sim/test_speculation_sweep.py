@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
-from tiny_heads import MTP_MODELS, write_eagle, write_mtp_model
+from tiny_heads import MTP_MODELS, write_head, write_mtp_model
 from wrong_drafts import Liar, Oracle
 
 from quire import LLM, SamplingParams
@@ -77,7 +77,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {name: write_tiny_checkpoint(folder / name, **own) for name, own in KINDS.items()}
     found |= {name: write_mtp_model(folder / name, name) for name in MTP_MODELS}
     for name, model in found.items():
-        write_eagle(folder / HEADS / name, model, "eagle")
+        write_head(folder / HEADS / name, model, "eagle")
     return {**found, HEADS: folder / HEADS}
 
 

@@ -12,14 +12,15 @@ Detail = Literal["none", "summary", "detailed"]
 
 PROPOSERS = "quire.proposers"
 """Entry points of this group add methods."""
-_METHODS = ("ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3")
+_METHODS = ("ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3", "medusa")
 _WITH_MODEL = {
     "draft_model": "the draft model", "eagle": "the EAGLE head", "eagle3": "the EAGLE-3 head",
+    "medusa": "the Medusa heads",
 }  # fmt: skip
 """Methods with a model of its own, and what that is."""
 _COMPUTED = ("mtp", *_WITH_MODEL)
 """Methods whose draft tokens the worker computes."""
-_LATER = frozenset({"medusa", "mlp_speculator", "dflash", "dspark"})
+_LATER = frozenset({"mlp_speculator", "dflash", "dspark"})
 _SPELLINGS = {
     "ngram_gpu": "ngram", "[ngram]": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram",
     "ngram-map-k4v": "ngram", "ngram-mod": "suffix", "ngram-cache": "suffix",
@@ -60,8 +61,8 @@ class SpeculationConfig:
     """What proposes draft tokens, and at most how many."""
 
     method: str = "ngram"
-    """`ngram`, `suffix`, `draft_model`, `mtp`, `eagle`, `eagle3`, or a method that an installed
-    package adds."""
+    """`ngram`, `suffix`, `draft_model`, `mtp`, `eagle`, `eagle3`, `medusa`, or a method that an
+    installed package adds."""
     num_speculative_tokens: int = 32
     """Maximum number of draft tokens of one request in one step."""
     prompt_lookup_min: int = 3

@@ -168,7 +168,7 @@ def _with_draft(
     table of blocks serves all layers of the draft model, and the target has such a table."""
     program = run_passes(draft.program, quantization)
     layout = keep_all(program)
-    if len(layout.groups) != 1:
+    if len(layout.groups) != (1 if program.memories() else 0):
         raise ConfigError(
             f"speculative_config.model: all layers of {program.name} must have K/V of the same "
             f"shape, and it has layers of {len(layout.groups)} shapes"
@@ -180,7 +180,7 @@ def _with_draft(
         )
     options = replace(plan.options, dtype=dtype, max_adapter_width=0)
     if draft.head is not None:  # a part of a large step at once
-        most = max(options.max_num_seqs, _HEAD_TOKENS)
+        most = max(options.max_num_seqs, _HEAD_TOKENS if layout.groups else 1)
         options = replace(options, max_num_tokens=min(options.max_num_tokens, most))
     return replace(plan, draft=CompilePlan(program, replace(plan.kv, layout=layout), options))
 

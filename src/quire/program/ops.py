@@ -574,10 +574,14 @@ class Columns(Op):
 
 @dataclass(frozen=True, slots=True)
 class RowsIn(Op):
-    """concat(outs) = the rows that are given with the step (`StepBatch.rows_in`)."""
+    """concat(outs) = the rows that are given with the step (`StepBatch.rows_in`).
+
+    `vocab_size`: token ids are below it, in a program that looks up none; otherwise 0.
+    """
 
     rows: ClassVar[RowsRead] = "step"
     outs: tuple[Value, ...]
+    vocab_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

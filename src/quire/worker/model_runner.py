@@ -17,6 +17,7 @@ from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
 from quire.worker.draft.drafter import Drafter
+from quire.worker.draft.medusa import MedusaDrafter
 from quire.worker.draft.pair import ModelPair
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
@@ -57,7 +58,7 @@ class ModelRunner:
         *,
         keeps_all: bool = True,
         processing: LogitsProcessing | None = None,
-        drafter: Drafter | None = None,
+        drafter: Drafter | MedusaDrafter | None = None,
     ) -> None:
         """`keeps_all`: no layer releases KV blocks before the request ends. `processing`: custom
         logits processors, if there are any. `drafter`: proposes tokens with the draft model of a

@@ -376,4 +376,4 @@ def _head(draft: ModelConfig, vocab_size: int) -> HeadRows | None:
     if head is None:
         return None
     tokens = tokens_of_rows(draft, head.program.result_width, vocab_size)
-    return HeadRows(head.width, head.own_first, tokens)
+    return HeadRows(head.width, head.own_first, tokens, head.num_at_once)

@@ -17,14 +17,12 @@ from dataclasses import replace
 from quire.errors import CheckpointError
 from quire.models.config_reader import MAX_HIDDEN, MAX_LAYERS, MAX_VOCAB, ConfigReader
 from quire.models.decoder import attention, feed_forward, norm_rows, write_layer
-from quire.models.heads.mark import MARK
+from quire.models.heads.own import OWN, check_equal, optional_tensors
 from quire.models.heads.target import HeadProgram, Target
 from quire.models.reading import read_spec
 from quire.models.spec import DecoderSpec, LayerNames, Names
 from quire.program import Builder, Tensor, Value
 
-OWN = "head."
-"""Beginning of the names of the head's own tensors, in files of its own."""
 _NUM_HIDDEN = 3
 _FIRST_WITHOUT_NORM = LayerNames(attention_norm=None)
 
@@ -32,12 +30,12 @@ _FIRST_WITHOUT_NORM = LayerNames(attention_norm=None)
 def eagle_head(target: Target, reader: ConfigReader) -> HeadProgram:
     """An EAGLE head. `reader`: its config.json."""
     spec = _spec(target, reader, "eagle")
-    _same(reader, "hidden_size", spec.hidden_size, target.facts.hidden_size)
+    check_equal(reader, "hidden_size", spec.hidden_size, target.facts.hidden_size)
     builder = Builder("eagle")
     embedded = _embed(builder, target, reader, spec)
     [hidden] = builder.rows_in(spec.hidden_size)
     pair = builder.join_heads(embedded, hidden, 1, "pair")
-    has_bias = "fc.bias" in _tensors(reader)
+    has_bias = "fc.bias" in optional_tensors(reader)
     x = builder.linear(pair, f"{OWN}fc", spec.hidden_size, bias=has_bias, hint="project")
     first = replace(spec, names=replace(spec.names, layer=_FIRST_WITHOUT_NORM))
     for layer in range(spec.num_layers):
@@ -53,10 +51,8 @@ def eagle3_head(target: Target, reader: ConfigReader) -> HeadProgram:
     """An EAGLE-3 head. `reader`: its config.json."""
     spec = _spec(target, reader, "eagle3")
     width = target.facts.hidden_size
-    _same(
-        reader, "target_hidden_size", reader.size("target_hidden_size", MAX_HIDDEN, width, width),
-        width,
-    )  # fmt: skip
+    own = reader.size("target_hidden_size", MAX_HIDDEN, example=width, default=width)
+    check_equal(reader, "target_hidden_size", own, width)
     if spec.num_layers != 1:
         raise reader.error("num_hidden_layers", spec.num_layers, "1 for method eagle3", 1)
     builder = Builder("eagle3")
@@ -65,7 +61,7 @@ def eagle3_head(target: Target, reader: ConfigReader) -> HeadProgram:
     given, own = builder.rows_in(_NUM_HIDDEN * width, spec.hidden_size)
     if reader.flag("norm_before_fc", False):
         given = norm_rows(builder, given, spec, f"{OWN}input_norm", "given_norm")
-    has_bias = "fc.bias" in _tensors(reader)
+    has_bias = "fc.bias" in optional_tensors(reader)
     if has_bias:
         raise CheckpointError(f"{reader.where}: fc.bias is not supported for method eagle3")
     projected = builder.linear(given, f"{OWN}fc", spec.hidden_size, bias=False, hint="project")
@@ -99,7 +95,7 @@ def _end(
     builder: Builder, x: Value, target: Target, reader: ConfigReader, spec: DecoderSpec
 ) -> None:
     """Add EAGLE-3's own head, or the target's if it has none."""
-    tensors = _tensors(reader)
+    tensors = optional_tensors(reader)
     size = reader.size("draft_vocab_size", MAX_VOCAB, example=32000, default=spec.vocab_size)
     if size > spec.vocab_size:
         raise reader.error("draft_vocab_size", size, f"at most vocab_size {spec.vocab_size}", 32000)
@@ -109,7 +105,7 @@ def _end(
             "checkpoint must have a tensor d2t"
         )
     if "lm_head.weight" not in tensors:
-        _same(reader, "draft_vocab_size", size, target.facts.vocab_size)
+        check_equal(reader, "draft_vocab_size", size, target.facts.vocab_size)
         target.end(builder, x)
     elif "d2t" in tensors:
         builder.vectors(builder.linear(x, f"{OWN}lm_head", size, bias=False, hint="lm_head"))
@@ -132,28 +128,14 @@ def _spec(target: Target, reader: ConfigReader, name: str) -> DecoderSpec:
     names = Names(root=OWN)
     plain = reader.translated({}, {"num_hidden_layers": 1})
     spec = replace(read_spec(plain, name), names=names)
-    _same(reader, "vocab_size", spec.vocab_size, target.facts.vocab_size)
+    check_equal(reader, "vocab_size", spec.vocab_size, target.facts.vocab_size)
     return spec
 
 
 def _embed(builder: Builder, target: Target, reader: ConfigReader, spec: DecoderSpec) -> Value:
     """Add a look-up in the head's own table, or in the target's."""
-    if "embed_tokens.weight" in _tensors(reader):
+    if "embed_tokens.weight" in optional_tensors(reader):
         size = (spec.vocab_size, spec.hidden_size)
         return builder.embed(Tensor(f"{OWN}embed_tokens.weight", size))
-    _same(reader, "hidden_size", spec.hidden_size, target.facts.hidden_size)
+    check_equal(reader, "hidden_size", spec.hidden_size, target.facts.hidden_size)
     return target.embed(builder)
-
-
-def _tensors(reader: ConfigReader) -> list[str]:
-    mark = reader.section(MARK)
-    return [] if mark is None else mark.names("tensors")
-
-
-def _same(reader: ConfigReader, key: str, own: int, wanted: int) -> None:
-    """Raises CheckpointError unless the head's number is the target's."""
-    if own != wanted:
-        raise CheckpointError(
-            f"{reader.where}: {key} of the draft head is {own}, and the model for which it drafts "
-            f"has {wanted}; they must be equal"
-        )

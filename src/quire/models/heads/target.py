@@ -57,6 +57,10 @@ class HeadProgram:
     """The first column in which it reads the hidden state that it has given itself, for its own
     tokens; the other columns are then 0. Those of the target begin at column 0."""
 
+    num_at_once: int = 0
+    """Tokens that it drafts in one step, without K/V: it gives their logits side by side. 0: it
+    drafts one token after the other."""
+
     @property
     def width(self) -> int:
         """Numbers of a row that it reads."""

@@ -18,7 +18,7 @@ from quire.config.places.hub import resolve_model
 from quire.config.speculation import SpeculationConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from quire.models import ModelDescription
-from quire.models.heads import OPTIONAL, with_head
+from quire.models.heads import OPTIONAL, own_name, with_head
 from quire.models.text_part import text_part
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.draft_model.facts import DraftFacts
@@ -91,5 +91,5 @@ def _own_config(path: Path) -> dict[str, Any]:
 def _optional_tensors(path: Path) -> list[str]:
     """The tensors of `OPTIONAL` that a head has."""
     with closing(open_checkpoint(path)) as store:
-        names = {name.removeprefix("model.") for name in store.names()}
+        names = {own_name(name) for name in store.names()}
     return [name for name in OPTIONAL if name in names]

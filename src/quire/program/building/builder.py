@@ -430,10 +430,11 @@ class Builder(RecurrentBuilder):
         out = self._value(hint, len(rows))
         return self._emit(Linear(x, (out,), self._param(f"{hint}.weight", parts), None, True), out)
 
-    def rows_in(self, *dims: int) -> tuple[Value, ...]:
-        """The rows that are given with the step, in parts of these widths."""
+    def rows_in(self, *dims: int, vocab_size: int = 0) -> tuple[Value, ...]:
+        """The rows that are given with the step, in parts of these widths. `vocab_size`: as of
+        `RowsIn`."""
         outs = tuple(self._value("given", dim) for dim in dims)
-        self._ops.append(RowsIn(outs))
+        self._ops.append(RowsIn(outs, vocab_size))
         return outs
 
     def rows_out(self, x: Value) -> None:

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from quire.config.records import ModelConfig
 from quire.errors import CheckpointError
 from quire.models import ModelDescription
-from quire.models.heads.eagle import OWN
+from quire.models.heads import own_name
 from quire.models.heads.mark import MARK
+from quire.models.heads.own import OWN
 from quire.program import Program
 from quire.weights import FolderStore, WeightStore, bind, open_checkpoint
 from quire.weights.dummy import DummyStore
 from quire.weights.quantised.store import as_shipped
 
-_FIRST_LAYER = re.compile(r"^(model\.)?midlayer\.")
-_ROOT = re.compile(r"^model\.")
+_LM_HEADS = re.compile(r"^lm_heads\.(\d+)\.")
+"""How vLLM names the last linear of a Medusa head."""
 _UNUSED = re.compile(rf"{re.escape(OWN)}(d2t|t2d|verifier_norm\.weight|.*rotary_emb\..*)")
 """Tensors of heads that no program reads. Row i of a head stands for token i + d2t[i]; t2d says the
 same the other way round."""
@@ -34,7 +35,12 @@ def open_head(target: ModelConfig, head: ModelConfig, program: Program) -> Weigh
     description = ModelDescription(head.hf_config)
     store = open_checkpoint(target.path)
     if _has_files(head):
-        store = FolderStore({"": store, OWN: open_checkpoint(head.path)}, _own_name)
+        own = open_checkpoint(head.path)
+        num_blocks = description.text.get("medusa_num_layers") or 1
+        store = FolderStore(
+            {"": store, OWN: own},
+            lambda folder, name: folder + _LM_HEADS.sub(rf"\1.{num_blocks}.", own_name(name)),
+        )
     wanted = {part.name for param in program.params() for part in param.parts}
 
     def canonical(name: str) -> str | None:
@@ -55,7 +61,7 @@ def tokens_of_rows(head: ModelConfig, num_rows: int, vocab_size: int) -> NDArray
     if "d2t" not in mark["tensors"] or head.weights == "dummy":
         return None
     with closing(open_checkpoint(head.path)) as store:
-        name = next(name for name in store.names() if _ROOT.sub("", name) == "d2t")
+        name = next(name for name in store.names() if own_name(name) == "d2t")
         offsets = store.integers(name).astype(np.int64)
         store.check()
     if offsets.size != num_rows:
@@ -74,7 +80,3 @@ def tokens_of_rows(head: ModelConfig, num_rows: int, vocab_size: int) -> NDArray
 
 def _has_files(head: ModelConfig) -> bool:
     return bool(head.hf_config[MARK]["method"] != "mtp")
-
-
-def _own_name(folder: str, name: str) -> str:
-    return folder + _ROOT.sub("", _FIRST_LAYER.sub("layers.0.", name))

@@ -37,6 +37,8 @@ class HeadRows:
     """The first column of the head's own hidden states."""
     tokens: NDArray[np.int32] | None
     """The token of each row of its logits; None: the row's own number."""
+    num_at_once: int = 0
+    """As of `HeadProgram`."""
 
     def of_target(self, hidden: Floats) -> Floats:
         """Rows for hidden states of the target."""
@@ -86,7 +88,14 @@ class ModelPair(CompiledModel):
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         return self.target.find_not_finite(batch)
 
+    @property
+    def _has_kv(self) -> bool:
+        """Whether the draft model has a part of each block."""
+        return self.head is None or not self.head.num_at_once
+
     def read_blocks(self, block_ids: NDArray[np.int32], out: Bytes | None = None) -> Bytes:
+        if not self._has_kv:
+            return self.target.read_blocks(block_ids, out)
         parts = [self.target.read_blocks(block_ids), self.draft.read_blocks(block_ids)]
         joined = np.concatenate(parts, axis=1)
         if out is None:
@@ -97,11 +106,14 @@ class ModelPair(CompiledModel):
     def write_blocks(self, block_ids: NDArray[np.int32], data: Bytes) -> None:
         size = self._target_bytes
         self.target.write_blocks(block_ids, np.ascontiguousarray(data[:, :size]))
-        self.draft.write_blocks(block_ids, np.ascontiguousarray(data[:, size:]))
+        if self._has_kv:
+            self.draft.write_blocks(block_ids, np.ascontiguousarray(data[:, size:]))
 
     def clear_behind(self, block: Bytes, group: int, num_tokens: int) -> None:
         own, of_draft = block[: self._target_bytes], block[self._target_bytes :]
         self.target.clear_behind(own, group, num_tokens)
+        if not self._has_kv:
+            return
         if group == self._shared_group:
             self.draft.clear_behind(of_draft, 0, num_tokens)
         else:
@@ -109,7 +121,8 @@ class ModelPair(CompiledModel):
 
     def discard_kv(self) -> None:
         self.target.discard_kv()
-        self.draft.discard_kv()
+        if self._has_kv:
+            self.draft.discard_kv()
 
     def memory(self) -> MemoryReport:
         one, other = self.target.memory(), self.draft.memory()
