@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import tiny_values, write_tiny_checkpoint
 
 from quire.models import ModelDescription
-from quire.models.heads import with_head
-from quire.models.heads.eagle import OWN
+from quire.models.heads.mark import with_head
+from quire.models.heads.own import OWN
 from quire.program import Program
 
 _EXPERTS = {

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.heads import HeadProgram, Target, head_program, is_head, without_head
-from quire.models.heads.mark import MARK
+from quire.models.heads.choice import head_program
+from quire.models.heads.mark import MARK, is_head, without_head
+from quire.models.heads.target import HeadProgram, Target
 from quire.models.pooling.head import pooling_head
 from quire.models.pooling.program import pooled_names, pooled_program
 from quire.models.quantised import (

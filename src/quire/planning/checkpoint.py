@@ -18,7 +18,7 @@ from quire.config.pooling import PoolingConfig
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
-from quire.models.heads import without_head
+from quire.models.heads.mark import without_head
 from quire.models.transformers.choice import with_model_impl
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs
 from quire.planning.pooling.choice import with_pooling

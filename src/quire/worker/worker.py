@@ -27,7 +27,7 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger, phase
 from quire.models import ModelDescription
-from quire.models.heads import is_head
+from quire.models.heads.mark import is_head
 from quire.planning.compile_plan import CompilePlan, compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import Program

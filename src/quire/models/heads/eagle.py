@@ -51,8 +51,8 @@ def eagle3_head(target: Target, reader: ConfigReader) -> HeadProgram:
     """An EAGLE-3 head. `reader`: its config.json."""
     spec = _spec(target, reader, "eagle3")
     width = target.facts.hidden_size
-    own = reader.size("target_hidden_size", MAX_HIDDEN, example=width, default=width)
-    check_equal(reader, "target_hidden_size", own, width)
+    read = reader.size("target_hidden_size", MAX_HIDDEN, example=width, default=width)
+    check_equal(reader, "target_hidden_size", read, width)
     if spec.num_layers != 1:
         raise reader.error("num_hidden_layers", spec.num_layers, "1 for method eagle3", 1)
     builder = Builder("eagle3")

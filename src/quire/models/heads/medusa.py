@@ -1,7 +1,7 @@
-"""Medusa heads: each gives the logits of one of the next tokens, from the model's last hidden state.
+"""Medusa heads: each gives logits of one of the next tokens, from the model's last hidden state.
 
-A head is a few blocks x + silu(linear(x)), and a linear. Source: Cai et al. 2024, "Medusa", section
-2.1.1. Tensors are named as in the project's files, `0.0.linear.weight`: head 0, block 0.
+A head is a few blocks x + silu(linear(x)), and a linear. Source: Cai et al. 2024, "Medusa",
+section 2.1.1. Tensors are named as in the project's files, `0.0.linear.weight`: head 0, block 0.
 """
 
 from __future__ import annotations

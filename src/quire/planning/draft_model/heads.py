@@ -18,7 +18,7 @@ from quire.config.places.hub import resolve_model
 from quire.config.speculation import SpeculationConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from quire.models import ModelDescription
-from quire.models.heads import OPTIONAL, own_name, with_head
+from quire.models.heads.mark import OPTIONAL, own_name, with_head
 from quire.models.text_part import text_part
 from quire.planning.checkpoint import Checkpoint
 from quire.planning.draft_model.facts import DraftFacts

@@ -17,22 +17,21 @@ def give_hidden(program: Program, layers: Sequence[int]) -> Program:
     hidden states. The number of layers stands for the result of the last one. Raises ConfigError
     if the program has no such rows."""
     ops = list(program.ops)
-    if not layers:
-        places = [i for i, op in enumerate(ops) if isinstance(op, TakeRows)]
-    else:
+    places = [i for i, op in enumerate(ops) if isinstance(op, TakeRows)]
+    if layers:
         places = [_end(ops, layer - 1) for layer in layers]
-    if not places or None in places:
+    if not places or 0 in places:
         raise ConfigError(f"speculative_config.method: {program.name} gives no hidden states")
-    for place in sorted(filter(None, places), reverse=True):
-        value = ops[place].inputs()[0] if not layers else ops[place - 1].outputs()[0]
+    for place in sorted(places, reverse=True):
+        value = ops[place - 1].outputs()[0] if layers else ops[place].inputs()[0]
         ops.insert(place, RowsOut(value))
     given = Program(program.name, tuple(ops))
     given.check()
     return given
 
 
-def _end(ops: Sequence[Op], layer: int) -> int | None:
-    """The index after the last op of a layer; None: it has none."""
+def _end(ops: Sequence[Op], layer: int) -> int:
+    """The index after the last op of a layer; 0: it has none."""
     begin = f"layers.{layer}."
     own = [i for i, op in enumerate(ops) if op.outputs() and op.outputs()[0].name.startswith(begin)]
-    return max(own) + 1 if own else None
+    return max(own) + 1 if own else 0

@@ -235,7 +235,7 @@ def _chosen(pair: ModelPair, output: StepOutput) -> Ints:
     chosen, not_finite = output.sampled, output.not_finite
     if output.vectors is not None:
         chosen = output.vectors.argmax(axis=1).astype(np.int32)
-        not_finite = ~np.isfinite(output.vectors).all(axis=1)
+        not_finite = np.logical_not(np.isfinite(output.vectors).all(axis=1))
         if pair.head is not None and pair.head.tokens is not None:
             chosen = pair.head.tokens[chosen]
     return chosen if not_finite is None else np.where(not_finite, np.int32(-1), chosen)

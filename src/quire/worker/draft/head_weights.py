@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from quire.config.records import ModelConfig
 from quire.errors import CheckpointError
 from quire.models import ModelDescription
-from quire.models.heads import own_name
-from quire.models.heads.mark import MARK
+from quire.models.heads.mark import MARK, own_name
 from quire.models.heads.own import OWN
 from quire.program import Program
 from quire.weights import FolderStore, WeightStore, bind, open_checkpoint
