@@ -16,13 +16,13 @@ from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
-from quire.worker.draft.drafter import Drafter
-from quire.worker.draft.medusa import MedusaDrafter
 from quire.worker.draft.pair import ModelPair
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
+    from quire.worker.draft.drafter import Drafter
+    from quire.worker.draft.medusa import MedusaDrafter
     from quire.worker.processors.processing import LogitsProcessing, WithheldRows
 
 _NO_CHOICE = (
