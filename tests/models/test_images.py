@@ -33,16 +33,44 @@ def _png(image: Any) -> bytes:
     return file.getvalue()
 
 
-def _values(vision: VisionModel, images: list[Any]) -> torch.Tensor:
-    """The pixel values that transformers' model gets; `test_rules` holds them against the
-    library's processors."""
+def _values(vision: VisionModel, images: list[Any]) -> dict[str, torch.Tensor]:
+    """The arguments that transformers' model gets for images; `test_rules` holds the pixel values
+    against the library's processors."""
     tiles = []
     for image in images:
         picture = picture_of(_png(image), vision.resizing)
         for tile in vision.tiles(picture.layout, picture.pixels):
             tiles.append(normalised(tile, vision.resizing).transpose(2, 0, 1))
+    if vision.family == "qwen_vl":
+        return _qwen_values(tiles)
+    if vision.family == "pixtral":
+        return _padded_values(tiles)
     found = torch.tensor(np.array(tiles))
-    return found[None] if vision.family == "idefics3" else found
+    return {"pixel_values": found[None] if vision.family == "idefics3" else found}
+
+
+def _padded_values(tiles: list[Any]) -> dict[str, torch.Tensor]:
+    """Images of different sizes, padded with zeros to the largest."""
+    sizes = [one.shape[1:] for one in tiles]
+    most = np.max(sizes, axis=0)
+    padded = [np.pad(one, ((0, 0), *((0, m - n) for m, n in zip(most, one.shape[1:], strict=True))))
+              for one in tiles]  # fmt: skip
+    return {"pixel_values": torch.tensor(np.array(padded)), "image_sizes": torch.tensor(sizes)}
+
+
+def _qwen_values(tiles: list[Any]) -> dict[str, torch.Tensor]:
+    """Rows of patches of 4 x 4 pixels, in squares of 2 x 2 patches, as transformers orders them."""
+    rows, grids = [], []
+    for tile in tiles:
+        height, width = tile.shape[1] // 4, tile.shape[2] // 4
+        cut = tile.reshape(3, height // 2, 2, 4, width // 2, 2, 4)
+        patches = cut.transpose(1, 4, 2, 5, 0, 3, 6).reshape(height * width, 3, 1, 16)
+        rows.append(np.repeat(patches, 2, axis=2).reshape(height * width, -1))
+        grids.append([1, height, width])
+    return {
+        "pixel_values": torch.tensor(np.concatenate(rows)),
+        "image_grid_thw": torch.tensor(grids),
+    }
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -68,14 +96,18 @@ def test_tokens_and_logprobs_are_those_of_transformers(checkpoint: Path, backend
         groups = [[_picture(rng, 61, 23)], [_picture(rng, 20, 30), _picture(rng, 33, 90)], []]
         prompts = [
             {"prompt": f"Hi {place} what?", "multi_modal_data": {"image": groups[0][0]}},
-            {"prompt": f"A{place}B{place}C", "multi_modal_data": {"image": groups[1]}},
+            {"prompt": f"A{place}B, then {place}C", "multi_modal_data": {"image": groups[1]}},
             {"prompt": "no picture"},
         ]
         outputs = llm.generate(prompts, _PARAMS, use_tqdm=False)
         again = llm.generate(prompts, _PARAMS, use_tqdm=False)
     for images, output, second in zip(groups, outputs, again, strict=True):
         ids = torch.tensor([output.prompt_token_ids])
-        given = {"pixel_values": _values(vision, images)} if images else {}
+        given = _values(vision, images) if images else {}
+        if vision.family == "qwen_vl":
+            given["mm_token_type_ids"] = (ids == vision.row_token_id).int()
+        if vision.family == "gemma3":
+            given["token_type_ids"] = (ids == vision.row_token_id).int()
         with torch.no_grad():
             wanted = model.generate(
                 input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=_NUM_TOKENS,

@@ -256,7 +256,11 @@ def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
             None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
         ),
         encoder_bytes=encoder_bytes(
-            backend, hf_config, choices.images.config, choices.arithmetic.dtype
+            backend,
+            hf_config,
+            choices.images.config,
+            choices.arithmetic.dtype,
+            choices.max_model_len,
         ),
     )
 
@@ -291,7 +295,11 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
         bool(model.logits_processors),
         adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
         encoder_bytes=encoder_bytes(
-            make_backend(config.device), model.hf_config, model.images, model.dtype
+            make_backend(config.device),
+            model.hf_config,
+            model.images,
+            model.dtype,
+            model.max_model_len,
         ),
     )
     if (draft := config.draft) is not None:
