@@ -88,7 +88,7 @@ def test_tokens_and_logprobs_are_those_of_transformers(checkpoint: Path, backend
     ).eval()
     with LLM(
         str(checkpoint), backend=backend, dtype="float32", max_model_len=1024,
-        num_gpu_blocks_override=200, max_num_batched_tokens=48,
+        num_gpu_blocks_override=200, max_num_batched_tokens=48, max_num_seqs=4,
     ) as llm:  # fmt: skip
         vision = vision_model(llm.llm_engine.model_config.hf_config)
         assert vision is not None

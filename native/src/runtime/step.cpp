@@ -84,27 +84,6 @@ void check_sampling(const quire_batch& batch, const quire_output& output, int32_
   check_masks(s.mask, batch.num_logits_rows);
 }
 
-void check_batch(const Model& model, const quire_batch& batch, const quire_output& output) {
-  require(!model.ops.empty(), "the model has no ops");
-  require(batch.num_tokens >= 0 && batch.num_tokens <= model.spec.max_num_tokens &&
-              batch.num_seqs >= 0 && batch.num_seqs <= model.spec.max_num_seqs &&
-              batch.num_logits_rows >= 0 && batch.num_logits_rows <= max_logits_rows(model.spec),
-          "a step of " + std::to_string(batch.num_tokens) + " tokens for " +
-              std::to_string(batch.num_seqs) + " requests is larger than was compiled for");
-  require(batch.seq_starts[0] == 0 && batch.seq_starts[batch.num_seqs] == batch.num_tokens,
-          "seq_starts do not divide the tokens");
-  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) check_seq(model, batch, seq);
-  check_range("token id", batch.token_ids, batch.num_tokens, model.num_token_ids);
-  if (batch.token_types) {
-    check_range("token type", batch.token_types, batch.num_tokens, model.num_token_types);
-  }
-  check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
-  check_axes(model, batch);
-  check_spans(batch);
-  check_adapters(model, batch);
-  if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
-}
-
 void check_axes(const Model& model, const quire_batch& batch) {
   if (!batch.axis_positions) return;
   require(batch.num_axes >= 1 && batch.num_axes <= QUIRE_MAX_AXES, "num_axes");
@@ -131,6 +110,27 @@ void check_spans(const quire_batch& batch) {
               "a token is outside of its span, or the step is");
     }
   }
+}
+
+void check_batch(const Model& model, const quire_batch& batch, const quire_output& output) {
+  require(!model.ops.empty(), "the model has no ops");
+  require(batch.num_tokens >= 0 && batch.num_tokens <= model.spec.max_num_tokens &&
+              batch.num_seqs >= 0 && batch.num_seqs <= model.spec.max_num_seqs &&
+              batch.num_logits_rows >= 0 && batch.num_logits_rows <= max_logits_rows(model.spec),
+          "a step of " + std::to_string(batch.num_tokens) + " tokens for " +
+              std::to_string(batch.num_seqs) + " requests is larger than was compiled for");
+  require(batch.seq_starts[0] == 0 && batch.seq_starts[batch.num_seqs] == batch.num_tokens,
+          "seq_starts do not divide the tokens");
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) check_seq(model, batch, seq);
+  check_range("token id", batch.token_ids, batch.num_tokens, model.num_token_ids);
+  if (batch.token_types) {
+    check_range("token type", batch.token_types, batch.num_tokens, model.num_token_types);
+  }
+  check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
+  check_axes(model, batch);
+  check_spans(batch);
+  check_adapters(model, batch);
+  if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
 }
 
 std::vector<TokenRun> runs_of(const quire_batch& batch) {
