@@ -100,7 +100,7 @@ def test_anthropic(server: RunningServer, wanted: str) -> None:
     with anthropic.Anthropic(base_url=server.url, api_key="none") as client:
         parts: Any = [{"type": "image", "source": source}, {"type": "text", "text": _QUESTION}]
         message = client.messages.create(
-            model="eyes", max_tokens=_TOKENS, temperature=0,
+            model="eyes", max_tokens=_TOKENS, extra_body={"temperature": 0},
             messages=[{"role": "user", "content": parts}],
         )  # fmt: skip
         assert message.content[0].text == wanted

@@ -130,6 +130,12 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
                 f"{format_bytes(of_draft.workspace_bytes)}, and its K/V in a block "
                 f"{format_bytes(of_draft.kv_block_bytes)}"
             )
+        if sketch.encoder_bytes:
+            advice += (
+                f". The image encoder needs {format_bytes(sketch.encoder_bytes)} of it: less with "
+                "smaller images (mm_processor_kwargs, such as max_pixels), nothing with "
+                "limit_mm_per_prompt={'image': 0}"
+            )
         raise DoesNotFitError(f"{error}{advice}") from None
     plan = _sized_plan(sketch, fitted.num_blocks, fitted.needs.max_model_len)
     lora = None if choices.lora is None else _sized(plan.program, choices.lora)

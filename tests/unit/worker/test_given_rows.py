@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -56,12 +57,9 @@ def positions_one_by_one(given: list[InputRows], count: int) -> list[tuple[int, 
 
 
 def test_positions_by_place_are_the_same_in_every_chunk() -> None:
-    digest = bytes(32)
     given = [
-        InputRows(2, 6, digest, grid=(2, 3)),
-        InputRows(8, 5, digest, grid=(5, 1)),
-        InputRows(15, 2, digest),
-        InputRows(19, 16, digest, grid=(4, 4)),
+        msgspec.structs.replace(rows(first, count, 1), grid=grid)
+        for first, count, grid in ((2, 6, (2, 3)), (8, 5, (5, 1)), (15, 2, None), (19, 16, (4, 4)))
     ]
     wanted = np.array(positions_one_by_one(given, 50))
     for begin in range(50):

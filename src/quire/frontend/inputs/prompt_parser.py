@@ -125,6 +125,7 @@ class PromptParser:
                 parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
+        self.images.changed(prompt.get("mm_processor_kwargs"))
         if prompt.get("prompt_embeds") is not None:
             return self._embeds(prompt, text, ids, salt, tokenization)
         if prompt.get("prompt_is_token_ids") is not None:

@@ -88,8 +88,9 @@ class GridPatches(Patching):
         """[squares, merge * merge, 2]; row and column of each patch."""
         rows, columns = self.squares(size)
         both = np.indices((rows * self.merge, columns * self.merge), np.int32)
-        cut = both.reshape(2, rows, self.merge, columns, self.merge)
-        return cut.transpose(1, 3, 2, 4, 0).reshape(rows * columns, self.merge**2, 2)
+        cut = both.reshape(2, rows, self.merge, columns, self.merge).transpose(1, 3, 2, 4, 0)
+        places: Ints = cut.reshape(rows * columns, self.merge**2, 2)
+        return places
 
     def _windows(self, size: Size) -> tuple[NDArray[np.intp], Ints | None]:
         """The squares in the order of windows, and the spans of the windows' patches."""

@@ -134,7 +134,8 @@ class SquarePatches(Patching):
         factor, count = self.factor, self.side // self.factor
         parts = hidden.reshape(count, factor, count, factor, -1)
         if self.has_means:
-            return parts.mean(axis=(1, 3), dtype=np.float32).reshape(count * count, -1)
+            means: Floats = parts.mean(axis=(1, 3), dtype=np.float32)
+            return means.reshape(count * count, -1)
         width = factor * factor * hidden.shape[1]
         return np.ascontiguousarray(parts.transpose(0, 2, 1, 3, 4).reshape(-1, width))
 

@@ -43,7 +43,7 @@ def test_no_chunk_ends_in_a_span() -> None:
     assert StepBudget(8).chunk(one, 30) == 5
     assert StepBudget(8).chunk(one, 25) == 0
     assert StepBudget(12, 4).chunk(one, 25) == 10
-    assert StepBudget(12).chunk(one, 18) == 3  # a prefix hit in the span: the rest of it
+    assert StepBudget(12, 2).chunk(one, 18) == 3  # a prefix hit in the span: the rest of it
     assert StepBudget(7).chunk(one, 15) == 7
     assert StepBudget(20).chunk(one, 30) == 20
 

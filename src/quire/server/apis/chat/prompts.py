@@ -106,6 +106,7 @@ def _check_messages(
             f"(max_messages {model.args.max_messages}).",
             parameter="messages",
         )
+    model.images().changed(getattr(request, "mm_processor_kwargs", None))
     if request.chat_template is not None:
         raise RequestError(
             "chat_template is refused: this server trusts no template from a request; "
