@@ -92,6 +92,19 @@ class LoadedAdapter(ABC):
         """Bytes of its weights."""
 
 
+@dataclass(frozen=True)
+class NamedAdapter(LoadedAdapter):
+    """An adapter that the ranks have loaded, where steps are prepared."""
+
+    digest: str
+    all_bytes: int = 0
+    """Bytes on all ranks."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.all_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRows:
     """A row of numbers for each of some adjacent tokens of a step."""
@@ -253,11 +266,11 @@ class CompiledModel(StepModel):
         self.write_blocks(targets, self.read_blocks(sources))
 
     @abstractmethod
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+    def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
         """Sets everything in `block` [block_bytes], which comes from `read_blocks`, to zero, except
-        the first `num_tokens` tokens of layer group `group`: later tokens, and slots that this
-        group does not use. Any thread. Raises ValueError on a bad shape, BackendError for an
-        invalid group or number of tokens."""
+        what layer group `group` keeps in it: the first `kept` tokens, or what block number `kept`
+        of a state has. Any thread. Raises ValueError on a bad shape, BackendError for an invalid
+        group or number of tokens."""
 
     @abstractmethod
     def discard_kv(self) -> None:

@@ -117,7 +117,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
-        lora=_lora(args, usage, facts, arithmetic.dtype),
+        lora=_lora(args, facts, arithmetic.dtype),
         images=images_choice(args, checkpoint, scheduler),
         prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
@@ -134,7 +134,7 @@ def _draft(args: EngineArgs, usage: Usage, facts: Facts) -> Arithmetic | None:
     return settle_arithmetic(facts.draft.args, facts.draft.checkpoint, facts.backend.capabilities)
 
 
-def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
+def _lora(args: EngineArgs, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
     """Raises ConfigError for a model that takes no adapters."""
     found = lora_config(
         enable_lora=args.enable_lora,
@@ -149,8 +149,6 @@ def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRACon
     checkpoint, reason = facts.checkpoint, None
     if checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
-    elif resolve.resolve_parallel(args, usage).world_size > 1:
-        reason = "an adapter is computed by one rank; use data_parallel_size for more cores"
     if reason is not None:
         raise ConfigError(f"enable_lora must be left out: {reason}")
     return found

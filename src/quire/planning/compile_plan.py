@@ -49,7 +49,7 @@ class CompilePlan:
     gives_logits: bool = False
     """Whether custom logits processors change the logits before tokens are sampled."""
     adapters_bytes: int = 0
-    """Bytes of the adapters in memory, at most."""
+    """Bytes of the adapters in memory, at most; of a rank, its part on average."""
     draft: CompilePlan | None = None
     """The draft model, whose K/V is stored in the same blocks; None: there is none."""
     encoder_bytes: int = 0
@@ -62,7 +62,12 @@ class CompilePlan:
             return self
         part = of_rank(self.program, rank)
         layout = layout_of_rank(self.kv.layout, part.program, part.first_memory)
-        return replace(self, program=part.program, kv=replace(self.kv, layout=layout))
+        return replace(
+            self,
+            program=part.program,
+            kv=replace(self.kv, layout=layout),
+            adapters_bytes=self.adapters_bytes // rank.world_size,
+        )
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """Return the needs in bytes; `kv.num_blocks` does not matter. Raises BackendError if the
@@ -138,7 +143,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
             )
         raise DoesNotFitError(f"{error}{advice}") from None
     plan = _sized_plan(sketch, fitted.num_blocks, fitted.needs.max_model_len)
-    lora = None if choices.lora is None else _sized(plan.program, choices.lora)
+    lora = None if choices.lora is None else _sized(plan.program, choices.lora, choices.parallel)
     return FittedPlan(plan, fitted.needs, lora)
 
 
@@ -259,7 +264,8 @@ def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
         ),
         gives_logits,
         adapters_bytes=_adapters_bytes(
-            None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
+            None if choices.lora is None else _sized(program, choices.lora, choices.parallel),
+            choices.prompt_adapters,
         ),
         encoder_bytes=encoder_bytes(
             backend,
@@ -279,9 +285,11 @@ def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
     return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
-def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
-    num_bytes = adapter_bytes(program, lora.max_lora_rank, lora.lora_dtype)
-    return replace(lora, adapter_bytes=num_bytes)
+def _sized(program: Program, lora: LoRAConfig, parallel: ParallelConfig) -> LoRAConfig:
+    """With the bytes of an adapter on all ranks together."""
+    parts = [of_rank(program, rank).program for rank in parallel.ranks]
+    num_bytes = [adapter_bytes(part, lora.max_lora_rank, lora.lora_dtype) for part in parts]
+    return replace(lora, adapter_bytes=sum(num_bytes))
 
 
 def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:

@@ -24,7 +24,7 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.step_kv import step_tables
-from quire.config.kv_groups import KVGroup
+from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights
@@ -181,15 +181,17 @@ class CpuModel(CompiledModel):
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
         )
 
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        """Zeroes in one native call. Raises BackendError for an unknown group or a number of tokens
-        that is out of range."""
+    def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
+        """Zeroes K/V in one native call. Raises BackendError for an unknown group or a number of
+        tokens that is out of range."""
         place = self._ffi.from_buffer("uint8_t[]", check_blocks(block, (self._block_bytes,)))
-        is_group = 0 <= group < len(self._kv_groups)
-        is_cleared = is_group and self._kv_groups[group].is_by_position  # a state fills its blocks
-        num_layers = len(self._kv_groups[group].layers) if is_cleared else 0
+        own = self._kv_groups[group] if 0 <= group < len(self._kv_groups) else None
+        if isinstance(own, StateGroup):
+            block[own.used_bytes(kept, self._block_bytes) :] = 0
+            return
+        num_layers = 0 if own is None else len(own.layers)
         clear = self._library.lib.quire_clear_behind
-        if clear(self._open(), group, num_layers, num_tokens, place) != 0:
+        if clear(self._open(), group, num_layers, kept, place) != 0:
             raise self._library.error("the block cannot be cleared")
 
     def discard_kv(self) -> None:

@@ -148,7 +148,7 @@ def _(op: Embed, frame: Frame) -> None:
         token_ids = np.clip(token_ids - first, 0, count - 1)
     rows = frame.array(op.table)[token_ids]
     if frame.adapters is not None:
-        frame.adapters.change_embedding(op.table.name, frame.batch.token_ids, rows)
+        frame.adapters.change_embedding(op.table.name, token_ids, rows)
     rows = rows * np.float32(op.scale) if op.scale != 1.0 else rows
     for given in frame.batch.input_rows:
         own = given.rows[:, : op.out.dim]

@@ -15,6 +15,7 @@ from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
+    PlacedRows,
     embeds_error,
     given_ranges,
     read_embeds,
@@ -187,7 +188,10 @@ class PromptParser:
     ) -> ParsedPrompt:
         """A prompt of embeddings, or of embeddings and tokens."""
         model = self._model_config
-        rows = read_embeds(prompt["prompt_embeds"], model.prompt_embeds_width, model.max_model_len)
+        given = prompt["prompt_embeds"]
+        if isinstance(given, PlacedRows):
+            return ParsedPrompt(text, given.token_ids, salt, input_rows=given.input_rows)
+        rows = read_embeds(given, model.prompt_embeds_width, model.max_model_len)
         if tokenization.truncation is not None:
             raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
         where = given_ranges(prompt.get("prompt_is_token_ids"), len(rows))
@@ -204,8 +208,8 @@ class PromptParser:
             )
         for span in where:
             token_ids[span.start : span.stop] = [PLACEHOLDER] * len(span)
-        given = rows_at(rows, where, self._block_size)
-        return ParsedPrompt(text, token_ids, salt, input_rows=given)
+        found = rows_at(rows, where, self._block_size)
+        return ParsedPrompt(text, token_ids, salt, input_rows=found)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:

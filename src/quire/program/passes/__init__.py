@@ -7,6 +7,9 @@ The lowering of a backend is part of the backend.
 
 from quire.program.passes.quantise_weights import quantise_weights
 from quire.program.passes.run_passes import PartOfProgram, of_rank, run_passes
+from quire.program.passes.shard import kv_columns
 from quire.program.passes.take_rows_early import take_rows_early
 
-__all__ = ["PartOfProgram", "of_rank", "quantise_weights", "run_passes", "take_rows_early"]
+__all__ = [
+    "PartOfProgram", "kv_columns", "of_rank", "quantise_weights", "run_passes", "take_rows_early",
+]  # fmt: skip

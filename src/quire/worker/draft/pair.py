@@ -67,11 +67,11 @@ class ModelPair(CompiledModel):
         self.target.write_blocks(block_ids, np.ascontiguousarray(data[:, :size]))
         self.draft.write_blocks(block_ids, np.ascontiguousarray(data[:, size:]))
 
-    def clear_behind(self, block: Bytes, group: int, num_tokens: int) -> None:
+    def clear_behind(self, block: Bytes, group: int, kept: int) -> None:
         own, of_draft = block[: self._target_bytes], block[self._target_bytes :]
-        self.target.clear_behind(own, group, num_tokens)
+        self.target.clear_behind(own, group, kept)
         if group == self._shared_group:
-            self.draft.clear_behind(of_draft, 0, num_tokens)
+            self.draft.clear_behind(of_draft, 0, kept)
         else:
             of_draft[:] = 0
 
