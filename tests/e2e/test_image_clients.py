@@ -120,7 +120,9 @@ def test_ollama(server: RunningServer, wanted: str) -> None:
 
 
 @pytest.mark.long
-def test_litellm(server: RunningServer, wanted: str) -> None:
+@pytest.mark.filterwarnings("ignore")  # LiteLLM's own
+def test_litellm(server: RunningServer, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = pytest.importorskip("litellm")
     url = f"data:image/png;base64,{_base64(_image(1))}"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": _QUESTION}]

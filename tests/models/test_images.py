@@ -181,3 +181,44 @@ def test_a_chat_takes_images_and_the_text_of_users_stays_text(tmp_path: Path) ->
         ):
             with pytest.raises(Exception, match=message):
                 chat({"type": "image_url", "image_url": {"url": url}})
+
+
+def test_spellings_settings_and_the_cache_of_the_encoder(tmp_path: Path) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    image = _picture(np.random.default_rng(9), 40, 48)
+    array = np.asarray(image)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    with LLM(
+        str(tmp_path), backend="reference", dtype="float32", max_model_len=48,
+        num_gpu_blocks_override=40, enable_prefix_caching=False, kv_store=False,
+    ) as llm:  # fmt: skip
+
+        def ask(given: Any, **more: Any) -> Any:
+            prompt = {"prompt": "A <|image_pad|>?", "multi_modal_data": {"image": given}, **more}
+            return llm.generate(prompt, params, use_tqdm=False)[0]
+
+        wanted = ask(image)
+        spellings = [
+            [image], (image,), _png(image), array, array.transpose(2, 0, 1), torch.tensor(array),
+        ]  # fmt: skip
+        for given in spellings:
+            assert ask(given).outputs[0].token_ids == wanted.outputs[0].token_ids
+        settings = {"max_pixels": 512, "min_pixels": 64}
+        small = ask(image, mm_processor_kwargs=settings)
+        assert len(small.prompt_token_ids) < len(wanted.prompt_token_ids)
+        prompt = {"prompt": "A <|image_pad|>?", "multi_modal_data": {"image": image}}
+        [again] = llm.generate(prompt, params, mm_processor_kwargs=settings, use_tqdm=False)
+        assert again.outputs[0].token_ids == small.outputs[0].token_ids
+        for wrong in ({"max_pixels": 10**6}, {"image_mean": [0, 0, 0]}, {"max_pixels": "x"}, "x"):
+            with pytest.raises(Exception, match="mm_processor_kwargs"):
+                ask(image, mm_processor_kwargs=wrong)
+        for wrong in (_picture(np.random.default_rng(1), 2, 500), np.zeros((4, 4, 4), np.uint8)):
+            with pytest.raises(Exception, match=r"too narrow|must have a Pillow image"):
+                ask(wrong)
+        with pytest.raises(Exception, match="maximum context length"):
+            ask(_picture(np.random.default_rng(1), 80, 80))  # more rows than fit
+        cache = llm.llm_engine.engine_core._images.cache
+        assert len(cache) == 3  # by the bytes of files and the settings
+        llm.llm_engine.reset_mm_cache()
+        assert len(cache) == 0
+        assert ask(image).outputs[0].token_ids == wanted.outputs[0].token_ids
