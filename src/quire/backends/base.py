@@ -142,6 +142,14 @@ class StepBatch:
     """[L]; with `want_logits`, which row of `StepOutput.logits` each goes to, from 0 up and each
     once; -1: it is not copied. None: its own."""
 
+    axis_positions: NDArray[np.int32] | None = None
+    """[T, 1 to 3]; the positions that `Rope` reads where it has axes, each below max_model_len.
+    None: those of `positions`, for all axes."""
+
+    spans: NDArray[np.int32] | None = None
+    """[2, T]; the first and the last position of the span of tokens that each token is in. The step
+    has all tokens of a span. None: each token is a span."""
+
     token_types: NDArray[np.int32] | None = None
     """[T]; None: all are 0."""
 
@@ -150,7 +158,7 @@ class StepBatch:
 
     input_rows: list[TokenRows] = field(default_factory=list)
     """Rows [n, D] that take the place of rows of the embedding table (`Embed`), without a change by
-    an adapter."""
+    an adapter. More numbers follow if the program has `GivenColumns`."""
 
     given_kv: list[TokenRows] = field(default_factory=list)
     """Rows [n, 2 * layers * K * H] of K and V that are written to the cache in place of those that

@@ -118,6 +118,10 @@ def decoder_hidden(builder: Builder, spec: DecoderSpec, write: WriteLayer) -> Va
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             x = write(builder, x, spec, layer)
+            if layer < spec.num_deepstack:
+                first = (1 + layer) * spec.hidden_size
+                given = builder.given_columns(first, spec.hidden_size, spec.vocab_size)
+                x = builder.add(x, given)
     return norm_rows(builder, x, spec, names.root + names.final_norm, "norm")
 
 
@@ -220,6 +224,7 @@ def attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix:
         sinks=prefix + names.sinks if own.has_sinks else None,
         is_chunked=own.is_chunked and own.windows[layer] is not None,
         is_causal=own.is_causal,
+        spans=own.spans,
     )
     for gate in gates:
         attended = builder.sigmoid_gate(attended, gate)

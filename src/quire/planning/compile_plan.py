@@ -144,6 +144,12 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
                 f"{format_bytes(of_draft.workspace_bytes)}, and its K/V in a block "
                 f"{format_bytes(of_draft.kv_block_bytes)}"
             )
+        if sketch.encoder_bytes:
+            advice += (
+                f". The image encoder needs {format_bytes(sketch.encoder_bytes)} of it: less with "
+                "smaller images (mm_processor_kwargs, such as max_pixels), nothing with "
+                "limit_mm_per_prompt={'image': 0}"
+            )
         raise DoesNotFitError(f"{error}{advice}") from None
     plan = _sized_plan(sketch, fitted.num_blocks, fitted.needs.max_model_len)
     lora = None if choices.lora is None else _sized(plan.program, choices.lora, choices.parallel)
@@ -279,7 +285,11 @@ def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
             choices.prompt_adapters,
         ),
         encoder_bytes=encoder_bytes(
-            backend, hf_config, choices.images.config, choices.arithmetic.dtype
+            backend,
+            hf_config,
+            choices.images.config,
+            choices.arithmetic.dtype,
+            choices.max_model_len,
         ),
     )
 
@@ -320,7 +330,11 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
         bool(model.logits_processors),
         adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
         encoder_bytes=encoder_bytes(
-            make_backend(config.device), model.hf_config, model.images, model.dtype
+            make_backend(config.device),
+            model.hf_config,
+            model.images,
+            model.dtype,
+            model.max_model_len,
         ),
     )
     if config.draft is not None and draft is not None:

@@ -28,6 +28,9 @@ NormKind = Literal["rms", "layer"]
 RouteScore = Literal["softmax", "sigmoid", "sparsemixer"]
 
 
+MAX_AXES = 3
+"""Most axes of positions."""
+
 RowsRead = Literal["own", "step", "request"]
 """What a row of an op's outputs depends on. `own`: the same row of the inputs. `step`: also the
 token id or the position of the same row, so that the op needs the rows of the whole step.
@@ -91,6 +94,20 @@ class Embed(Op):
     scale: float = 1.0
     owners: Split | None = None
     given_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenColumns(Op):
+    """out[t] = the numbers from `first` on of the row that the step has for token t, as many as out
+    has; zeros for other tokens. `Embed` reads the first numbers of such rows.
+
+    `vocab_size`: token ids are below it.
+    """
+
+    rows: ClassVar[RowsRead] = "step"
+    out: Value
+    first: int
+    vocab_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +234,10 @@ class Rope(Op):
     Angle = position * inv_freq[i]; cos and sin are multiplied by `scale` (yarn's mscale).
     Not interleaved: pairs are (i, i + len(inv_freq)), as Hugging Face stores them;
     interleaved: (2i, 2i + 1). Source: Su et al. 2021, "RoFormer", section 3.4.2.
+
+    `axes`: for each frequency, the axis of the step's `axis_positions` that turns it; without them,
+    the tokens' positions do (Wang et al. 2024, "Qwen2-VL", section 2.1). Empty: there are
+    none.
     """
 
     rows: ClassVar[RowsRead] = "step"
@@ -227,6 +248,7 @@ class Rope(Op):
     inv_freq: tuple[float, ...]
     scale: float = 1.0
     interleaved: bool = False
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +272,9 @@ class Attention(Op):
     later ones if `is_causal` is False; a request is then computed in one step (encoders). A
     window is then mirrored: a token at p attends to positions p - window + 1 .. p + window - 1.
     ALiBi counts distances: alibi_slopes[n] * -|key position - p|.
+
+    `spans`: a token also sees the other tokens of its span (`StepBatch.spans`); if `is_causal` is
+    False, it sees its span alone.
 
     `relative` [buckets * N], bucket by bucket, holds numbers added to the scores of head n: a key
     at distance d = key position - p has bucket `buckets[d + len(buckets) // 2]`; more distant
@@ -281,6 +306,7 @@ class Attention(Op):
     is_causal: bool = True
     relative: Param | None = None
     buckets: tuple[int, ...] = ()
+    spans: bool = False
 
     @property
     def is_latent(self) -> bool:

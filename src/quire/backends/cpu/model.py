@@ -266,6 +266,7 @@ class CpuModel(CompiledModel):
         if self._step_block_size is not None:
             tables = step_tables(batch, self._step_block_size)
             native.block_tables = self._int32(tables, alive)
+        self._place_axes(batch, native, alive)
         if batch.token_types is not None:
             native.token_types = self._int32(batch.token_types, alive)
         if batch.adapters is not None and self._adapters is not None:
@@ -277,6 +278,14 @@ class CpuModel(CompiledModel):
         native.table_width = tables.shape[2]
         native.num_logits_rows = len(batch.logits_rows)
         return native
+
+    def _place_axes(self, batch: StepBatch, native: Any, alive: list[Any]) -> None:
+        if batch.axis_positions is not None:
+            native.axis_positions = self._int32(batch.axis_positions, alive)
+            native.num_axes = batch.axis_positions.shape[1]
+        if batch.spans is not None:
+            native.span_firsts = self._int32(batch.spans[0], alive)
+            native.span_lasts = self._int32(batch.spans[1], alive)
 
     def _open(self) -> Any:
         if self._model is None:
@@ -310,6 +319,11 @@ class CpuModel(CompiledModel):
             )
         if batch.token_types is not None and len(batch.token_types) != tokens:
             raise BackendError("token_types must have one entry per token")
+        axes, spans = batch.axis_positions, batch.spans
+        if axes is not None and (axes.ndim != 2 or len(axes) != tokens):
+            raise BackendError("axis_positions must have one row per token")
+        if spans is not None and spans.shape != (2, tokens):
+            raise BackendError("spans must have two rows with one entry per token")
         places = batch.logits_places
         if places is not None and len(places) != len(batch.logits_rows):
             raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")

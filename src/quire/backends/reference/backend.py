@@ -26,7 +26,7 @@ from quire.backends.base import (
     StepOutput,
 )
 from quire.backends.given_rows import RowWidths
-from quire.backends.paged.batch_check import check_batch, check_token_types
+from quire.backends.paged.batch_check import check_axes_and_spans, check_batch, check_token_types
 from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.paged.model import PagedModel
 from quire.backends.reference.adapters import ReferenceAdapter, StepAdapters
@@ -214,6 +214,7 @@ class ReferenceModel(PagedModel):
     def _check(self, batch: StepBatch, cache: PagedKVCache) -> None:
         check_batch(batch, self._program.vocab_size, cache.spec, self._options)
         check_token_types(batch, self._program.num_token_types)
+        check_axes_and_spans(batch, self._options.max_model_len)
         self._widths.check(batch)
 
     def _run(self, frame: Frame) -> Iterator[Op]:

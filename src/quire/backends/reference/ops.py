@@ -42,6 +42,7 @@ from quire.program import (
     Experts,
     GatedDelta,
     Gather,
+    GivenColumns,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -154,8 +155,18 @@ def _(op: Embed, frame: Frame) -> None:
         frame.adapters.change_embedding(op.table.name, token_ids, rows)
     rows = rows * np.float32(op.scale) if op.scale != 1.0 else rows
     for given in frame.batch.input_rows:
-        rows[given.first : given.first + len(given.rows)] = given.rows * np.float32(op.given_scale)
+        own = given.rows[:, : op.out.dim]
+        rows[given.first : given.first + len(own)] = own * np.float32(op.given_scale)
     frame.values[op.out] = rows
+
+
+@run.register
+def _(op: GivenColumns, frame: Frame) -> None:
+    columns = np.zeros((len(frame.batch.token_ids), op.out.dim), np.float32)
+    for given in frame.batch.input_rows:
+        part = given.rows[:, op.first : op.first + op.out.dim]
+        columns[given.first : given.first + len(part), : part.shape[1]] = part
+    frame.values[op.out] = columns
 
 
 @run.register
@@ -304,8 +315,11 @@ def _(op: Rope, frame: Frame) -> None:
     x = frame.values[op.x]
     heads = x.reshape(len(x), op.num_heads, op.head_dim).copy()
     half = len(op.inv_freq)
-    positions = frame.batch.positions.astype(np.float32)
-    angles = np.outer(positions, np.array(op.inv_freq, np.float32)).astype(np.float64)
+    positions, axes = frame.batch.positions[:, None], np.zeros(half, np.intp)
+    if op.axes and frame.batch.axis_positions is not None:
+        positions, axes = frame.batch.axis_positions, np.array(op.axes, np.intp)
+    turning = positions.astype(np.float32)[:, axes]
+    angles = (turning * np.array(op.inv_freq, np.float32)).astype(np.float64)
     cos = (np.cos(angles) * op.scale).astype(np.float32)[:, None, :]
     sin = (np.sin(angles) * op.scale).astype(np.float32)[:, None, :]
     if op.interleaved:

@@ -22,6 +22,7 @@ from quire.program import (
     Experts,
     GatedDelta,
     Gather,
+    GivenColumns,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -114,7 +115,7 @@ class _Bounds:
         """Bytes that an op allocates in addition to its outputs."""
         rows = self.options.max_num_tokens
         match op:
-            case Embed() | LearnedPositions() | TokenTypes():
+            case Embed() | GivenColumns() | LearnedPositions() | TokenTypes():
                 return 2 * self.values(op.out.dim)
             case EmbedSlices():
                 return 2 * self.values(op.table.shape[1])

@@ -58,6 +58,7 @@ class Rotation:
     inv_freq: tuple[float, ...]
     scale: float
     interleaved: bool
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
