@@ -26,16 +26,19 @@ from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger, phase
+from quire.models import ModelDescription
+from quire.models.heads.mark import is_head
 from quire.planning.compile_plan import CompilePlan, compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import OpPlace, Program
 from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
-from quire.weights import PackedFile
+from quire.weights import PackedFile, WeightStore
 from quire.worker.adapters.loading import WorkerAdapters
 from quire.worker.adapters.rank_kv import kv_runs, own_kv
-from quire.worker.draft.pair import ModelPair
+from quire.worker.draft.head_weights import open_head, tokens_of_rows
+from quire.worker.draft.pair import HeadRows, ModelPair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.images.encoder import load_encoder
 from quire.worker.model_weights import ModelWeights
@@ -348,20 +351,42 @@ def _load(
         packed = weights if isinstance(weights, PackedFile) else None
     block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
     if config.draft is not None and plan.draft is not None:
-        draft = _load_draft(config, config.draft, plan.draft)
-        model = ModelPair(model, draft, block_bytes, plan.kv.layout.shared_group)
+        draft = _load_draft(source.config, config.draft, plan.draft)
+        model = ModelPair(
+            model,
+            draft,
+            block_bytes,
+            plan.kv.layout.shared_group,
+            plan.draft.options.max_num_tokens,
+            _head(config.draft, config.model.vocab_size),
+        )
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
     return _Loaded(model, packed, whole.program, plan.program, block_bytes, backend)
 
 
 def _load_draft(config: EngineConfig, draft: ModelConfig, plan: CompilePlan) -> CompiledModel:
-    """Compiles the draft model. Raises as `_load` does."""
-    source = ModelWeights(replace(config, model=draft, draft=None))
+    """Compiles the draft model or the head. Raises as `_load` does."""
     backend = make_backend(config.device)
+
+    def opened() -> WeightStore | PackedFile:
+        if is_head(draft.hf_config):
+            return open_head(config.model, draft, plan.program)
+        return ModelWeights(replace(config, model=draft, draft=None)).open(plan.program)
+
     with (
         phase(logger, f"loading the draft model {draft.model}"),
-        closing(source.open(plan.program)) as weights,
+        closing(opened()) as weights,
     ):
         model = backend.compile(plan.program, weights, plan.kv, plan.options)
         weights.check()
         return model
+
+
+def _head(draft: ModelConfig, vocab_size: int) -> HeadRows | None:
+    """How the rows of a draft head are made and read; None: a model drafts. Raises
+    CheckpointError."""
+    head = ModelDescription(draft.hf_config).head
+    if head is None:
+        return None
+    tokens = tokens_of_rows(draft, head.program.result_width, vocab_size)
+    return HeadRows(head.width, head.own_first, tokens, head.num_at_once)

@@ -34,8 +34,9 @@ from quire.tokenizer import Tokenizer
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
     "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids",
+    "mm_processor_kwargs",
 })  # fmt: skip
-_NEUTRAL_KEYS = frozenset({"mm_processor_kwargs", "media_io_kwargs"})
+_NEUTRAL_KEYS = frozenset({"media_io_kwargs"})
 """Further keys of vLLM's prompts, accepted only with an empty value."""
 
 
@@ -125,6 +126,7 @@ class PromptParser:
                 parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
+        self.images.changed(prompt.get("mm_processor_kwargs"))
         if prompt.get("prompt_embeds") is not None:
             return self._embeds(prompt, text, ids, salt, tokenization)
         if prompt.get("prompt_is_token_ids") is not None:
@@ -163,7 +165,8 @@ class PromptParser:
         placed = data.get("image") if isinstance(data, Mapping) else None
         if not isinstance(placed, PlacedImages):
             plain = Tokenization(add_special_tokens=False)
-            placed = self.images.in_prompt(
+            images = self.images.changed(prompt.get("mm_processor_kwargs"))
+            placed = images.in_prompt(
                 text,
                 None if ids is None else _as_token_ids(ids),
                 data,

@@ -113,6 +113,7 @@ def _check_messages(
             f"(max_messages {model.args.max_messages}).",
             parameter="messages",
         )
+    model.images().changed(getattr(request, "mm_processor_kwargs", None))
     if request.chat_template is not None:
         raise RequestError(
             "chat_template is refused: this server trusts no template from a request; "
@@ -131,6 +132,7 @@ async def _chat_with_images(
     """The prompt of a chat with images. They are read and decoded off the event loop."""
     images = model.images()
     images.check_on("messages")
+    images = images.changed(getattr(request, "mm_processor_kwargs", None))
     if getattr(request, "truncate_prompt_tokens", None) is not None:
         raise RequestError(
             "truncate_prompt_tokens is not supported with images",
