@@ -21,6 +21,7 @@ from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.fleet.fleet import Fleet
+    from quire.server.fleet.library import Library
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
 _WORST_FIRST: tuple[ServerState, ...] = (
@@ -56,6 +57,8 @@ class ServerContext:
     """The first one answers requests that name no model, and the routes without a model's name."""
     fleet: Fleet | None = None
     """Loads and unloads the models; None: the server has one model, which is always loaded."""
+    library: Library | None = None
+    """Pulls, copies and deletes models; None: callers must not."""
     is_started: bool = False
     """Whether the models that are loaded at the start are loaded."""
     is_draining: bool = False
@@ -79,12 +82,15 @@ class ServerContext:
 
     def add_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:
         """Adds a model, whose engine is set once it is loaded. `args`: options of its own."""
+        self.models.append(self.new_model(names, args))
+        return self.models[-1]
+
+    def new_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:
+        """A model that requests cannot name yet."""
         adapters = ServedAdapters(self.args.lora_folders)
         if self.has_adapters:
             adapters.resolvers = registered_resolvers()
-        added = ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
-        self.models.append(added)
-        return added
+        return ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
 
     @property
     def model(self) -> ServedModel:

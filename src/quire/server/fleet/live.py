@@ -16,6 +16,7 @@ from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
 from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
+from quire.server.fleet.library import Library
 from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError
 from quire.server.life.live_models import LiveModels, context_of_configs
@@ -64,6 +65,8 @@ def fleet_of(
         max_waiting=args.max_waiting_loads,
         load_timeout_s=args.model_load_timeout,
     )
+    if args.allow_model_changes:
+        context.library = Library(context, context.fleet, engine_args)
     return context, _Several(context, context.fleet)
 
 
