@@ -63,7 +63,7 @@ def pull_model(
     began_at = time.time() - 1
     if lines is not None:
         lines.write(status="pulling manifest")
-    snapshot = fetch_model(name, revision=revision, report=lines and lines.fetched)
+    snapshot = fetch_model(name, revision=revision, report=None if lines is None else lines.fetched)
     if lines is not None:
         lines.write(status="verifying sha256 digest")
     files = [path for path in snapshot.iterdir() if path.is_file()]

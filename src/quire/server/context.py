@@ -21,7 +21,6 @@ from quire.server.work_pool import WorkPool
 
 if TYPE_CHECKING:
     from quire.server.fleet.fleet import Fleet
-    from quire.server.fleet.library import Library
 
 ServerState = Literal["loading", "ready", "paused", "draining", "stalled", "dead"]
 _WORST_FIRST: tuple[ServerState, ...] = (
@@ -57,8 +56,6 @@ class ServerContext:
     """The first one answers requests that name no model, and the routes without a model's name."""
     fleet: Fleet | None = None
     """Loads and unloads the models; None: the server has one model, which is always loaded."""
-    library: Library | None = None
-    """Pulls, copies and deletes models; None: callers must not."""
     is_started: bool = False
     """Whether the models that are loaded at the start are loaded."""
     is_draining: bool = False

@@ -27,6 +27,7 @@ from quire.server.served_model import ServedModel
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
+    from quire.config.engine_args import EngineArgs
     from quire.server.fleet.member import Member
     from quire.server.life.loading import ModelLoader
 
@@ -55,6 +56,8 @@ class Fleet:
     ) -> None:
         self.members = list(members)
         self.budget_bytes = budget_bytes
+        self.engine_args: EngineArgs | None = None
+        """Options of the models that callers add; None: they must not add any."""
         self.metrics = _FleetMetrics([member.name for member in members])
         self._loader = loader
         self._max_waiting = max_waiting

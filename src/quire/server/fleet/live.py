@@ -16,7 +16,6 @@ from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
 from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
-from quire.server.fleet.library import Library
 from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError
 from quire.server.life.live_models import LiveModels, context_of_configs
@@ -66,7 +65,7 @@ def fleet_of(
         load_timeout_s=args.model_load_timeout,
     )
     if args.allow_model_changes:
-        context.library = Library(context, context.fleet, engine_args)
+        context.fleet.engine_args = engine_args
     return context, _Several(context, context.fleet)
 
 

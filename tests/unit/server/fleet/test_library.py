@@ -17,7 +17,6 @@ from quire.config.places.aliases import read_aliases, set_alias
 from quire.config.places.library import models_of
 from quire.server.app import build_app
 from quire.server.fleet import library as library_module
-from quire.server.fleet.library import Library
 from quire.server.fleet.member import Member
 from quire.server.fleet.pull import Pull
 from server.conftest import Harness
@@ -43,10 +42,11 @@ def harness(tiny_model: Path, hub: Path) -> Harness:
         member.entry = type(member.entry)(
             (member.name,), EngineArgs(model=member.name), context.args, None
         )
-    context.library = Library(context, context.fleet, EngineArgs())
-    context.library._added.add("org/added")
+    context.fleet.engine_args = EngineArgs()
     loader.chat = None
-    return Harness(context, build_app(context, ()))
+    harness = Harness(context, build_app(context, ()))
+    harness.app.state.library._added.add("org/added")
+    return harness
 
 
 def delete(harness: Harness, name: str) -> httpx.Response:
@@ -136,7 +136,7 @@ def test_a_pull_without_a_network_says_why(harness: Harness) -> None:
 def test_pulls_and_their_models_are_bounded(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = harness.context.library
+    library = harness.app.state.library
     pulls = [library.pull("org/x") for _ in range(2)]
     reply = harness.post("/api/pull", {"model": "org/y"})
     assert (reply.status_code, "2 models are being pulled" in reply.text) == (503, True)
@@ -158,7 +158,7 @@ def test_a_pulled_model_is_offered(harness: Harness, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(library_module, "make_member", member)
 
     async def scenario(client: httpx.AsyncClient) -> None:
-        await context.library._offer("org/plain")
+        await harness.app.state.library._offer("org/plain")
         reply = await client.post("/v1/models/load", json={"model": "org/plain"})
         assert reply.json()["status"]["value"] == "loaded"
         assert (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,12 +12,14 @@ from starlette.types import ASGIApp
 from quire.errors import RequestError
 from quire.server.apis.ollama.writer import OLLAMA_FORM
 from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.fleet.library import Library
 from quire.server.fleet.pull import Pull
 from quire.server.generation.request_fields import Count
 from quire.server.http.event_stream import EventStream
 from quire.server.http.presence import until_gone
 from quire.server.http.problems import HttpError, Problem
+
+if TYPE_CHECKING:
+    from quire.server.fleet.library import Library
 
 _LATEST = ":latest"
 _MAX_NAME_CHARS = 256
@@ -96,8 +100,7 @@ async def _last(pull: Pull) -> PullLine:
 
 
 def _library_of(http: Request) -> Library:
-    library = context_of(http).library
-    assert library is not None  # otherwise the routes do not exist
+    library: Library = http.app.state.library
     return library
 
 
