@@ -20,9 +20,11 @@ less.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,16 +73,21 @@ def _measured(
         str(args.threads),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=args.timeout,
-            check=False,
-        )  # fmt: skip
+        printed, errors = process.communicate(timeout=args.timeout)
     except subprocess.TimeoutExpired:
         return {"error": f"did not end within {args.timeout:g} s"}
-    if done.returncode != 0:
-        return {"error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1][:200]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # engines leave processes of their own
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode != 0:
+        return {"error": (errors.strip().splitlines() or ["it printed nothing"])[-1][:200]}
+    lines = [line for line in printed.splitlines() if line.startswith("{")]  # of all it prints
+    found: dict[str, Any] = json.loads(lines[-1])
     return found
 
 
@@ -94,7 +101,7 @@ def _http_ms(checkpoint: str, dtype: str, timeout_s: float) -> float:
     from helpers.server_process import Server
 
     command = [sys.executable, "-m", "quire", "serve", "--model", checkpoint, "--port", "{port}"]
-    command += ["--quantization", "int8"] if dtype == "int8" else ["--dtype", dtype]
+    command += ["--quantization", "int8_w8a8"] if dtype == "int8" else ["--dtype", dtype]
     with tempfile.TemporaryDirectory() as logs:
         server = Server(command, {}, Path(logs) / "log", timeout_s)
         try:

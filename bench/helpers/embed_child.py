@@ -32,15 +32,12 @@ def texts(count: int, low: int, high: int) -> list[str]:
 
 
 def quire(model: str, dtype: str, variant: str, threads: int) -> Embed:
-    """`LLM.embed`."""
+    """`LLM.embed`. 8 bits are those of weights and of activations, as in other libraries."""
     from quire import LLM
 
     del variant
-    is_int8 = dtype == "int8"
-    llm = LLM(
-        model, dtype="float32" if is_int8 else dtype, quantization="int8" if is_int8 else None,
-        num_threads=threads,
-    )  # fmt: skip
+    given = {"quantization": "int8_w8a8"} if dtype == "int8" else {"dtype": dtype}
+    llm = LLM(model, num_threads=threads, **given)
     options = {"truncate_prompt_tokens": -1}
     return lambda given: llm.embed(list(given), use_tqdm=False, tokenization_kwargs=options)
 

@@ -20,11 +20,12 @@
 extern "C" {
 #endif
 
-#define QUIRE_ABI_VERSION 18
+#define QUIRE_ABI_VERSION 19
 
 // Tokens that are stored together in the KV cache: a block consists of whole groups.
 #define QUIRE_KV_GROUP 16
 #define QUIRE_X_BLOCK 32
+#define QUIRE_MAX_AXES 3  // of positions
 #define QUIRE_MAX_LAYER_GROUPS 16
 
 // Only a quire_part may be GROUPED, which is a checkpoint's own groups of codes (see
@@ -141,6 +142,8 @@ typedef struct quire_embed {
   float scale;
   int32_t first_id;  // the token id of the table's first row; rows of other ids are left as they are
   int32_t num_ids;   // of the tables of all ranks
+  int32_t given_first;  // the first of a given row's numbers that is read. A given row is read alone
+                        // if there is neither matrix nor table: other tokens get zeros
 } quire_embed;
 
 // out = x + table[i + offset], i is the token's position, or its type.
@@ -214,6 +217,7 @@ typedef struct quire_attention {
   int32_t window;           // 0: none
   int32_t is_chunked;       // 1: of its window a position sees the chunk that it is in
   int32_t is_bidirectional; // 1: a position also sees later ones, a window's mirrored
+  int32_t spans;            // 1: a position also sees its span; with is_bidirectional, its span alone
   int32_t alibi;            // vector [num_heads] of slopes, or -1
   int32_t relative;         // vector [num_heads * (2 reach + 1)]: a bias for each distance of the
                             // key from the query, -reach to reach, further ones as these; or -1
@@ -645,6 +649,13 @@ typedef struct quire_batch {
   const float* const* given_kv;
   // [num_layer_groups, num_slots]; where K of a layer begins in such a row. V follows K.
   const int32_t* given_kv_at;
+  // [num_tokens, num_axes]; the positions of ropes that have axes. Null: those of `positions`.
+  const int32_t* axis_positions;
+  int32_t num_axes;
+  // [num_tokens]; the first and the last position of the span that a token is in. A span lies
+  // within the step. Null: each token is a span.
+  const int32_t* span_firsts;
+  const int32_t* span_lasts;
 } quire_batch;
 
 typedef struct quire_output {
@@ -728,6 +739,8 @@ int32_t quire_add_matrix(quire_model* model, const quire_matrix_spec* spec, cons
 int32_t quire_add_vector(quire_model* model, const float* values, int64_t size);
 int32_t quire_add_rope(quire_model* model, const double* inv_freq, int32_t num_freqs, float scale,
                        int32_t interleaved);
+// Gives each frequency of a rope the axis whose positions turn it, 0 to QUIRE_MAX_AXES - 1.
+int32_t quire_set_rope_axes(quire_model* model, int32_t rope, const int32_t* axes);
 int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops);
 
 // Copies the parts of an adapter for this model, whose ops are set. `dtype`: how A and B are kept,

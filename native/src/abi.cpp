@@ -132,6 +132,17 @@ QUIRE_API int32_t quire_add_rope(quire_model* model, const double* inv_freq, int
   });
 }
 
+QUIRE_API int32_t quire_set_rope_axes(quire_model* model, int32_t rope, const int32_t* axes) {
+  return guarded(-1, [&] {
+    auto& ropes = model->model.ropes;
+    if (rope < 0 || rope >= static_cast<int32_t>(ropes.size())) {
+      throw std::invalid_argument("rope: no such rope");
+    }
+    ropes[rope].set_axes(axes, model->model.spec.max_num_tokens);
+    return 0;
+  });
+}
+
 QUIRE_API int32_t quire_set_ops(quire_model* model, const quire_op* ops, int32_t num_ops) {
   return guarded(-1, [&] {
     quire::set_ops(model->model, ops, num_ops);

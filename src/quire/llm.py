@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
-from quire.frontend.arguments import located, refuse_arguments
+from quire.frontend.arguments import located
 from quire.frontend.offline.chat_prompts import ChatPrompts
 from quire.frontend.offline.llm_arguments import (
     ChatOptions,
@@ -27,6 +27,7 @@ from quire.frontend.offline.llm_arguments import (
     as_prompts,
     chat_tokenization,
     one_each,
+    with_image_settings,
 )
 from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
@@ -94,7 +95,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         lora_request: Loras = None,
         priority: int | Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[RequestOutput]:
         """Generate for all prompts; returns outputs in the prompts' order.
@@ -105,8 +106,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         prompt is invalid, raises RequestError that names it (`prompts[13]`), and runs none. To skip
         invalid prompts, call `enqueue` for each and collect the others with `wait_for_completion`.
         """
-        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
-        every = as_prompts(prompts)
+        every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
         tickets = self._add(
             every,
             len(every),
@@ -132,7 +132,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[RequestOutput]:
         """Generate the next message of one conversation, or of each of several.
@@ -141,7 +141,6 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         adding special tokens, because the template has written them, unless `tokenization_kwargs`
         overrides that.
         """
-        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
             chat_template_content_format,
@@ -149,6 +148,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
             continue_final_message,
             tools,
             chat_template_kwargs,
+            mm_processor_kwargs,
         )
         prompts = self.renderer.render_chat(messages, options)
         tokenization = chat_tokenization(tokenization_kwargs)
@@ -174,10 +174,9 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> list[TokensPrompt]:
         """The prompts for which `chat` would generate, as text and token ids."""
-        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
             chat_template_content_format,
@@ -185,6 +184,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
             continue_final_message,
             tools,
             chat_template_kwargs,
+            mm_processor_kwargs,
         )
         prompts = self.renderer.render_chat(messages, options)
         return self.renderer.encode(prompts, chat_tokenization(tokenization_kwargs))
@@ -197,12 +197,11 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         priority: int | Sequence[int] | None = None,
         use_tqdm: Progress = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
         """Queue all requests or none for `wait_for_completion`; returns their ids."""
-        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
-        every = as_prompts(prompts)
+        every = with_image_settings(as_prompts(prompts), mm_processor_kwargs)
         tickets: list[Ticket] = []
         with deferred_signals(undo=lambda: self._withdraw(tickets)):
             with counted(every, use_tqdm, "Rendering prompts") as bar:
@@ -230,11 +229,10 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: None = None,
+        mm_processor_kwargs: dict[str, Any] | None = None,
         prompt_adapter_request: PromptAdapters = None,
     ) -> list[str]:
         """Queue all conversations or none for `wait_for_completion`; returns their ids."""
-        refuse_arguments(mm_processor_kwargs=mm_processor_kwargs)
         options = ChatOptions(
             chat_template,
             chat_template_content_format,
@@ -242,6 +240,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
             continue_final_message,
             tools,
             chat_template_kwargs,
+            mm_processor_kwargs,
         )
         tokenization = chat_tokenization(tokenization_kwargs)
         tickets: list[Ticket] = []

@@ -30,6 +30,7 @@ class Script:
     closed_early: threading.Event = field(default_factory=threading.Event)
     busy: bool = False
     is_demo: bool = True
+    takes_images: bool = False
     scoring: str | None = None
     sampling: dict[str, Any] = field(default_factory=lambda: {"model": {}, "chat": {}})
 
@@ -111,7 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         script = self.server.script
         facts = {
-            "is_demo": script.is_demo, "scoring": script.scoring, "sampling": script.sampling,
+            "is_demo": script.is_demo, "takes_images": script.takes_images,
+            "scoring": script.scoring, "sampling": script.sampling,
         }  # fmt: skip
         self._json(200, {**live_picture(0.0, busy=False), **facts})
 

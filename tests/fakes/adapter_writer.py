@@ -31,7 +31,7 @@ def write_adapter(
     for name, weight in sorted(load_file(base / "model.safetensors").items()):
         module = name.removesuffix(".weight")
         last = module.rpartition(".")[2]
-        if last not in modules or weight.ndim != 2:
+        if weight.ndim != 2 or not any(f".{module}".endswith(f".{one}") for one in modules):
             continue
         own = _own_rank(config.get("rank_pattern", {}), module, rank)
         rows, depth = weight.shape

@@ -12,7 +12,8 @@ from rank_threads import connected
 
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
-from quire.executor.messages import from_plain, to_plain
+from quire.executor.messages import Call, from_plain, to_plain
+from quire.executor.rank_main import call_at_once
 from quire.executor.rank_processes import RankProcesses
 from quire.worker.worker import Worker
 
@@ -70,15 +71,9 @@ class ThreadRanks(RankProcesses):
         """As `RankProcesses.receive`."""
         return [future.result(60) for future in self._futures.pop(number)]
 
-    def copy_blocks(self, rank: int, method: str, *args: Any, **kwargs: Any) -> bytes | None:
-        """As `RankProcesses.copy_blocks`."""
-        worker, ids = self.ranks[rank].worker, args[0]
-        if method == "write_blocks":
-            worker.write_blocks(ids, memoryview(args[1]))
-            return None
-        out = bytearray(len(ids) * kwargs["block_bytes"])
-        worker.read_blocks(ids, args[1], args[2], memoryview(out))
-        return bytes(out)
+    def call_at_once(self, rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """As `RankProcesses.call_at_once`."""
+        return call_at_once(self.ranks[rank].worker, Call(0, method, list(args), kwargs))
 
     def failure(self) -> str | None:
         """No thread dies."""

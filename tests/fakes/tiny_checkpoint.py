@@ -43,7 +43,7 @@ def write_tiny_checkpoint(directory: Path, seed: int = 0, **overrides: Any) -> P
     (directory / "config.json").write_text(json.dumps(config))
     random = np.random.default_rng(seed)
     tensors = {
-        part.name: _values(random, part.name, part.shape)
+        part.name: tiny_values(random, part.name, part.shape)
         for param in build_program(config).params()
         for part in param.parts
     }
@@ -52,7 +52,8 @@ def write_tiny_checkpoint(directory: Path, seed: int = 0, **overrides: Any) -> P
     return directory
 
 
-def _values(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def tiny_values(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random numbers for a tensor, of a size that suits its name."""
     noise = random.standard_normal(shape).astype(np.float32)
     if len(shape) == 1:
         return 1 + 0.1 * noise if "norm" in name else 0.1 * noise

@@ -46,13 +46,11 @@ class TwoRankExecutor(Executor):
             raise BackendError(f"rank 1 diverged: {second} is not {first}")
         return first
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
-    ) -> None:
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
         for rank, worker in enumerate(self._workers):
             part = part_of_rank(out, len(block_ids), rank, self.num_ranks)
             own = bytearray(part.size)
-            worker.read_blocks(block_ids, group, num_tokens, memoryview(own))
+            worker.read_blocks(block_ids, group, kept, memoryview(own))
             part[:] = np.frombuffer(own, np.uint8).reshape(part.shape)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:

@@ -18,9 +18,10 @@ from harness import (
     program_of,
 )
 
-from quire.backends.base import CompileOptions, Dtype, KVCacheSpec
+from quire.backends.base import CompileOptions, Dtype, KVCacheSpec, TokenRows
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
+from quire.errors import BackendError
 from quire.program import (
     Act,
     Activation,
@@ -29,6 +30,7 @@ from quire.program import (
     Clamp,
     Embed,
     EmbedSlices,
+    GivenColumns,
     Glu,
     HeadNorm,
     LayerNorm,
@@ -248,6 +250,52 @@ def test_rope(backend: CpuBackend, rotated: int, interleaved: bool) -> None:
     inv_freq = tuple(1e4 ** (-i / rotated) for i in range(rotated // 2))
     body = chain(lambda x, y, _: Rope(x, y, 3, 32, inv_freq, 1.25, interleaved))
     assert_close(compile_pair(backend, body, 96), [40, 1, 7], 2e-6)
+
+
+@pytest.mark.parametrize("rotated", [8, 32])
+def test_rope_with_axes(backend: CpuBackend, rotated: int) -> None:
+    """Frequencies turn by the positions of their axes; equal positions give the bits of a rope
+    without axes."""
+    half = rotated // 2
+    inv_freq = tuple(1e4 ** (-i / half) for i in range(half))
+    axes = tuple(i % 3 for i in range(half))
+    with_axes = compile_pair(
+        backend, chain(lambda x, y, _: Rope(x, y, 3, 32, inv_freq, axes=axes)), 96
+    )
+    plain = compile_pair(backend, chain(lambda x, y, _: Rope(x, y, 3, 32, inv_freq)), 96)
+    seqs = [(seq, len(seq.tokens)) for seq in make_seqs([40, 1, 7])]
+    batch = batch_of(seqs)
+    wanted = logits_of(plain.native.step(batch)).tobytes()
+    assert logits_of(with_axes.native.step(batch)).tobytes() == wanted
+    batch.axis_positions = np.repeat(batch.positions[:, None], 3, axis=1)
+    assert logits_of(with_axes.native.step(batch)).tobytes() == wanted
+    batch.axis_positions = np.random.default_rng(1).integers(0, 2000, (48, 3)).astype(np.int32)
+    found = [logits_of(model.step(batch)) for model in (with_axes.native, with_axes.reference)]
+    assert found[0].tobytes() != wanted
+    assert np.abs(found[0] - found[1]).max() <= 2e-6 * np.abs(found[1]).max()
+    batch.axis_positions[3, 1] = 2048
+    for model in (with_axes.native, with_axes.reference):
+        with pytest.raises(BackendError, match="axis position 2048 is not from 0 to 2047"):
+            model.step(batch)
+
+
+def test_columns_of_given_rows(backend: CpuBackend) -> None:
+    """Tokens without a row get zeros, and so do rows that have no such numbers."""
+
+    def body(x: Value, _: Weights) -> tuple[list[Op], Value]:
+        given, out = Value("given", 40), Value("y", 40)
+        return [GivenColumns(given, 50, VOCAB), Add(x, given, out)], out
+
+    pair = compile_pair(backend, body, 40)
+    batch = batch_of([(seq, len(seq.tokens)) for seq in make_seqs([20, 5])])
+    plain = logits_of(pair.native.step(batch))
+    rows = np.random.default_rng(2).normal(size=(6, 90)).astype(np.float32)
+    batch.input_rows = [TokenRows(3, rows[:4]), TokenRows(22, rows[4:, :40])]
+    found = [logits_of(model.step(batch)) for model in (pair.native, pair.reference)]
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0][3:7], rows[:4, :40] + rows[:4, 50:])
+    assert np.array_equal(found[0][22:24], rows[4:, :40])
+    assert np.array_equal(found[0][:3], plain[:3])
 
 
 @pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2"])

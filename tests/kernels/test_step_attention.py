@@ -41,6 +41,7 @@ class Shape:
     softcap: float | None = None
     relative: bool = False
     mean: bool = False
+    spans: bool = False
 
     def program(self) -> Program:
         """Embeddings and types, attention, and all rows or their mean."""
@@ -58,6 +59,7 @@ class Shape:
         out = builder.attention(
             q, k, v, heads, window=self.window, softcap=self.softcap, alibi_slopes=slopes,
             is_causal=False, relative=biases, buckets=buckets,
+            spans=self.spans,
         )  # fmt: skip
         builder.vectors(builder.mean_rows(out) if self.mean else builder.take_rows(out))
         return builder.program()
@@ -134,6 +136,35 @@ def test_a_row_depends_on_its_own_text(shape: Shape, isa: str) -> None:
     turned = vectors(one, batch_of(*reversed(rows), mean=shape.mean))
     assert turned[-len(alone) :].shape == alone.shape
     assert turned[: len(alone)].tobytes() == alone.tobytes()
+
+
+def spans_of(lengths: tuple[int, ...], size: int) -> NDArray[np.int32]:
+    """Spans of `size` tokens; the last one of a text is shorter."""
+    places = np.concatenate([np.arange(length) for length in lengths])
+    ends = np.concatenate([np.full(length, length) for length in lengths])
+    firsts = places // size * size
+    return np.stack([firsts, np.minimum(firsts + size, ends) - 1]).astype(np.int32)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 300])
+def test_a_token_sees_its_span_alone(size: int, backend: CpuBackend) -> None:
+    """It gets what it gets in a text that is the span."""
+    program = Shape(spans=True).program()
+    native, truth = (compiled(one, program, "float32") for one in (backend, ReferenceBackend()))
+    batch = batch_of(*texts())
+    batch.spans = spans_of(LENGTHS, size)
+    wanted = vectors(truth, batch)
+    found = vectors(native, batch)
+    assert np.abs(found - wanted).max() <= 3e-6 * np.abs(wanted).max()
+    if size == 64:
+        parts = [row[i : i + size] for row in texts() for i in range(0, len(row), size)]
+        whole = compiled(backend, Shape().program(), "float32")
+        alone = [vectors(whole, batch_of(part)) for part in parts[:8]]
+        assert np.abs(np.concatenate(alone) - found[: sum(map(len, alone))]).max() < 1e-5
+    batch.spans[1, 5] += 1000
+    for model in (native, truth):
+        with pytest.raises(BackendError, match="outside of its span"):
+            model.step(batch)
 
 
 def test_parts_of_texts_and_unknown_types_are_refused(backend: CpuBackend) -> None:

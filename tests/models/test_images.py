@@ -33,16 +33,44 @@ def _png(image: Any) -> bytes:
     return file.getvalue()
 
 
-def _values(vision: VisionModel, images: list[Any]) -> torch.Tensor:
-    """The pixel values that transformers' model gets; `test_rules` holds them against the
-    library's processors."""
+def _values(vision: VisionModel, images: list[Any]) -> dict[str, torch.Tensor]:
+    """The arguments that transformers' model gets for images; `test_rules` holds the pixel values
+    against the library's processors."""
     tiles = []
     for image in images:
         picture = picture_of(_png(image), vision.resizing)
         for tile in vision.tiles(picture.layout, picture.pixels):
             tiles.append(normalised(tile, vision.resizing).transpose(2, 0, 1))
+    if vision.family == "qwen_vl":
+        return _qwen_values(tiles)
+    if vision.family == "pixtral":
+        return _padded_values(tiles)
     found = torch.tensor(np.array(tiles))
-    return found[None] if vision.family == "idefics3" else found
+    return {"pixel_values": found[None] if vision.family == "idefics3" else found}
+
+
+def _padded_values(tiles: list[Any]) -> dict[str, torch.Tensor]:
+    """Images of different sizes, padded with zeros to the largest."""
+    sizes = [one.shape[1:] for one in tiles]
+    most = np.max(sizes, axis=0)
+    padded = [np.pad(one, ((0, 0), *((0, m - n) for m, n in zip(most, one.shape[1:], strict=True))))
+              for one in tiles]  # fmt: skip
+    return {"pixel_values": torch.tensor(np.array(padded)), "image_sizes": torch.tensor(sizes)}
+
+
+def _qwen_values(tiles: list[Any]) -> dict[str, torch.Tensor]:
+    """Rows of patches of 4 x 4 pixels, in squares of 2 x 2 patches, as transformers orders them."""
+    rows, grids = [], []
+    for tile in tiles:
+        height, width = tile.shape[1] // 4, tile.shape[2] // 4
+        cut = tile.reshape(3, height // 2, 2, 4, width // 2, 2, 4)
+        patches = cut.transpose(1, 4, 2, 5, 0, 3, 6).reshape(height * width, 3, 1, 16)
+        rows.append(np.repeat(patches, 2, axis=2).reshape(height * width, -1))
+        grids.append([1, height, width])
+    return {
+        "pixel_values": torch.tensor(np.concatenate(rows)),
+        "image_grid_thw": torch.tensor(grids),
+    }
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -60,7 +88,7 @@ def test_tokens_and_logprobs_are_those_of_transformers(checkpoint: Path, backend
     ).eval()
     with LLM(
         str(checkpoint), backend=backend, dtype="float32", max_model_len=1024,
-        num_gpu_blocks_override=200, max_num_batched_tokens=48,
+        num_gpu_blocks_override=200, max_num_batched_tokens=48, max_num_seqs=4,
     ) as llm:  # fmt: skip
         vision = vision_model(llm.llm_engine.model_config.hf_config)
         assert vision is not None
@@ -68,14 +96,18 @@ def test_tokens_and_logprobs_are_those_of_transformers(checkpoint: Path, backend
         groups = [[_picture(rng, 61, 23)], [_picture(rng, 20, 30), _picture(rng, 33, 90)], []]
         prompts = [
             {"prompt": f"Hi {place} what?", "multi_modal_data": {"image": groups[0][0]}},
-            {"prompt": f"A{place}B{place}C", "multi_modal_data": {"image": groups[1]}},
+            {"prompt": f"A{place}B, then {place}C", "multi_modal_data": {"image": groups[1]}},
             {"prompt": "no picture"},
         ]
         outputs = llm.generate(prompts, _PARAMS, use_tqdm=False)
         again = llm.generate(prompts, _PARAMS, use_tqdm=False)
     for images, output, second in zip(groups, outputs, again, strict=True):
         ids = torch.tensor([output.prompt_token_ids])
-        given = {"pixel_values": _values(vision, images)} if images else {}
+        given = _values(vision, images) if images else {}
+        if vision.family == "qwen_vl":
+            given["mm_token_type_ids"] = (ids == vision.row_token_id).int()
+        if vision.family == "gemma3":
+            given["token_type_ids"] = (ids == vision.row_token_id).int()
         with torch.no_grad():
             wanted = model.generate(
                 input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=_NUM_TOKENS,
@@ -149,3 +181,44 @@ def test_a_chat_takes_images_and_the_text_of_users_stays_text(tmp_path: Path) ->
         ):
             with pytest.raises(Exception, match=message):
                 chat({"type": "image_url", "image_url": {"url": url}})
+
+
+def test_spellings_settings_and_the_cache_of_the_encoder(tmp_path: Path) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    image = _picture(np.random.default_rng(9), 40, 48)
+    array = np.asarray(image)
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    with LLM(
+        str(tmp_path), backend="reference", dtype="float32", max_model_len=48,
+        num_gpu_blocks_override=40, enable_prefix_caching=False, kv_store=False,
+    ) as llm:  # fmt: skip
+
+        def ask(given: Any, **more: Any) -> Any:
+            prompt = {"prompt": "A <|image_pad|>?", "multi_modal_data": {"image": given}, **more}
+            return llm.generate(prompt, params, use_tqdm=False)[0]
+
+        wanted = ask(image)
+        spellings = [
+            [image], (image,), _png(image), array, array.transpose(2, 0, 1), torch.tensor(array),
+        ]  # fmt: skip
+        for given in spellings:
+            assert ask(given).outputs[0].token_ids == wanted.outputs[0].token_ids
+        settings = {"max_pixels": 512, "min_pixels": 64}
+        small = ask(image, mm_processor_kwargs=settings)
+        assert len(small.prompt_token_ids) < len(wanted.prompt_token_ids)
+        prompt = {"prompt": "A <|image_pad|>?", "multi_modal_data": {"image": image}}
+        [again] = llm.generate(prompt, params, mm_processor_kwargs=settings, use_tqdm=False)
+        assert again.outputs[0].token_ids == small.outputs[0].token_ids
+        for wrong in ({"max_pixels": 10**6}, {"image_mean": [0, 0, 0]}, {"max_pixels": "x"}, "x"):
+            with pytest.raises(Exception, match="mm_processor_kwargs"):
+                ask(image, mm_processor_kwargs=wrong)
+        for wrong in (_picture(np.random.default_rng(1), 2, 500), np.zeros((4, 4, 4), np.uint8)):
+            with pytest.raises(Exception, match=r"too narrow|must have a Pillow image"):
+                ask(wrong)
+        with pytest.raises(Exception, match="maximum context length"):
+            ask(_picture(np.random.default_rng(1), 80, 80))  # more rows than fit
+        cache = llm.llm_engine.engine_core._images.cache
+        assert len(cache) == 3  # by the bytes of files and the settings
+        llm.llm_engine.reset_mm_cache()
+        assert len(cache) == 0
+        assert ask(image).outputs[0].token_ids == wanted.outputs[0].token_ids

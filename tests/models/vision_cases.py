@@ -82,12 +82,129 @@ def internvl(path: Path) -> None:
     _settings(path, size={"height": 28, "width": 28}, crop_to_patches=True, resample=3, **_CLIP)
 
 
+_QWEN = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+_QWEN_TEXT = {**_TEXT, "head_dim": 16, "hidden_size": 64}
+
+
+def qwen2_vl(path: Path) -> None:
+    """Qwen2-VL."""
+    vision = {
+        "depth": 3, "embed_dim": 48, "hidden_size": 64, "mlp_ratio": 2, "num_heads": 4,
+        "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+    }  # fmt: skip
+    _qwen(path, "Qwen2VL", vision, [2, 3, 3])
+
+
+def qwen2_5_vl(path: Path) -> None:
+    """Qwen2.5-VL, whose windows have 2 x 2 squares of patches."""
+    vision = {
+        "depth": 4, "hidden_size": 48, "out_hidden_size": 64, "intermediate_size": 52,
+        "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "window_size": 16, "fullatt_block_indexes": [1, 3],
+    }  # fmt: skip
+    _qwen(path, "Qwen2_5_VL", vision, [2, 3, 3])
+
+
+def qwen3_vl(path: Path) -> None:
+    """Qwen3-VL, whose text has hidden states of two layers of the encoder."""
+    vision = {
+        "depth": 4, "hidden_size": 48, "out_hidden_size": 64, "intermediate_size": 52,
+        "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 2],
+    }  # fmt: skip
+    _qwen(path, "Qwen3VL", vision, [3, 2, 2], mrope_interleaved=True)
+
+
+def _qwen(path: Path, name: str, vision: dict[str, Any], section: list[int], **rope: bool) -> None:
+    ids = _tokenizer(path, _QWEN)
+    kinds = {"Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}
+    scaling = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": section, **rope}
+    text = {**_QWEN_TEXT, "model_type": f"{kinds[name]}_text", "rope_parameters": scaling}
+    config = getattr(transformers, f"{name}Config")(
+        text_config=text,
+        vision_config={**vision, "initializer_range": 0.2},
+        image_token_id=ids("<|image_pad|>"),
+        video_token_id=ids("<|video_pad|>"),
+        vision_start_token_id=ids("<|vision_start|>"),
+        vision_end_token_id=ids("<|vision_end|>"),
+        tie_word_embeddings=False,
+    )
+    _save(getattr(transformers, f"{name}ForConditionalGeneration"), config, path)
+    size = {"shortest_edge": 256, "longest_edge": 3200}
+    _settings(path, size=size, patch_size=4, merge_size=2, temporal_patch_size=2, **_CLIP)
+
+
+def gemma3(path: Path) -> None:
+    """Gemma 3, with a window that is a little larger than an image."""
+    ids = _tokenizer(path, ["<start_of_image>", "<image_soft_token>", "<end_of_image>"])
+    text = {
+        **_TEXT, "model_type": "gemma3_text", "head_dim": 12, "num_hidden_layers": 3,
+        "sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "query_pre_attn_scalar": 12, "rope_parameters": None,
+    }  # fmt: skip
+    text["layer_types"] = text["layer_types"][:3]
+    del text["rope_parameters"]
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config={**_VISION, "model_type": "siglip_vision_model", "image_size": 32,
+                       "patch_size": 4},
+        mm_tokens_per_image=16,
+        image_token_index=ids("<image_soft_token>"),
+        boi_token_index=ids("<start_of_image>"),
+        eoi_token_index=ids("<end_of_image>"),
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    _save(transformers.Gemma3ForConditionalGeneration, config, path)
+    size = {"height": 32, "width": 32}
+    _settings(path, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=2)
+
+
+_PIXTRAL = {
+    "model_type": "pixtral", "hidden_size": 48, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 3, "patch_size": 4, "image_size": 64, "initializer_range": 0.2,
+}  # fmt: skip
+
+
+def mistral3(path: Path) -> None:
+    """Mistral 3, whose patches are merged."""
+    ids = _tokenizer(path, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"])
+    config = transformers.Mistral3Config(
+        text_config={**_TEXT, "model_type": "mistral", "sliding_window": None},
+        vision_config=_PIXTRAL,
+        image_token_index=ids("[IMG]"),
+        spatial_merge_size=2,
+        tie_word_embeddings=False,
+    )
+    _save(transformers.Mistral3ForConditionalGeneration, config, path)
+    _settings(path, size={"longest_edge": 48}, patch_size=8, resample=3, **_CLIP)
+
+
+def pixtral(path: Path) -> None:
+    """Pixtral in LLaVA's form."""
+    ids = _tokenizer(path, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"])
+    config = transformers.LlavaConfig(
+        text_config={**_TEXT, "model_type": "mistral", "sliding_window": None},
+        vision_config=_PIXTRAL,
+        image_token_index=ids("[IMG]"),
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+    )
+    _save(transformers.LlavaForConditionalGeneration, config, path)
+    _settings(path, size={"longest_edge": 32}, patch_size=4, resample=3, **_CLIP)
+
+
 CASES: dict[str, Callable[[Path], None]] = {
     "idefics3": idefics3,
     "smolvlm": lambda path: idefics3(path, "SmolVLM"),
     "llava-clip": llava,
     "llava-siglip": lambda path: llava(path, "siglip_vision_model"),
     "internvl": internvl,
+    "qwen2-vl": qwen2_vl,
+    "qwen2.5-vl": qwen2_5_vl,
+    "qwen3-vl": qwen3_vl,
+    "gemma3": gemma3,
+    "mistral3": mistral3,
+    "pixtral": pixtral,
 }
 
 

@@ -1,5 +1,5 @@
 """Random requests on random models: with drafts of any kind, each has the bits that it has
-without."""
+without. They have any sampling parameters, grammars, calls of tools and budgets of reasoning."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
+from tiny_heads import MTP_MODELS, write_head, write_mtp_model
 from wrong_drafts import Liar, Oracle
 
 from quire import LLM, SamplingParams
 from quire.core.engine_core import EngineCore
 from quire.outputs import RequestOutput
+from quire.parsers.call_rules import CallRules, OfferedTool
+from quire.parsers.constraint import reply_constraint
+from quire.parsers.format import ReplyFormat
+from quire.parsers.registry import TOOL_FORMATS
 from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.drafting.row_costs import RowCosts
 from quire.structured.params import StructuredOutputsParams
@@ -52,10 +57,36 @@ GRAMMARS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+SCHEMAS: dict[str, Any] = {
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "unit": {"enum": ["km"]}},
+            "required": ["a", "unit"], "additionalProperties": False},
+    "look-up": {"type": "object", "properties": {"word": {"type": "string", "maxLength": 4}},
+                "required": ["word"], "additionalProperties": False},
+}  # fmt: skip
+TOOLS = [OfferedTool(name, schema) for name, schema in SCHEMAS.items()]
+BEGIN, END = "<think>", "</think>"
+REASONING = {"reasoning_parser": "qwen3", "reasoning_end_str": f"Enough.{END}"}
+HEADS = "heads"
+"""Key of the folder with EAGLE heads."""
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models of all kinds, and an EAGLE head for each."""
     folder = tmp_path_factory.mktemp("models")
-    return {name: write_tiny_checkpoint(folder / name, **own) for name, own in KINDS.items()}
+    found = {name: write_tiny_checkpoint(folder / name, **own) for name, own in KINDS.items()}
+    found |= {name: write_mtp_model(folder / name, name) for name in MTP_MODELS}
+    for name, model in found.items():
+        write_head(folder / HEADS / name, model, "eagle")
+    return {**found, HEADS: folder / HEADS}
+
+
+def called(chance: random.Random) -> StructuredOutputsParams | None:
+    """The grammar of a reply that must call a tool, any or one by name."""
+    name = chance.choice(["hermes", "mistral", "llama3_json"])
+    only = chance.choice([None, ("add",)])
+    rules = CallRules(TOOLS, "required", only, is_parallel=only is None)
+    return reply_constraint(ReplyFormat(None, TOOL_FORMATS[name]()), rules, lambda _: None)
 
 
 def params_of(chance: random.Random, number: int) -> SamplingParams:
@@ -76,7 +107,10 @@ def params_of(chance: random.Random, number: int) -> SamplingParams:
         "logit_bias": chance.choice([None, None, {7: 4.0}]),
         "n": chance.choice([1, 1, 2]) if temperature else 1,
         "ignore_eos": chance.random() < 0.8,
+        "thinking_token_budget": chance.choice([None, None, 0, 1, 5, 20]),
     }
+    if chance.random() < 0.1:
+        return SamplingParams(**own, structured_outputs=called(chance))
     if chance.random() < 0.25:
         own["structured_outputs"] = StructuredOutputsParams(**chance.choice(GRAMMARS))
         return SamplingParams(**own)
@@ -99,7 +133,9 @@ def requests(chance: random.Random) -> tuple[list[Any], list[SamplingParams]]:
     prompts: list[Any] = []
     for _ in range(NUM_REQUESTS):
         part = [chance.randrange(250) for _ in range(chance.randint(1, 9))]
-        prompt = [*base[: chance.randrange(90)], *part * chance.randint(1, 3)][:110]
+        prompt = [*base[: chance.randrange(90)], *part * chance.randint(1, 3)][:100]
+        if chance.random() < 0.2:
+            prompt += [ord(char) - ord("!") for char in BEGIN]  # as the tiny tokenizer has them
         one: dict[str, Any] = {"prompt_token_ids": prompt}
         if chance.random() < 0.15:
             one["prediction"] = part * 4
@@ -119,7 +155,7 @@ def bits(outputs: list[RequestOutput]) -> list[Any]:
 
 def open_llm(model: Path, **options: Any) -> LLM:
     return LLM(str(model), max_model_len=LONGEST, num_threads=1, disable_log_stats=False,
-               **options)  # fmt: skip
+               reasoning_config=REASONING, **options)  # fmt: skip
 
 
 def drafts_of(llm: LLM) -> tuple[float, float]:
@@ -134,9 +170,9 @@ def check_round(
 ) -> tuple[float, float]:
     """Compares `NUM_REQUESTS` requests. Returns the counts of draft tokens."""
     chance = random.Random(seed)
-    kind = chance.choice([*KINDS])
+    kind = chance.choice([*KINDS, *MTP_MODELS])
     prompts, params = requests(chance)
-    method = chance.choice(["ngram", "suffix", "model", "liar", "oracle"])
+    method = chance.choice(["ngram", "suffix", "model", "mtp", "eagle", "liar", "oracle"])
     if method == "oracle":  # it knows replies by their seeds
         for one in params:
             one.n = 1
@@ -150,7 +186,11 @@ def check_round(
     config: dict[str, Any] = {"num_speculative_tokens": chance.choice([1, 2, 5, 16, 32, 64])}
     if method == "suffix":
         config |= {"method": "suffix", "prompt_lookup_min": chance.randint(1, 4)}
-    elif method == "model" and kind != "recurrent":
+    elif method == "mtp" and kind in MTP_MODELS:
+        config["method"] = "mtp"
+    elif method in ("mtp", "eagle"):
+        config |= {"method": "eagle", "model": str(models[HEADS] / kind)}
+    elif method == "model" and kind != "recurrent" and not kind.startswith("qwen"):
         config["model"] = str(models[chance.choice([kind, "dense"])])
     options: dict[str, Any] = {
         "speculative_config": config,

@@ -91,7 +91,7 @@ class Attend {
     context_ = HeadContext(step_, op_, item, head);
     first_token_ = step_.batch.seq_starts[item.seq];
     first_chunk_ = context_.first / kChunk;
-    last_chunk_ = last_seen(position(item.num_rows - 1)) / kChunk + 1;
+    last_chunk_ = last_seen(token(item.num_rows - 1)) / kChunk + 1;
   }
 
   static ScoreRule rule_of(const Step& step, const quire_attention& op) {
@@ -104,12 +104,11 @@ class Attend {
     return rule;
   }
 
-  int64_t last_seen(int64_t position) const {
-    return last_visible(op_, position, context_.length);
+  int64_t last_seen(int64_t token) const {
+    return last_visible(op_, step_.batch, token, context_.length);
   }
 
   int64_t token(int row) const { return first_token_ + (item_->first_row + row) / group_; }
-  int64_t position(int row) const { return step_.batch.positions[token(row)]; }
   int query_head(int row) const {
     return context_.head * group_ + (item_->first_row + row) % group_;
   }
@@ -151,17 +150,17 @@ class Attend {
     }
   }
 
-  // What the token at a position sees of a chunk.
-  Visible visible(int64_t position, int64_t chunk) const {
+  // What a token sees of a chunk.
+  Visible visible(int64_t token, int64_t chunk) const {
     const int64_t base = chunk * kChunk;
-    return visible_places(first_visible(op_, position) - base, last_seen(position) - base);
+    return visible_places(first_visible(op_, step_.batch, token) - base, last_seen(token) - base);
   }
 
   // Groups of the chunk that any row of [r0, r1) may see.
   Groups visible_groups(int64_t chunk, int r0, int r1) const {
     const int64_t base = chunk * kChunk;
-    const int64_t low = first_visible(op_, position(r0)) - base;
-    const int64_t high = std::min<int64_t>(last_seen(position(r1 - 1)) - base, kChunk - 1);
+    const int64_t low = first_visible(op_, step_.batch, token(r0)) - base;
+    const int64_t high = std::min<int64_t>(last_seen(token(r1 - 1)) - base, kChunk - 1);
     return {static_cast<int>(std::max<int64_t>(low, 0) / kGroup),
             static_cast<int>(high < 0 ? 0 : high / kGroup + 1)};
   }
@@ -293,7 +292,7 @@ class Attend {
     const int heads_end = (context_.head + 1) * group_;
     for (int r = 0; r < count; ++r) {
       const int64_t row_position = step_.batch.positions[row_token];
-      rows[r] = {head, row_position - place.chunk * kChunk, visible(row_position, place.chunk), 0};
+      rows[r] = {head, row_position - place.chunk * kChunk, visible(row_token, place.chunk), 0};
       if (++head == heads_end) {
         head -= group_;
         ++row_token;
@@ -313,7 +312,7 @@ class Attend {
       Kernel::values(weights, r1 - r0, dim_, view, groups.first, groups.last, out);
     }
     for (int r = r0; r < r1; ++r, out += dim_) {
-      bad.set_nan(visible(position(r), place.chunk), out, dim_);
+      bad.set_nan(visible(token(r), place.chunk), out, dim_);
     }
   }
 

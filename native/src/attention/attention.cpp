@@ -113,6 +113,7 @@ void check_attention(const OpChecks& checks, const quire_op& record) {
   checks.require(op.taken_only == 0 || op.taken_only == 1, "taken_only");
   checks.require(op.is_bidirectional == 0 || (op.is_bidirectional == 1 && op.is_chunked == 0),
                  "is_bidirectional");
+  checks.require(op.spans == 0 || (op.spans == 1 && op.is_chunked == 0), "spans");
   checks.vector(op.alibi, op.num_heads);
   const auto& vectors = checks.model().vectors;
   checks.require(op.relative < static_cast<int32_t>(vectors.size()), "no such biases");

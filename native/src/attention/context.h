@@ -11,15 +11,28 @@
 
 namespace quire {
 
-// The first position that the token at `position` sees.
-inline int64_t first_visible(const quire_attention& op, int64_t position) {
-  if (op.window == 0) return 0;
-  if (op.is_chunked) return position / op.window * op.window;
-  return std::max<int64_t>(position - op.window + 1, 0);
+inline int64_t span_first(const quire_batch& batch, int64_t token) {
+  return batch.span_firsts ? batch.span_firsts[token] : batch.positions[token];
+}
+inline int64_t span_last(const quire_batch& batch, int64_t token) {
+  return batch.span_lasts ? batch.span_lasts[token] : batch.positions[token];
 }
 
-// The last position that the token at `position` sees, in a context of `length` tokens.
-inline int64_t last_visible(const quire_attention& op, int64_t position, int64_t length) {
+// The first position that a token sees.
+inline int64_t first_visible(const quire_attention& op, const quire_batch& batch, int64_t token) {
+  if (op.spans && op.is_bidirectional) return span_first(batch, token);
+  if (op.window == 0) return 0;
+  const int64_t position = batch.positions[token];
+  if (op.is_chunked) return position / op.window * op.window;
+  const int64_t first = std::max<int64_t>(position - op.window + 1, 0);
+  return op.spans ? std::min(first, span_first(batch, token)) : first;
+}
+
+// The last position that a token sees, in a context of `length` tokens.
+inline int64_t last_visible(const quire_attention& op, const quire_batch& batch, int64_t token,
+                            int64_t length) {
+  if (op.spans) return span_last(batch, token);
+  const int64_t position = batch.positions[token];
   if (!op.is_bidirectional) return position;
   return op.window == 0 ? length - 1 : std::min(position + op.window, length) - 1;
 }
@@ -56,7 +69,7 @@ struct HeadContext {
     const KvLayout& layout = step.model.kv.layouts[op.kv.layer_group];
     const int32_t group = op.num_heads / layout.num_kv_heads;
     const int64_t token = step.batch.seq_starts[item.seq] + item.first_row / group;
-    return first_visible(op, step.batch.positions[token]) / kGroup * kGroup;
+    return first_visible(op, step.batch, token) / kGroup * kGroup;
   }
 };
 

@@ -12,7 +12,10 @@
 namespace quire {
 namespace {
 
+bool has_table(const quire_embed& embed) { return embed.matrix >= 0 || embed.table >= 0; }
+
 int64_t table_rows(const Model& model, const quire_embed& embed) {
+  if (!has_table(embed)) return embed.num_ids;
   return embed.matrix >= 0 ? model.matrices[embed.matrix].n : model.tables[embed.table].rows;
 }
 
@@ -28,7 +31,12 @@ void embed_rows(const Step& step, const quire_embed& op, Span span) {
     if (id < 0 || id >= num_rows) continue;  // another rank has it
     float* out = step.f32_row(op.out, t);
     if (given && given[t]) {
-      for (int64_t i = 0; i < op.out.dim; ++i) out[i] = given[t][i] * step.batch.input_scale;
+      const float* numbers = given[t] + op.given_first;
+      for (int64_t i = 0; i < op.out.dim; ++i) out[i] = numbers[i] * step.batch.input_scale;
+      continue;
+    }
+    if (!has_table(op)) {
+      std::fill_n(out, op.out.dim, 0.0f);
       continue;
     }
     const void* row = out;
@@ -82,11 +90,12 @@ void check_embed(const OpChecks& checks, const quire_op& op) {
   const quire_embed& embed = op.u.embed;
   checks.view(embed.out);
   checks.require(embed.out.dtype == QUIRE_F32, "out is not float32");
-  int64_t width;
+  checks.require(embed.given_first >= 0, "given_first");
+  int64_t width = embed.out.dim;
   if (embed.matrix >= 0) {
     width = checks.matrix(embed.matrix).k;
     checks.require(!checks.matrix(embed.matrix).glu, "a table must not be a glu matrix");
-  } else {
+  } else if (embed.table >= 0) {
     width = checks.table(embed.table).width;
   }
   const int64_t rows = table_rows(checks.model(), embed);

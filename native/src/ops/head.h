@@ -144,12 +144,12 @@ inline void rotate_pairs(float* x, const float* cos, const float* sin, int64_t n
 
 // Rotates by a row of cos and sin. A fixed head: halves, and all of it.
 template <int N>
-QUIRE_INLINE void rotate(FixedHead<N>& x, const RopeTable& table, int32_t position) {
-  rotate_halves(x, table.cos(position), table.sin(position), x.dim() / 2);
+QUIRE_INLINE void rotate(FixedHead<N>& x, const RopeTable& table, int64_t token) {
+  rotate_halves(x, table.cos(token), table.sin(token), x.dim() / 2);
 }
-inline void rotate(AnyHead& x, const RopeTable& table, int32_t position) {
-  const float* cos = table.cos(position);
-  const float* sin = table.sin(position);
+inline void rotate(AnyHead& x, const RopeTable& table, int64_t token) {
+  const float* cos = table.cos(token);
+  const float* sin = table.sin(token);
   if (table.interleaved()) {
     rotate_pairs(x.data(), cos, sin, table.num_freqs());
   } else {

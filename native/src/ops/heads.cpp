@@ -59,7 +59,7 @@ class HeadsOp {
       x.read(step_.row(part.x, token), part.x.dtype, first);
       if (part.norm_after == 0) norm(x, part, head);
       if (part.rope >= 0) {
-        rotate(x, step_.model.ropes[part.rope], step_.batch.positions[token]);
+        rotate(x, step_.model.ropes[part.rope], token);
       }
       if (part.norm_after != 0) norm(x, part, head);
       if (part.target == QUIRE_TO_VIEW) {

@@ -1,10 +1,15 @@
-// cos and sin of the rotary embedding by position; a row is computed at the position's first use.
+// cos and sin of the rotary embedding: by position, of which a row is computed at its first use, and
+// of the tokens of a step.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <stdexcept>
 #include <vector>
 
+#include "quire.h"
 #include "runtime/memory.h"
 #include "threads/pool.h"
 
@@ -27,11 +32,42 @@ class RopeTable {
   int32_t num_freqs() const { return static_cast<int32_t>(inv_freq_.size()); }
   bool interleaved() const { return interleaved_; }
   int64_t most_bytes() const {
-    return rows_.most_bytes() + static_cast<int64_t>(known_.size() * (1 + sizeof(int32_t)));
+    const int64_t mixed = mixed_ ? mixed_->most_bytes() : 0;
+    return rows_.most_bytes() + mixed +
+           static_cast<int64_t>(known_.size() * (1 + sizeof(int32_t)));
   }
-  const float* cos(int32_t position) const { return row(position); }
-  const float* sin(int32_t position) const { return row(position) + num_freqs(); }
+  // Of a token of the step.
+  const float* cos(int64_t token) const {
+    return is_mixed_ ? mixed_row(token) : row(positions_[token]);
+  }
+  const float* sin(int64_t token) const { return cos(token) + num_freqs(); }
 
+  // Frequencies are turned by positions of several axes. Throws for an axis that does not exist.
+  void set_axes(const int32_t* axes, int64_t max_num_tokens) {
+    for (int32_t i = 0; i < num_freqs(); ++i) {
+      if (axes[i] < 0 || axes[i] >= QUIRE_MAX_AXES) throw std::invalid_argument("rope: axis");
+    }
+    axes_.assign(axes, axes + num_freqs());
+    mixed_ = std::make_unique<Reservation>(sizeof(float) * 2 * num_freqs() *
+                                           static_cast<size_t>(max_num_tokens));
+  }
+  // Axes of the positions that it needs.
+  int32_t num_axes() const {
+    return axes_.empty() ? 0 : *std::max_element(axes_.begin(), axes_.end()) + 1;
+  }
+
+  // Takes the positions of a step's tokens; they are read until its end.
+  void begin_step(const quire_batch& batch, Pool& pool) {
+    positions_ = batch.positions;
+    is_mixed_ = !axes_.empty() && batch.axis_positions;
+    if (!is_mixed_) return fill(positions_, batch.num_tokens, pool);
+    fill(batch.axis_positions, int64_t{batch.num_tokens} * batch.num_axes, pool);
+    pool.each(batch.num_tokens, [&](int64_t t) {
+      mix(batch.axis_positions + t * batch.num_axes, mixed_row(t));
+    });
+  }
+
+ private:
   // Fills the rows of these positions, each of them once.
   void fill(const int32_t* positions, int64_t count, Pool& pool) {
     missing_.clear();
@@ -42,8 +78,18 @@ class RopeTable {
     }
     pool.each(static_cast<int64_t>(missing_.size()), [&](int64_t i) { fill_row(missing_[i]); });
   }
-
- private:
+  // The row of a token whose positions are `positions` [num_axes].
+  void mix(const int32_t* positions, float* out) const {
+    const int32_t n = num_freqs();
+    for (int32_t i = 0; i < n; ++i) {
+      const float* from = row(positions[axes_[i]]);
+      out[i] = from[i];
+      out[n + i] = from[n + i];
+    }
+  }
+  float* mixed_row(int64_t token) const {
+    return reinterpret_cast<float*>(mixed_->data()) + int64_t{2} * num_freqs() * token;
+  }
   float* row(int32_t position) const {
     return reinterpret_cast<float*>(rows_.data()) + int64_t{2} * num_freqs() * position;
   }
@@ -63,6 +109,10 @@ class RopeTable {
   std::vector<uint8_t> known_;
   std::vector<int32_t> missing_;
   Reservation rows_;
+  std::vector<int32_t> axes_;           // by frequency; empty: there is one axis
+  std::unique_ptr<Reservation> mixed_;  // rows of the step's tokens, if there are axes
+  const int32_t* positions_ = nullptr;
+  bool is_mixed_ = false;
 };
 
 }  // namespace quire

@@ -84,6 +84,34 @@ void check_sampling(const quire_batch& batch, const quire_output& output, int32_
   check_masks(s.mask, batch.num_logits_rows);
 }
 
+void check_axes(const Model& model, const quire_batch& batch) {
+  if (!batch.axis_positions) return;
+  require(batch.num_axes >= 1 && batch.num_axes <= QUIRE_MAX_AXES, "num_axes");
+  for (const RopeTable& rope : model.ropes) {
+    require(rope.num_axes() <= batch.num_axes, "axis_positions have too few axes");
+  }
+  check_range("axis position", batch.axis_positions, int64_t{batch.num_tokens} * batch.num_axes,
+              model.spec.max_model_len);
+}
+
+// Of a request's tokens, neither begin nor end may go back.
+void check_spans(const quire_batch& batch) {
+  if (!batch.span_firsts && !batch.span_lasts) return;
+  require(batch.span_firsts && batch.span_lasts, "spans are incomplete");
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+    const int32_t begin = batch.seq_starts[seq];
+    for (int32_t t = begin; t < batch.seq_starts[seq + 1]; ++t) {
+      const int32_t before = t == begin ? t : t - 1;
+      const int32_t first = batch.span_firsts[t];
+      const int32_t last = batch.span_lasts[t];
+      require(first >= batch.positions[begin] && first <= batch.positions[t] &&
+                  last >= batch.positions[t] && last < batch.context_lens[seq] &&
+                  first >= batch.span_firsts[before] && last >= batch.span_lasts[before],
+              "a token is outside of its span, or the step is");
+    }
+  }
+}
+
 void check_batch(const Model& model, const quire_batch& batch, const quire_output& output) {
   require(!model.ops.empty(), "the model has no ops");
   require(batch.num_tokens >= 0 && batch.num_tokens <= model.spec.max_num_tokens &&
@@ -99,6 +127,8 @@ void check_batch(const Model& model, const quire_batch& batch, const quire_outpu
     check_range("token type", batch.token_types, batch.num_tokens, model.num_token_types);
   }
   check_range("logits row", batch.logits_rows, batch.num_logits_rows, batch.num_tokens);
+  check_axes(model, batch);
+  check_spans(batch);
   check_adapters(model, batch);
   if (batch.sampling) check_sampling(batch, output, model.spec.vocab_size);
 }
@@ -131,7 +161,7 @@ Step begin_step(Model& model, const quire_batch& batch, const quire_output& outp
             {},
             AdapterRows(batch)};
   if (!step.takes_all()) step.taken_attention = AttentionPlans(model, batch, true);
-  for (RopeTable& rope : model.ropes) rope.fill(batch.positions, batch.num_tokens, model.pool);
+  for (RopeTable& rope : model.ropes) rope.begin_step(batch, model.pool);
   return step;
 }
 

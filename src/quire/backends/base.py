@@ -92,6 +92,19 @@ class LoadedAdapter(ABC):
         """Bytes of its weights."""
 
 
+@dataclass(frozen=True)
+class NamedAdapter(LoadedAdapter):
+    """An adapter that the ranks have loaded, where steps are prepared."""
+
+    digest: str
+    all_bytes: int = 0
+    """Bytes on all ranks."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.all_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRows:
     """A row of numbers for each of some adjacent tokens of a step."""
@@ -129,6 +142,14 @@ class StepBatch:
     """[L]; with `want_logits`, which row of `StepOutput.logits` each goes to, from 0 up and each
     once; -1: it is not copied. None: its own."""
 
+    axis_positions: NDArray[np.int32] | None = None
+    """[T, 1 to 3]; the positions that `Rope` reads where it has axes, each below max_model_len.
+    None: those of `positions`, for all axes."""
+
+    spans: NDArray[np.int32] | None = None
+    """[2, T]; the first and the last position of the span of tokens that each token is in. The step
+    has all tokens of a span. None: each token is a span."""
+
     token_types: NDArray[np.int32] | None = None
     """[T]; None: all are 0."""
 
@@ -137,11 +158,14 @@ class StepBatch:
 
     input_rows: list[TokenRows] = field(default_factory=list)
     """Rows [n, D] that take the place of rows of the embedding table (`Embed`), without a change by
-    an adapter."""
+    an adapter. More numbers follow if the program has `GivenColumns`."""
 
     given_kv: list[TokenRows] = field(default_factory=list)
     """Rows [n, 2 * layers * K * H] of K and V that are written to the cache in place of those that
     the layers compute: K of layer 0, V of layer 0, K of layer 1 and so on."""
+
+    rows_in: NDArray[np.float32] | None = None
+    """[T, W]; what a program with `RowsIn` reads."""
 
     @property
     def num_logits_out(self) -> int:
@@ -165,6 +189,8 @@ class StepOutput:
     """[L]; rows whose tokens are all forbidden; treated like `not_finite`."""
     vectors: NDArray[np.float32] | None = None
     """[L, D]; the results of a program that ends in `Vectors`. No tokens are sampled then."""
+    rows_out: NDArray[np.float32] | None = None
+    """[T or L, W]; what a program with `RowsOut` gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +271,11 @@ class CompiledModel(StepModel):
         self.write_blocks(targets, self.read_blocks(sources))
 
     @abstractmethod
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+    def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
         """Sets everything in `block` [block_bytes], which comes from `read_blocks`, to zero, except
-        the first `num_tokens` tokens of layer group `group`: later tokens, and slots that this
-        group does not use. Any thread. Raises ValueError on a bad shape, BackendError for an
-        invalid group or number of tokens."""
+        what layer group `group` keeps in it: the first `kept` tokens, or what block number `kept`
+        of a state has. Any thread. Raises ValueError on a bad shape, BackendError for an invalid
+        group or number of tokens."""
 
     @abstractmethod
     def discard_kv(self) -> None:

@@ -189,7 +189,8 @@ class EngineArgs:
     speculative_config: dict[str, Any] | None = None
     """How tokens are guessed, in vLLM's form: {"method": "ngram", "num_speculative_tokens": 8,
     "prompt_lookup_min": 3}. By default `ngram` with up to 32 tokens; `suffix` also searches earlier
-    replies of the same tenant; {"model": DIR} lets a smaller model with the same tokens guess."""
+    replies of the same tenant; {"model": DIR} lets a smaller model with the same tokens guess, and
+    {"method": "mtp"} or {"method": "eagle3", "model": DIR} a head."""
     spec_method: str | None = None
     """The same as `method` in `speculative_config`."""
     spec_model: str | None = None

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import msgspec
@@ -281,6 +282,11 @@ class StateGroup(KVGroup, frozen=True, tag="state"):
                 begin += state.piece_bytes
         return found
 
+    def used_bytes(self, entry: int, block_bytes: int) -> int:
+        """Bytes of the pieces in a block, and before them. What follows is not a part of the
+        state. 0 for an entry after the last piece."""
+        return _used_bytes(self, block_bytes).get(entry, 0)
+
     def sized(self, block_bytes: int) -> StateGroup:
         """The group with its number of blocks."""
         entries = [entry for places in self.offsets(block_bytes).values() for entry, _ in places]
@@ -289,6 +295,17 @@ class StateGroup(KVGroup, frozen=True, tag="state"):
 
     def describe(self) -> str:
         return "state"
+
+
+@lru_cache(maxsize=8)
+def _used_bytes(group: StateGroup, block_bytes: int) -> dict[int, int]:
+    """Where the last piece of each entry ends."""
+    offsets = group.offsets(block_bytes)
+    return {
+        entry: begin + state.piece_bytes
+        for layer, state in zip(group.layers, group.states, strict=True)
+        for entry, begin in offsets[layer]
+    }
 
 
 AnyKVGroup = FullGroup | WindowGroup | LatentGroup | StateGroup

@@ -12,21 +12,26 @@ Detail = Literal["none", "summary", "detailed"]
 
 PROPOSERS = "quire.proposers"
 """Entry points of this group add methods."""
-_METHODS = ("ngram", "suffix", "draft_model")
-_LATER = frozenset({
-    "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "deepseek_mtp",
-    "dflash", "dspark",
-})  # fmt: skip
+_METHODS = ("ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3", "medusa")
+_WITH_MODEL = {
+    "draft_model": "the draft model", "eagle": "the EAGLE head", "eagle3": "the EAGLE-3 head",
+    "medusa": "the Medusa heads",
+}  # fmt: skip
+"""Methods with a model of its own, and what that is."""
+_COMPUTED = ("mtp", *_WITH_MODEL)
+"""Methods whose draft tokens the worker computes."""
+_LATER = frozenset({"mlp_speculator", "dflash", "dspark"})
 _SPELLINGS = {
     "ngram_gpu": "ngram", "[ngram]": "ngram", "ngram-simple": "ngram", "ngram-map-k": "ngram",
     "ngram-map-k4v": "ngram", "ngram-mod": "suffix", "ngram-cache": "suffix",
     "draft-simple": "draft_model", "draft-eagle3": "eagle3", "draft-mtp": "mtp",
+    **dict.fromkeys(("deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "glm4_moe_mtp"), "mtp"),
 }  # fmt: skip
 """Names of vLLM and llama.cpp that mean one of the methods."""
 _MAX_DRAFT = 128
 """vLLM's MAX_SPEC_LEN."""
 _MODEL_DRAFT = 8
-"""Default of `num_speculative_tokens` for a draft model, each of whose tokens takes a step."""
+"""Default of `num_speculative_tokens` for a model or a head, each of whose tokens takes a step."""
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "disable_padded_drafter_batch": (False, True),
     "rejection_sample_method": ("standard",),
@@ -56,7 +61,8 @@ class SpeculationConfig:
     """What proposes draft tokens, and at most how many."""
 
     method: str = "ngram"
-    """`ngram`, `suffix`, `draft_model`, or a method that an installed package adds."""
+    """`ngram`, `suffix`, `draft_model`, `mtp`, `eagle`, `eagle3`, `medusa`, or a method that an
+    installed package adds."""
     num_speculative_tokens: int = 32
     """Maximum number of draft tokens of one request in one step."""
     prompt_lookup_min: int = 3
@@ -68,15 +74,20 @@ class SpeculationConfig:
     per_request_metrics: Detail = "none"
     """What each output says about its draft tokens."""
     model: str | None = None
-    """The draft model: a folder or a hub id."""
+    """The draft model or the head: a folder or a hub id."""
     revision: str | None = None
     quantization: str | None = None
     """`revision` and `quantization` are those of the draft model, as of the engine's arguments."""
 
     @property
     def has_model(self) -> bool:
-        """Whether the worker computes the draft tokens with a model."""
-        return self.model is not None
+        """Whether the worker computes the draft tokens, with a model or with a head."""
+        return self.method in _COMPUTED
+
+    @property
+    def has_head(self) -> bool:
+        """Whether they come from a head, which reads hidden states of the model."""
+        return self.has_model and self.method != "draft_model"
 
 
 def speculation_config(
@@ -140,7 +151,7 @@ def speculation_config(
             f"({most})"
         )
     depth = lengths.get("suffix_decoding_max_tree_depth", default.num_speculative_tokens)
-    if model is not None:
+    if method in _COMPUTED:
         depth = _MODEL_DRAFT
     return SpeculationConfig(
         method,
@@ -151,7 +162,7 @@ def speculation_config(
         per_request_metrics,
         model,
         None if model is None else revision,
-        None if model is None else quantization,
+        quantization if method in _COMPUTED else None,
     )
 
 
@@ -176,14 +187,13 @@ def _method(found: dict[str, Any], shown: Mapping[str, str]) -> tuple[str, str |
             f"{_name(key, shown)} must be one of {', '.join((*_METHODS, *added))}, not "
             f"{quoted(given)}"
         )
-    if method != "draft_model":
+    if (what := _WITH_MODEL.get(str(method))) is None:
         return str(method), None
     if not isinstance(model, str) or not model:
         raise ConfigError(
-            f"{_name('model', shown)} must name the draft model, a folder or a hub id, not "
-            f"{quoted(model)}"
+            f"{_name('model', shown)} must name {what}, a folder or a hub id, not {quoted(model)}"
         )
-    return "draft_model", model
+    return str(method), model
 
 
 def _added_methods() -> list[str]:

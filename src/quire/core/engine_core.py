@@ -145,6 +145,7 @@ class EngineCore:
             "release_kv_cache_memory": pause.release_kv_cache_memory,
             "start_profile": profiler.start,
             "stop_profile": profiler.stop,
+            "reset_encoder_cache": _no_cache if self._images is None else self._images.cache.clear,
             **adapter_commands(self._adapters),
         }
         if store is not None:
@@ -390,6 +391,10 @@ class EngineCore:
         events = self.scheduler.kv.pool.events
         if events is not None:
             events.flush()
+
+
+def _no_cache() -> None:
+    """The engine has no image encoder, so nothing is cached of it."""
 
 
 def _image_manager(config: EngineConfig, executor: Executor) -> ImageManager | None:

@@ -37,11 +37,10 @@ class BlockReader:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def __call__(self, block_ids: list[int], group: int, num_tokens: int, out: memoryview) -> bool:
-        """K/V of the first tokens of these blocks of a layer group, block after block, and zeros.
-        False if the worker fails. Any thread."""
+    def __call__(self, block_ids: list[int], group: int, kept: int, out: memoryview) -> bool:
+        """As `Executor.read_blocks`. False if the worker fails. Any thread."""
         try:
-            self._executor.read_blocks(block_ids, group, num_tokens, out)
+            self._executor.read_blocks(block_ids, group, kept, out)
         except Exception:
             logger.exception("K/V could not be read for the KV store")
             return False

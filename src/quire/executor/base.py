@@ -45,15 +45,14 @@ class Executor(ABC):
         then, the state of its requests is unusable, and further plans may be submitted.
         """
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
-    ) -> None:
-        """Copies the first tokens of KV blocks of a layer group out of the pool of every rank:
-        each block has a part for each rank, in their order, all of one size, so that blocks can be
-        taken out of `out`. Any thread, also while a
-        step computes that does not write to these tokens. Raises ValueError for a wrong size,
-        BackendError for an unknown group and for executors without KV blocks."""
-        del block_ids, group, num_tokens, out
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
+        """Copies blocks of a layer group out of the pool of every rank. Each block has a part for
+        each rank, in their order, all of one size, so that blocks can be taken out of `out`. A
+        block keeps its first `kept` tokens; blocks of a state, of which the first has the number
+        `kept`, keep their pieces. The rest is zeros. Any thread, also while a step computes that
+        does not write to what is kept. Raises ValueError for a wrong size, BackendError for an
+        unknown group and for executors without KV blocks."""
+        del block_ids, group, kept, out
         raise BackendError("this executor has no KV blocks")
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quire.backends.base import StepBatch, StepOutput, TokenRows
+from quire.backends.base import NamedAdapter, StepBatch, StepOutput, TokenRows
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, quoted
 from quire.program import OpPlace
@@ -24,7 +24,8 @@ from quire.sampling.records import Logprobs
 _RECORDS: dict[str, type[Any]] = {
     record.__name__: record
     for record in (
-        StepBatch, StepOutput, SamplingColumns, TokenLists, TokenMasks, TokenRows, Logprobs, OpPlace
+        StepBatch, StepOutput, SamplingColumns, TokenLists, TokenMasks, TokenRows, NamedAdapter,
+        Logprobs, OpPlace,
     )
 }  # fmt: skip
 _ARRAY, _RECORD = "array", "record"

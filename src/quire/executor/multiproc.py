@@ -22,6 +22,7 @@ from quire.config.records import EngineConfig
 from quire.errors import BackendError, ConfigError
 from quire.executor.base import Executor, part_of_rank
 from quire.executor.messages import from_plain, to_plain
+from quire.executor.rank_adapters import RankAdapters
 from quire.executor.rank_processes import RankProcesses
 from quire.executor.runners import make_runner
 from quire.program import OpPlace
@@ -68,7 +69,7 @@ class RankedModel(StepModel):
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         given = [to_plain(_silent(batch))]
-        number = self._ranks.send("find_not_finite", given, of_model=True)
+        number = self._ranks.send("find_not_finite", given)
         by_rank: list[list[OpPlace | None]] = from_plain(self._ranks.receive(number))
         # Of the earliest stage that has something to report.
         by_request = zip(*by_rank, strict=True)
@@ -89,7 +90,10 @@ class MultiprocExecutor(Executor):
         weakref.finalize(self, self._ranks.abandon).atexit = False
         self._model = RankedModel(self._ranks)
         self.prompt_adapters = PromptAdapters(config)
-        self._runner = make_runner(config, self._model, find_rows=self.prompt_adapters.find)
+        self._adapters = RankAdapters(self._ranks)
+        self._runner = make_runner(
+            config, self._model, self._adapters.get, self.prompt_adapters.find
+        )
         self._begun: deque[tuple[BegunStep, int] | BackendError] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
@@ -106,13 +110,11 @@ class MultiprocExecutor(Executor):
         step, number = begun
         return self._runner.finish(step, self._model.collect(number))
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
-    ) -> None:
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
         self._check_size(block_ids, out)
         for rank in range(self.num_ranks):
-            data = self._ranks.copy_blocks(
-                rank, "read_blocks", list(map(int, block_ids)), group, num_tokens,
+            data = self._ranks.call_at_once(
+                rank, "read_blocks", list(map(int, block_ids)), group, kept,
                 block_bytes=self._block_bytes,
             )  # fmt: skip
             if data is not None:
@@ -124,12 +126,18 @@ class MultiprocExecutor(Executor):
         for rank in range(self.num_ranks):
             part = part_of_rank(data, len(block_ids), rank, self.num_ranks)
             ids = list(map(int, block_ids))
-            self._ranks.copy_blocks(rank, "write_blocks", ids, part.tobytes())
+            self._ranks.call_at_once(rank, "write_blocks", ids, part.tobytes())
 
     def _check_size(self, block_ids: Sequence[int], buffer: memoryview) -> None:
         wanted = self.num_ranks * len(block_ids) * self._block_bytes
         if buffer.nbytes != wanted:
             raise ValueError(f"{len(block_ids)} blocks have {wanted} bytes, not {buffer.nbytes}")
+
+    def load_adapter(self, path: str, name: str) -> dict[str, Any]:
+        return self._adapters.load(path, name)
+
+    def drop_adapter(self, digest: str) -> None:
+        self._adapters.drop(digest)
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         if not isinstance(method, str):

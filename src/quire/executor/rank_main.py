@@ -102,6 +102,18 @@ def _answer(worker: Any, call: Call) -> Answer | None:
         return _failed(call.number, error)
 
 
+def call_at_once(worker: Any, call: Call) -> Any:
+    """Runs a call that does not wait for steps; its result."""
+    if call.method == "read_blocks":
+        ids, group, kept = call.args
+        out = bytearray(len(ids) * call.kwargs["block_bytes"])
+        worker.read_blocks(ids, group, kept, memoryview(out))
+        return bytes(out)
+    if call.method == "write_blocks":
+        return worker.write_blocks(call.args[0], memoryview(call.args[1]))
+    return to_plain(worker.call(call.method, *call.args))
+
+
 def _failed(number: int, error: Exception) -> Answer:
     text = str(error).strip() or "no message"
     is_own = type(error).__module__ == RankError.__module__ or isinstance(error, ValueError)
@@ -110,20 +122,12 @@ def _failed(number: int, error: Exception) -> Answer:
 
 
 def _serve_blocks(worker: Any, blocks: Connection) -> None:
-    """Copies KV blocks in and out, also while a step computes."""
+    """Copies KV blocks in and out, and loads adapters, also while a step computes."""
     with suppress(EOFError, OSError):
         while True:
             call = decode_call(blocks.recv_bytes())
             try:
-                data: bytes | None = None
-                ids = call.args[0]
-                if call.method == "read_blocks":
-                    out = bytearray(len(ids) * call.kwargs["block_bytes"])
-                    worker.read_blocks(ids, call.args[1], call.args[2], memoryview(out))
-                    data = bytes(out)
-                else:
-                    worker.write_blocks(ids, memoryview(call.args[1]))
-                answer = Answer(call.number, data)
+                answer = Answer(call.number, call_at_once(worker, call))
             except Exception as error:
                 answer = _failed(call.number, error)
             blocks.send_bytes(encode(answer))

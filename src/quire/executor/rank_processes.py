@@ -58,7 +58,7 @@ class _Called:
 
 
 class RankProcesses:
-    """All ranks of an engine. One caller, but for `copy_blocks`, `failure` and `progress`.
+    """All ranks of an engine. One caller, but for `call_at_once`, `failure` and `progress`.
 
     The watching thread starts the processes, because they die with the thread that did.
     """
@@ -127,8 +127,9 @@ class RankProcesses:
             self.has_new_weights = any(one.has_new_weights for one in called.found.values())
         return [answer.value for _, answer in sorted(called.found.items())]
 
-    def copy_blocks(self, rank: int, method: str, *args: Any, **kwargs: Any) -> bytes | None:
-        """Reads or writes KV blocks of one rank. Any thread."""
+    def call_at_once(self, rank: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method of one rank's worker that may run while a step computes: copies of KV
+        blocks, and loads of adapters. Any thread. Raises what the rank raised."""
         self._raise_failure()
         one = self.ranks[rank]
         try:
@@ -139,8 +140,7 @@ class RankProcesses:
             raise BackendError(self._failure or f"{one.rank} has ended") from None
         if answer.error is not None:
             raise _error_of(answer, one.rank)
-        data: bytes | None = answer.value
-        return data
+        return answer.value
 
     def failure(self) -> str | None:
         """Why the ranks compute no more. Any thread."""

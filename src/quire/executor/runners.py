@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from quire.backends.base import LoadedAdapter, StepModel
 from quire.config.records import EngineConfig
+from quire.models import ModelDescription
 from quire.worker.adapters.given_rows import FindRows, rows_are_missing
 from quire.worker.draft.drafter import Drafter
+from quire.worker.draft.medusa import MedusaDrafter
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 from quire.worker.pooling_runner import PoolingRunner
@@ -39,14 +41,19 @@ def make_runner(
         from quire.worker.processors.processing import LogitsProcessing
 
         processing = LogitsProcessing(config)
-    drafter = None
+    drafter: Drafter | MedusaDrafter | None = None
     if config.draft is not None and layout.shared_group is not None:
-        drafter = Drafter(
-            batch,
-            layout.shared_group,
-            config.cache.block_size,
-            config.draft.max_model_len,
-            config.scheduler.max_num_batched_tokens,
+        head = ModelDescription(config.draft.hf_config).head
+        has_kv = head is None or not head.num_at_once
+        drafter = (
+            MedusaDrafter()
+            if not has_kv
+            else Drafter(
+                batch,
+                layout.shared_group,
+                config.cache.block_size,
+                config.draft.max_model_len,
+            )
         )
     return ModelRunner(
         model, batch, keeps_all=layout.keeps_all, processing=processing, drafter=drafter

@@ -43,10 +43,8 @@ class UniProcExecutor(Executor):
             computed = self._worker.step(begun.batch)
         return self._runner.finish(begun, computed)
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
-    ) -> None:
-        self._worker.read_blocks(block_ids, group, num_tokens, out)
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
+        self._worker.read_blocks(block_ids, group, kept, out)
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         self._worker.write_blocks(block_ids, data)

@@ -100,13 +100,13 @@ def reset_prefix_cache(
 
 
 def reset_mm_cache() -> Operation[None]:
-    """Does nothing: the engine takes no images, so nothing is cached of them."""
-    yield from ()
+    """Forgets the rows of all images: their decoded files are not kept."""
+    yield Command("reset_encoder_cache")
 
 
 def reset_encoder_cache() -> Operation[None]:
-    """Does nothing: the engine has no encoder, so nothing is cached of it."""
-    yield from ()
+    """Forgets the rows of all images."""
+    yield Command("reset_encoder_cache")
 
 
 def collective_rpc(

@@ -46,63 +46,20 @@ class ScoreLimits:
 
 
 @dataclass
-class Scoring:
-    """The texts of a request for scores, and the prompts that the engine computes for them."""
+class PairTokens:
+    """Turns pairs of texts into prompts of one program that reads both."""
 
     model: ModelConfig
     tokenizer: Tokenizer | None
-    queries: Sequence[str]
-    documents: Sequence[str]
     limits: ScoreLimits = ScoreLimits()
     instruction: str | None = None
-    prompts: list[PromptType] = field(init=False)
-    """For a cross-encoder a prompt for each pair; otherwise those of the queries, then of the
-    documents."""
+    """For a model that is asked with a template; None: the template's own."""
 
-    def __post_init__(self) -> None:
-        """Raises RequestError for numbers of texts that do not fit each other, and for a model
-        that does not score."""
-        pooling = self.model.pooling
-        if pooling is None or pooling.scoring is None:
-            raise RequestError(_refusal(self.model))
-        num_queries, num_documents = len(self.queries), len(self.documents)
-        if not num_queries or not num_documents:
-            name = "data_2" if num_queries else "data_1"
-            raise RequestError("At least one text element must be given", parameter=name)
-        if num_queries not in (1, num_documents):
-            raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
-        if self.is_cross_encoder:
-            self.prompts = [self._pair(*pair) for pair in self._pairs()]
-        else:
-            self.prompts = [*self.queries, *self.documents]
-
-    @property
-    def is_cross_encoder(self) -> bool:
-        return self.model.pooling is not None and self.model.pooling.scoring == "cross-encoder"
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        queries = [*self.queries] * (len(self.documents) if len(self.queries) == 1 else 1)
-        return list(zip(queries, self.documents, strict=True))
-
-    def scores(self, results: Sequence[Result]) -> list[ScoringRequestOutput]:
-        """The scores of the pairs, given the results of `prompts`."""
-        if self.is_cross_encoder:
-            return [_scored(one, float(one.outputs.data[0]), [one]) for one in results]
-        num_queries = len(self.queries)
-        queries, documents = list(results[:num_queries]), results[num_queries:]
-        if num_queries == 1:
-            queries *= len(documents)
-        return [
-            _scored(
-                document, similarity(query.outputs.data, document.outputs.data), [query, document]
-            )
-            for query, document in zip(queries, documents, strict=True)
-        ]
-
-    def _pair(self, query: str, document: str) -> TokensPrompt:
+    def prompt(self, query: str, document: str) -> TokensPrompt:
+        """Raises ConfigError without a tokenizer, and RequestError for texts that are too long."""
         tokenizer, limits = self.tokenizer, self.limits
         if tokenizer is None:
-            raise ConfigError("scores of texts need a tokenizer: leave out skip_tokenizer_init")
+            raise ConfigError("pairs of texts need a tokenizer: leave out skip_tokenizer_init")
         limit = self.model.max_model_len
         if limits.max_tokens_per_query:
             query = tokenizer.beginning(query, limits.max_tokens_per_query)
@@ -134,6 +91,62 @@ class Scoring:
         from quire.models import build_program
 
         return build_program(self.model.hf_config).num_token_types > 1
+
+
+@dataclass
+class Scoring:
+    """The texts of a request for scores, and the prompts that the engine computes for them."""
+
+    model: ModelConfig
+    tokenizer: Tokenizer | None
+    queries: Sequence[str]
+    documents: Sequence[str]
+    limits: ScoreLimits = ScoreLimits()
+    instruction: str | None = None
+    prompts: list[PromptType] = field(init=False)
+    """For a cross-encoder a prompt for each pair; otherwise those of the queries, then of the
+    documents."""
+
+    def __post_init__(self) -> None:
+        """Raises RequestError for numbers of texts that do not fit each other, and for a model
+        that does not score."""
+        pooling = self.model.pooling
+        if pooling is None or pooling.scoring is None:
+            raise RequestError(_refusal(self.model))
+        num_queries, num_documents = len(self.queries), len(self.documents)
+        if not num_queries or not num_documents:
+            name = "data_2" if num_queries else "data_1"
+            raise RequestError("At least one text element must be given", parameter=name)
+        if num_queries not in (1, num_documents):
+            raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
+        if self.is_cross_encoder:
+            pairs = PairTokens(self.model, self.tokenizer, self.limits, self.instruction)
+            self.prompts = [pairs.prompt(*pair) for pair in self._pairs()]
+        else:
+            self.prompts = [*self.queries, *self.documents]
+
+    @property
+    def is_cross_encoder(self) -> bool:
+        return self.model.pooling is not None and self.model.pooling.scoring == "cross-encoder"
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        queries = [*self.queries] * (len(self.documents) if len(self.queries) == 1 else 1)
+        return list(zip(queries, self.documents, strict=True))
+
+    def scores(self, results: Sequence[Result]) -> list[ScoringRequestOutput]:
+        """The scores of the pairs, given the results of `prompts`."""
+        if self.is_cross_encoder:
+            return [_scored(one, float(one.outputs.data[0]), [one]) for one in results]
+        num_queries = len(self.queries)
+        queries, documents = list(results[:num_queries]), results[num_queries:]
+        if num_queries == 1:
+            queries *= len(documents)
+        return [
+            _scored(
+                document, similarity(query.outputs.data, document.outputs.data), [query, document]
+            )
+            for query, document in zip(queries, documents, strict=True)
+        ]
 
 
 def similarity(query: Floats, document: Floats) -> float:

@@ -18,6 +18,7 @@ from quire.program import Activation, Builder, Program, Value
 if TYPE_CHECKING:
     from quire.config.pooling import PoolingType
     from quire.models.pooling.head import PoolingHead
+    from quire.models.spec import DecoderSpec
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -168,6 +169,8 @@ class ModelFamily:
     """Writes the classes of the pooled states, where that is not the linear layer `score`."""
     classifier_pooling: Callable[[ConfigReader], PoolingType] | None = None
     """Which state is classified; None: the last token's."""
+    spec: Callable[[ConfigReader], DecoderSpec] | None = None
+    """Reads the spec of a decoder, whose layers draft heads have too. None: there is none."""
     is_encoder: bool = False
     """Whether tokens see later ones, so that the family cannot generate."""
 

@@ -40,7 +40,7 @@ def decoder_family(
     transformers. `other_prefixes`, `ignorable`: as in `NameMap`. `layer`: writes a layer that is
     not attention or a mixer, followed by an MLP or experts.
     """
-    write = layer or _layer
+    write = layer or write_layer
 
     def read(reader: ConfigReader) -> tuple[ConfigReader, DecoderSpec]:
         translated = reader.translated(keys or {}, defaults or {})
@@ -61,6 +61,7 @@ def decoder_family(
         facts=facts,
         names=names,
         models=models,
+        spec=(lambda reader: _causal(*read(reader))) if layer is None else None,
         hidden=lambda builder, reader: decoder_hidden(builder, both_ways(*read(reader)), write),
     )
 
@@ -93,7 +94,7 @@ def both_ways(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
 def build_decoder(spec: DecoderSpec, layer: WriteLayer | None = None) -> Program:
     """Build the program of a spec."""
     builder = Builder(spec.name)
-    x = decoder_hidden(builder, spec, layer or _layer)
+    x = decoder_hidden(builder, spec, layer or write_layer)
     names = spec.names
     size = (spec.vocab_size, spec.hidden_size)
     table = Tensor(f"{names.root}{names.embed}.weight", size)
@@ -117,10 +118,15 @@ def decoder_hidden(builder: Builder, spec: DecoderSpec, write: WriteLayer) -> Va
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             x = write(builder, x, spec, layer)
+            if layer < spec.num_deepstack:
+                first = (1 + layer) * spec.hidden_size
+                given = builder.given_columns(first, spec.hidden_size, spec.vocab_size)
+                x = builder.add(x, given)
     return norm_rows(builder, x, spec, names.root + names.final_norm, "norm")
 
 
-def _layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
+def write_layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
+    """Add a layer with attention or a mixer, and an MLP or experts."""
     names = spec.names.layer
     prefix = f"{spec.names.root}{spec.names.layers}.{layer}."
     part = spec.parts[layer] if spec.parts else "both"
@@ -153,12 +159,12 @@ def _mixed(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: st
     """Add the layer's attention, the mixer that replaces it, or both."""
     mixer = spec.mixers[layer] if spec.mixers else None
     if mixer is None:
-        return _attention(builder, x, spec, layer, prefix)
+        return attention(builder, x, spec, layer, prefix)
     mixed = mixer.build(builder, x, prefix)
     if spec.attention_factors is None:
         return mixed
     before, after = spec.attention_factors
-    attended = _attention(builder, builder.scale(x, before), spec, layer, prefix)
+    attended = attention(builder, builder.scale(x, before), spec, layer, prefix)
     return builder.add(mixed, builder.scale(attended, after))
 
 
@@ -184,18 +190,19 @@ def _add(builder: Builder, x: Value, out: Value, spec: DecoderSpec) -> Value:
     return builder.add(x, out if factor == 1.0 else builder.scale(out, factor))
 
 
-def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: str) -> Value:
-    attention, names = spec.attention, spec.names.layer
-    heads, rotary = attention.heads, attention.rotaries[layer]
+def attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: str) -> Value:
+    """Add a layer's attention."""
+    own, names = spec.attention, spec.names.layer
+    heads, rotary = own.heads, own.rotaries[layer]
     q, k, v, *gates = builder.linears(x, _qkv(spec, prefix), hint="qkv")
-    norm, scaling = attention.qk_norm, attention.q_scaling
+    norm, scaling = own.qk_norm, own.q_scaling
     if norm is not None and norm.rotated_only and rotary is None:
         norm = None
     if norm is not None and not norm.after_rope:
         q, k = _norm_qk(builder, (q, k), spec, norm, prefix)
-    if attention.clip_qkv is not None:
+    if own.clip_qkv is not None:
         q, k, v = (
-            builder.clamp(value, attention.clip_qkv, f"{hint}_clipped")
+            builder.clamp(value, own.clip_qkv, f"{hint}_clipped")
             for value, hint in ((q, "q"), (k, "k"), (v, "v"))
         )
     if scaling is not None and not (scaling.unrotated_only and rotary is not None):
@@ -210,18 +217,19 @@ def _attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix
         k,
         v,
         heads,
-        scale=attention.scale,
-        window=attention.windows[layer],
-        softcap=attention.softcap,
-        alibi_slopes=attention.alibi_slopes,
-        sinks=prefix + names.sinks if attention.has_sinks else None,
-        is_chunked=attention.is_chunked and attention.windows[layer] is not None,
-        is_causal=attention.is_causal,
+        scale=own.scale,
+        window=own.windows[layer],
+        softcap=own.softcap,
+        alibi_slopes=own.alibi_slopes,
+        sinks=prefix + names.sinks if own.has_sinks else None,
+        is_chunked=own.is_chunked and own.windows[layer] is not None,
+        is_causal=own.is_causal,
+        spans=own.spans,
     )
     for gate in gates:
         attended = builder.sigmoid_gate(attended, gate)
     return builder.linear(
-        attended, prefix + names.out, spec.hidden_size, bias=attention.out_bias, hint="o"
+        attended, prefix + names.out, spec.hidden_size, bias=own.out_bias, hint="o"
     )
 
 

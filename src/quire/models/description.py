@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
+from quire.models.heads.choice import head_program
+from quire.models.heads.mark import MARK, is_head, without_head
+from quire.models.heads.target import HeadProgram, Target
 from quire.models.pooling.head import pooling_head
 from quire.models.pooling.program import pooled_names, pooled_program
 from quire.models.quantised import (
@@ -56,6 +59,25 @@ class ModelDescription:
         return is_transformers(self.hf_config)
 
     @cached_property
+    def head(self) -> HeadProgram | None:
+        """The draft head that the configuration describes; None: it is that of a model."""
+        reader = ConfigReader(self.text)
+        mark = reader.section(MARK) if is_head(self.hf_config) else None
+        if mark is None:
+            return None
+        target = self._target
+        return head_program(
+            mark.text("method"),
+            Target(ConfigReader(target.text), target.family, target.facts, target.program),
+            reader,
+        )
+
+    @cached_property
+    def _target(self) -> ModelDescription:
+        """The model for which a head drafts."""
+        return ModelDescription(without_head(self.text[MARK]["target"]))
+
+    @cached_property
     def family(self) -> ModelFamily:
         """The family of the checkpoint's architecture."""
         return resolve(ModelRegistry, self.text, self.has_other_parts)
@@ -72,7 +94,9 @@ class ModelDescription:
         if self.is_transformers:
             return self._outline.program
         reader, head = ConfigReader(self.text), pooling_head(self.hf_config)
-        if head is None:
+        if self.head is not None:
+            program = self.head.program
+        elif head is None:
             program = self.family.build(reader)
         else:
             program = pooled_program(self.family, reader, head)
@@ -82,7 +106,9 @@ class ModelDescription:
 
     @cached_property
     def facts(self) -> ModelFacts:
-        """The model's sizes; no program is built for them."""
+        """The model's sizes; no program is built for them. Of a draft head, those of its model."""
+        if is_head(self.hf_config):
+            return self._target.facts
         if self.is_transformers:
             return self._outline.facts
         return self.family.facts(ConfigReader(self.text))
@@ -91,6 +117,8 @@ class ModelDescription:
     def names(self) -> NameMap:
         """How the checkpoint's tensor names map to the names in `Param.parts`. Those of a model
         that transformers computes stay as they are: it maps them itself."""
+        if is_head(self.hf_config):
+            return self._target.names
         if self.is_transformers:
             return NameMap("", (), ())
         names = self.family.names(ConfigReader(self.text))

@@ -10,8 +10,8 @@
 
 Three forms are read: `rope_theta` with `rope_scaling`, which has `rope_type` or the older `type`;
 and `rope_parameters`, which holds all of it (transformers 5). d is the part of a head that is
-rotated, `partial_rotary_factor` of it. `mrope_section` divides the frequencies among positions of
-text, rows and columns of an image; in a text they are equal, so it makes no difference.
+rotated, `partial_rotary_factor` of it. `mrope_section` divides the frequencies among three axes of
+positions: a picture's place in the text, its rows and its columns. In a text the three are equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from quire.errors import UnsupportedModelError
 from quire.models.config_reader import MAX_POSITIONS, ConfigReader
-from quire.program import Rotary
+from quire.program import MAX_AXES, Rotary
 
 _MAX_FACTOR = 1e4
 
@@ -65,7 +65,8 @@ def rotary(
     Raises UnsupportedModelError for an unknown scaling.
     """
     config = _read(reader, head_dim, scaling)
-    return replace(_KINDS[config.kind](config), interleaved=interleaved)
+    found = replace(_KINDS[config.kind](config), interleaved=interleaved)
+    return replace(found, axes=_axes(config.scaling, len(found.inv_freq)))
 
 
 def scaled_positions(reader: ConfigReader, head_dim: int) -> int:
@@ -118,6 +119,26 @@ def _read(reader: ConfigReader, head_dim: int, scaling: ConfigReader | None) -> 
         ),
         scaling=scaling,
     )
+
+
+def _axes(scaling: ConfigReader, count: int) -> tuple[int, ...]:
+    """The axis of each frequency; empty: there is one axis."""
+    sections = scaling.raw("mrope_section")
+    if sections is None:
+        return ()
+    is_list = isinstance(sections, list) and len(sections) == MAX_AXES
+    if not is_list or any(type(one) is not int or not 0 <= one <= count for one in sections):
+        raise scaling.error(
+            "mrope_section", sections, f"a list of {MAX_AXES} numbers", [16, 24, 24]
+        )
+    if scaling.flag("mrope_interleaved", False):
+        # Source: transformers, `recomposition_frequencies` of Qwen3-VL.
+        return tuple(i % 3 if i < 3 * sections[i % 3] else 0 for i in range(count))
+    if sum(sections) != count:
+        raise scaling.error(
+            "mrope_section", sections, f"numbers with the sum {count}", [16, 24, 24]
+        )
+    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
 
 
 def _frequencies(theta: float, dim: int) -> list[float]:

@@ -80,6 +80,8 @@ class AttentionSpec:
     has_sinks: bool = False
     is_causal: bool = True
     """Whether a token sees only tokens before it."""
+    spans: bool = False
+    """Whether tokens of a span see each other, see the op `Attention`."""
     has_gate: bool = False
     """Whether q's tensor has a gate after each head of q, whose sigmoid multiplies the head's
     result (Qwen3-Next)."""
@@ -169,5 +171,7 @@ class DecoderSpec:
     attention_factors: tuple[float, float] | None = None
     """Attention and the mixer read the same row and are added; these factors are on attention's
     input and output (Falcon-H1)."""
+    num_deepstack: int = 0
+    """Layers after each of which numbers of given rows are added (Qwen3-VL's images)."""
     parts: tuple[LayerPart, ...] = ()
     """Per layer, whether it has a mixer or attention, an MLP, or both; empty: both."""

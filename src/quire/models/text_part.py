@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")
+DEEPSTACK = "num_deepstack_layers"
+"""How many layers get hidden states of the image encoder (Qwen3-VL)."""
+IMAGE_SPANS = "images_see_themselves"
+"""Whether the tokens of an image see each other (Gemma 3)."""
 _OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
 """Keys that may be outside of the section and then apply to it."""
 
@@ -29,7 +33,21 @@ def text_part(hf_config: HfConfig) -> HfConfig:
         for key in _OUTER_KEYS
         if section.get(key) is None and hf_config.get(key) is not None
     }
-    return {**section, **outer}
+    return {**section, **outer, **_of_images(hf_config)}
+
+
+def _of_images(hf_config: HfConfig) -> dict[str, Any]:
+    """What a text model does with images, as keys of its configuration."""
+    vision = hf_config.get("vision_config")
+    if not isinstance(vision, Mapping):
+        return {}
+    layers = vision.get("deepstack_visual_indexes")
+    found: dict[str, Any] = {}
+    if isinstance(layers, list) and layers:
+        found[DEEPSTACK] = len(layers)
+    if hf_config.get("model_type") == "gemma3":
+        found[IMAGE_SPANS] = True
+    return found
 
 
 def with_tied_head(hf_config: HfConfig, is_tied: bool) -> HfConfig:

@@ -18,6 +18,7 @@ from quire.config.pooling import PoolingConfig
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError
 from quire.models import ModelDescription, as_asked
+from quire.models.heads.mark import without_head
 from quire.models.transformers.choice import with_model_impl
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs
 from quire.planning.pooling.choice import with_pooling
@@ -57,7 +58,8 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
     )
     if args.load_format == "gguf" and not any(path.glob("*.gguf")):
         raise ConfigError(f"load_format='gguf': {path} has no GGUF file; leave load_format out")
-    hf_config = as_asked(overridden(read_config(path), args.hf_overrides), args.quantization)
+    own = without_head(read_config(path))
+    hf_config = as_asked(overridden(own, args.hf_overrides), args.quantization)
     hf_config = with_model_impl(hf_config, args.model_impl)
     hf_config = with_processor_kwargs(
         with_image_processor(hf_config, path), args.mm_processor_kwargs

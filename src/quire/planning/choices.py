@@ -100,6 +100,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         raise ConfigError(f"max_logprobs must be -1 or more, got {args.max_logprobs}; try 20")
     sampling_defaults = resolve.resolve_sampling_defaults(args, facts.generation)
     structured_outputs = _structured_outputs(args)
+    scheduler = _scheduler(args, facts, usage, max_model_len, needs_whole=needs_whole)
     return Choices(
         arithmetic=arithmetic,
         kv_cache_dtype=resolve_kv_cache_dtype(
@@ -108,7 +109,7 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         block_size=resolve_block_size(args.block_size, capabilities.block_size_multiple),
         max_model_len=max_model_len,
         fits_memory=wanted_len is None,
-        scheduler=_scheduler(args, facts, usage, max_model_len, needs_whole=needs_whole),
+        scheduler=scheduler,
         enable_prefix_caching=args.enable_prefix_caching is not False and not needs_whole,
         kv_memory=resolve.resolve_kv_choice(args, facts.kv_cache_bytes),
         sampling_defaults=sampling_defaults,
@@ -116,24 +117,30 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         served_names=resolve.served_names(args, checkpoint.name),
         structured_outputs=structured_outputs,
         reasoning=reasoning_marks(args.reasoning_config, structured_outputs.reasoning_parser),
-        lora=_lora(args, usage, facts, arithmetic.dtype),
-        images=images_choice(args, checkpoint),
+        lora=_lora(args, facts, arithmetic.dtype),
+        images=images_choice(args, checkpoint, scheduler),
         prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
-        draft=_draft(args, usage, facts),
+        draft=_draft(args, usage, facts, arithmetic),
     )
 
 
-def _draft(args: EngineArgs, usage: Usage, facts: Facts) -> Arithmetic | None:
-    """The arithmetic of the draft model. Raises ConfigError if it cannot be used here."""
+def _draft(args: EngineArgs, usage: Usage, facts: Facts, target: Arithmetic) -> Arithmetic | None:
+    """The arithmetic of the draft model; a head has the model's, unless the user names a format.
+    Raises ConfigError if it cannot be used here."""
     if facts.draft is None:
         return None
     check_ranks(resolve.resolve_parallel(args, usage))
+    if facts.draft.checkpoint.model.head is not None:
+        asked = resolve_quantization(
+            facts.draft.args.quantization, facts.backend.capabilities.weight_formats
+        )
+        return Arithmetic(target.dtype, asked or target.quantization)
     return settle_arithmetic(facts.draft.args, facts.draft.checkpoint, facts.backend.capabilities)
 
 
-def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
+def _lora(args: EngineArgs, facts: Facts, dtype: Dtype) -> LoRAConfig | None:
     """Raises ConfigError for a model that takes no adapters."""
     found = lora_config(
         enable_lora=args.enable_lora,
@@ -148,8 +155,6 @@ def _lora(args: EngineArgs, usage: Usage, facts: Facts, dtype: Dtype) -> LoRACon
     checkpoint, reason = facts.checkpoint, None
     if checkpoint.model.is_transformers:
         reason = "a model that transformers computes takes no adapters"
-    elif resolve.resolve_parallel(args, usage).world_size > 1:
-        reason = "an adapter is computed by one rank; use data_parallel_size for more cores"
     if reason is not None:
         raise ConfigError(f"enable_lora must be left out: {reason}")
     return found

@@ -20,10 +20,10 @@ from quire.config.quantization import MEANINGS, Quantization
 from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import Dtype, EngineConfig, ParallelConfig
 from quire.errors import ConfigError, DoesNotFitError
-from quire.models import Shipped, as_asked, build_program
+from quire.models import ModelDescription, Shipped, as_asked, build_program
 from quire.planning.images.encoder import encoder_bytes
 from quire.program import Program, keep_all, kv_layout, layout_of_rank
-from quire.program.passes import of_rank, run_passes
+from quire.program.passes import give_hidden, of_rank, run_passes
 from quire.units import format_bytes
 from quire.weights.adapters import adapter_bytes, adapter_width
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _ROW_BYTES = 256
 """Bytes of the worker's input batch per running request, besides its block tables."""
+_ROWS_COPIES = 3
+"""Number of copies of the hidden states that a step gives: as they are found, joined, and kept."""
+_HEAD_TOKENS = 256
+"""Tokens that a draft head computes at once, at least."""
 _LOGITS_COPIES = 5
 """Number of arrays with a step's logits that exist at once when logits processors run: the model's,
 the changed ones, the input and the output of the last processor, and a scaled copy."""
@@ -49,7 +53,7 @@ class CompilePlan:
     gives_logits: bool = False
     """Whether custom logits processors change the logits before tokens are sampled."""
     adapters_bytes: int = 0
-    """Bytes of the adapters in memory, at most."""
+    """Bytes of the adapters in memory, at most; of a rank, its part on average."""
     draft: CompilePlan | None = None
     """The draft model, whose K/V is stored in the same blocks; None: there is none."""
     encoder_bytes: int = 0
@@ -62,7 +66,12 @@ class CompilePlan:
             return self
         part = of_rank(self.program, rank)
         layout = layout_of_rank(self.kv.layout, part.program, part.first_memory)
-        return replace(self, program=part.program, kv=replace(self.kv, layout=layout))
+        return replace(
+            self,
+            program=part.program,
+            kv=replace(self.kv, layout=layout),
+            adapters_bytes=self.adapters_bytes // rank.world_size,
+        )
 
     def memory_needs(self, backend: Backend) -> MemoryNeeds:
         """Return the needs in bytes; `kv.num_blocks` does not matter. Raises BackendError if the
@@ -89,10 +98,13 @@ class CompilePlan:
         if self.draft is None:
             return needs
         more = self.draft.memory_needs(backend)
+        rows = sum(value.dim for op in program.ops if op.gives_rows for value in op.inputs())
         return replace(
             needs,
             weight_bytes=needs.weight_bytes + more.weight_bytes,
-            workspace_bytes=needs.workspace_bytes + more.workspace_bytes,
+            workspace_bytes=needs.workspace_bytes
+            + more.workspace_bytes
+            + _ROWS_COPIES * 4 * options.max_num_tokens * rows,
             kv_block_bytes=needs.kv_block_bytes + more.kv_block_bytes,
         )
 
@@ -112,10 +124,12 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
 
     Raises DoesNotFitError, or BackendError if the backend does not support the model.
     """
+    if facts.draft is not None:
+        program = _with_hidden(program, facts.draft.checkpoint.model)
     sketch = _sketch(program, choices, facts)
     sketch = _with_room_for_states(sketch, choices.parallel, facts.backend)
     if facts.draft is not None and choices.draft is not None:
-        own = facts.draft.checkpoint.model.program
+        own = facts.draft.checkpoint.model
         sketch = _with_draft(sketch, own, choices.draft.dtype, choices.draft.quantization)
     needs = _needs_of_ranks(sketch, choices.parallel, facts.backend)
     try:
@@ -130,9 +144,15 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
                 f"{format_bytes(of_draft.workspace_bytes)}, and its K/V in a block "
                 f"{format_bytes(of_draft.kv_block_bytes)}"
             )
+        if sketch.encoder_bytes:
+            advice += (
+                f". The image encoder needs {format_bytes(sketch.encoder_bytes)} of it: less with "
+                "smaller images (mm_processor_kwargs, such as max_pixels), nothing with "
+                "limit_mm_per_prompt={'image': 0}"
+            )
         raise DoesNotFitError(f"{error}{advice}") from None
     plan = _sized_plan(sketch, fitted.num_blocks, fitted.needs.max_model_len)
-    lora = None if choices.lora is None else _sized(plan.program, choices.lora)
+    lora = None if choices.lora is None else _sized(plan.program, choices.lora, choices.parallel)
     return FittedPlan(plan, fitted.needs, lora)
 
 
@@ -147,14 +167,19 @@ def _sized_plan(sketch: CompilePlan, num_blocks: int, max_model_len: int) -> Com
     )
 
 
+def _with_hidden(program: Program, draft: ModelDescription) -> Program:
+    """The program, which gives the hidden states that the draft head reads, if there is one."""
+    return program if draft.head is None else give_hidden(program, draft.head.layers)
+
+
 def _with_draft(
-    plan: CompilePlan, program: Program, dtype: Dtype, quantization: Quantization | None
+    plan: CompilePlan, draft: ModelDescription, dtype: Dtype, quantization: Quantization | None
 ) -> CompilePlan:
     """The plan with that of a draft model, which has the same blocks. Raises ConfigError unless one
     table of blocks serves all layers of the draft model, and the target has such a table."""
-    program = run_passes(program, quantization)
+    program = run_passes(draft.program, quantization)
     layout = keep_all(program)
-    if len(layout.groups) != 1:
+    if len(layout.groups) != (1 if program.memories() else 0):
         raise ConfigError(
             f"speculative_config.model: all layers of {program.name} must have K/V of the same "
             f"shape, and it has layers of {len(layout.groups)} shapes"
@@ -165,6 +190,9 @@ def _with_draft(
             f"it has {plan.kv.layout.describe()}"
         )
     options = replace(plan.options, dtype=dtype, max_adapter_width=0)
+    if draft.head is not None:  # a part of a large step at once
+        most = max(options.max_num_seqs, _HEAD_TOKENS if layout.groups else 1)
+        options = replace(options, max_num_tokens=min(options.max_num_tokens, most))
     return replace(plan, draft=CompilePlan(program, replace(plan.kv, layout=layout), options))
 
 
@@ -253,10 +281,15 @@ def _sketch(program: Program, choices: Choices, facts: Facts) -> CompilePlan:
         ),
         gives_logits,
         adapters_bytes=_adapters_bytes(
-            None if choices.lora is None else _sized(program, choices.lora), choices.prompt_adapters
+            None if choices.lora is None else _sized(program, choices.lora, choices.parallel),
+            choices.prompt_adapters,
         ),
         encoder_bytes=encoder_bytes(
-            backend, hf_config, choices.images.config, choices.arithmetic.dtype
+            backend,
+            hf_config,
+            choices.images.config,
+            choices.arithmetic.dtype,
+            choices.max_model_len,
         ),
     )
 
@@ -269,15 +302,21 @@ def _adapters_bytes(*kinds: LoRAConfig | PromptAdapterConfig | None) -> int:
     return sum(kind.limits.memory_bytes for kind in kinds if kind is not None)
 
 
-def _sized(program: Program, lora: LoRAConfig) -> LoRAConfig:
-    num_bytes = adapter_bytes(program, lora.max_lora_rank, lora.lora_dtype)
-    return replace(lora, adapter_bytes=num_bytes)
+def _sized(program: Program, lora: LoRAConfig, parallel: ParallelConfig) -> LoRAConfig:
+    """With the bytes of an adapter on all ranks together."""
+    parts = [of_rank(program, rank).program for rank in parallel.ranks]
+    num_bytes = [adapter_bytes(part, lora.max_lora_rank, lora.lora_dtype) for part in parts]
+    return replace(lora, adapter_bytes=sum(num_bytes))
 
 
 def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
     """Return the plan from which a finished configuration was made, or the part of a rank."""
     model, cache, scheduler = config.model, config.cache, config.scheduler
-    program = run_passes(build_program(model.hf_config), model.quantization)
+    program = build_program(model.hf_config)
+    draft = None if config.draft is None else ModelDescription(config.draft.hf_config)
+    if draft is not None:
+        program = _with_hidden(program, draft)
+    program = run_passes(program, model.quantization)
     plan = CompilePlan(
         program,
         KVCacheSpec(cache.num_blocks, cache.block_size, cache.kv_cache_dtype, cache.layout),
@@ -291,10 +330,13 @@ def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:
         bool(model.logits_processors),
         adapters_bytes=_adapters_bytes(config.lora, config.prompt_adapters),
         encoder_bytes=encoder_bytes(
-            make_backend(config.device), model.hf_config, model.images, model.dtype
+            make_backend(config.device),
+            model.hf_config,
+            model.images,
+            model.dtype,
+            model.max_model_len,
         ),
     )
-    if (draft := config.draft) is not None:
-        own = build_program(draft.hf_config)
-        plan = _with_draft(plan, own, draft.dtype, draft.quantization)
+    if config.draft is not None and draft is not None:
+        plan = _with_draft(plan, draft, config.draft.dtype, config.draft.quantization)
     return plan.of_rank(rank)

@@ -85,8 +85,10 @@ def gather_facts(args: EngineArgs) -> Facts:
     speculation = args.create_speculative_config()
     if speculation is not None and speculation.has_model:
         from quire.planning.draft_model.facts import draft_facts
+        from quire.planning.draft_model.heads import head_facts
 
-        draft = draft_facts(args, speculation, checkpoint)
+        read = head_facts if speculation.has_head else draft_facts
+        draft = read(args, speculation, checkpoint)
     own = read_generation_config(path, checkpoint.model.hf_config)
     return Facts(
         checkpoint=checkpoint,

@@ -83,12 +83,7 @@ def settle(args: EngineArgs, usage: Usage, facts: Facts) -> EnginePlan:
         model, cache, facts.backend.capabilities, weights, choices.parallel
     )
     store = settle_store(
-        facts.kv_store,
-        facts.kv_disk,
-        cache,
-        model.weights,
-        facts.memory.available_bytes,
-        choices.parallel.world_size,
+        facts.kv_store, facts.kv_disk, cache, model.weights, facts.memory.available_bytes
     )
     config = EngineConfig(
         model=model,

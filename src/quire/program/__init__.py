@@ -4,6 +4,7 @@ from quire.program.building.builder import Builder, ExpertTensors, HeadLayout, O
 from quire.program.kv_groups import check_layout, keep_all, kv_layout, layout_of_rank
 from quire.program.liveness import last_reads
 from quire.program.ops import (
+    MAX_AXES,
     Act,
     Activation,
     Add,
@@ -14,6 +15,7 @@ from quire.program.ops import (
     EmbedSlices,
     Experts,
     Gather,
+    GivenColumns,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -37,6 +39,8 @@ from quire.program.ops import (
     Route,
     RouteScore,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     Send,
     SigmoidGate,
@@ -63,13 +67,14 @@ from quire.program.values import (
 )
 
 __all__ = [
-    "LOGITS", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder", "CausalConv",
-    "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts", "Gather", "GatedDelta",
-    "Glu", "GroupedFormat", "HeadLayout", "HeadLinear", "HeadNorm", "JoinHeads", "LayerNorm",
-    "LearnedPositions", "Linear", "Logits", "Mamba", "MatchRms", "MeanRows", "Memory", "Module",
-    "ModuleSource", "NormKind", "Op", "OpPlace", "Out", "Outliers", "Param", "PositionScale",
-    "Program", "Receive", "RmsNorm", "Rope", "Rotary", "Route", "RouteScore", "Routing",
-    "RowScale", "Scale", "Send", "Share", "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows",
-    "Tensor", "TokenTypes", "Value", "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout",
+    "LOGITS", "MAX_AXES", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder",
+    "CausalConv", "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts",
+    "GatedDelta", "Gather", "GivenColumns", "Glu", "GroupedFormat", "HeadLayout", "HeadLinear",
+    "HeadNorm", "JoinHeads", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Mamba",
+    "MatchRms", "MeanRows", "Memory", "Module", "ModuleSource", "NormKind", "Op", "OpPlace",
+    "Out", "Outliers", "Param", "PositionScale", "Program", "Receive", "RmsNorm", "Rope",
+    "Rotary", "Route", "RouteScore", "Routing", "RowScale", "RowsIn", "RowsOut", "Scale",
+    "Send", "Share", "SigmoidGate", "SoftCap", "Split", "Ssd", "TakeRows", "Tensor",
+    "TokenTypes", "Value", "Vectors", "Weigh", "WeightFormat", "Xielu", "check_layout",
     "keep_all", "kv_layout", "last_reads", "layout_of_rank", "place_of", "some_tokens",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ inputs a row of an output depends. `backends/reference` defines the exact result
 
 Fields named `out`/`outs` are written, every other Value field is read. Passes, planning and
 backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, `takes_rows_back`,
-`is_result`), so a new op needs no changes there.
+`is_result`, `gives_rows`), so a new op needs no changes there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ Source: openai/gpt-oss, `gpt_oss/torch/model.py`."""
 NormKind = Literal["rms", "layer"]
 RouteScore = Literal["softmax", "sigmoid", "sparsemixer"]
 
+
+MAX_AXES = 3
+"""Most axes of positions."""
 
 RowsRead = Literal["own", "step", "request"]
 """What a row of an op's outputs depends on. `own`: the same row of the inputs. `step`: also the
@@ -56,6 +59,8 @@ class Op:
     tokens, had not been computed (draft tokens)."""
     is_result: ClassVar[bool] = False
     """Whether a program may end with it."""
+    gives_rows: ClassVar[bool] = False
+    """Whether the caller of a step gets the rows of its input, so that all of them are needed."""
 
     def memories(self) -> tuple[Memory, ...]:
         """The state that it writes for later steps; most ops have none."""
@@ -89,6 +94,20 @@ class Embed(Op):
     scale: float = 1.0
     owners: Split | None = None
     given_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenColumns(Op):
+    """out[t] = the numbers from `first` on of the row that the step has for token t, as many as out
+    has; zeros for other tokens. `Embed` reads the first numbers of such rows.
+
+    `vocab_size`: token ids are below it.
+    """
+
+    rows: ClassVar[RowsRead] = "step"
+    out: Value
+    first: int
+    vocab_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +234,10 @@ class Rope(Op):
     Angle = position * inv_freq[i]; cos and sin are multiplied by `scale` (yarn's mscale).
     Not interleaved: pairs are (i, i + len(inv_freq)), as Hugging Face stores them;
     interleaved: (2i, 2i + 1). Source: Su et al. 2021, "RoFormer", section 3.4.2.
+
+    `axes`: for each frequency, the axis of the step's `axis_positions` that turns it; without them,
+    the tokens' positions do (Wang et al. 2024, "Qwen2-VL", section 2.1). Empty: there are
+    none.
     """
 
     rows: ClassVar[RowsRead] = "step"
@@ -225,6 +248,7 @@ class Rope(Op):
     inv_freq: tuple[float, ...]
     scale: float = 1.0
     interleaved: bool = False
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +272,9 @@ class Attention(Op):
     later ones if `is_causal` is False; a request is then computed in one step (encoders). A
     window is then mirrored: a token at p attends to positions p - window + 1 .. p + window - 1.
     ALiBi counts distances: alibi_slopes[n] * -|key position - p|.
+
+    `spans`: a token also sees the other tokens of its span (`StepBatch.spans`); if `is_causal` is
+    False, it sees its span alone.
 
     `relative` [buckets * N], bucket by bucket, holds numbers added to the scores of head n: a key
     at distance d = key position - p has bucket `buckets[d + len(buckets) // 2]`; more distant
@@ -279,6 +306,7 @@ class Attention(Op):
     is_causal: bool = True
     relative: Param | None = None
     buckets: tuple[int, ...] = ()
+    spans: bool = False
 
     @property
     def is_latent(self) -> bool:
@@ -568,6 +596,28 @@ class Columns(Op):
     x: Value
     out: Value
     first: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsIn(Op):
+    """concat(outs) = the rows that are given with the step (`StepBatch.rows_in`).
+
+    `vocab_size`: token ids are below it, in a program that looks up none; otherwise 0.
+    """
+
+    rows: ClassVar[RowsRead] = "step"
+    outs: tuple[Value, ...]
+    vocab_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOut(Op):
+    """Gives the rows of x to the caller (`StepOutput.rows_out`), which gets those of all such ops
+    side by side. The values of these ops have the same rows: all of the step, or those that need
+    logits."""
+
+    gives_rows: ClassVar[bool] = True
+    x: Value
 
 
 @dataclass(frozen=True, slots=True)

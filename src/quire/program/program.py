@@ -16,6 +16,7 @@ from quire.program.ops import (
     Module,
     Op,
     Receive,
+    RowsIn,
     TokenTypes,
 )
 from quire.program.values import Param
@@ -117,9 +118,9 @@ class Program:
             case Module() as module:
                 return module.out.dim
         tables = [
-            op.vocab_size if isinstance(op, Receive) else _num_rows(op)
+            _num_rows(op) if isinstance(op, Embed) else op.vocab_size
             for op in self.ops
-            if isinstance(op, Embed | Receive)
+            if isinstance(op, Embed | Receive) or (isinstance(op, RowsIn) and op.vocab_size)
         ]
         if not tables:
             raise IntegrityError(f"program {self.name} reads no token ids")

@@ -27,6 +27,11 @@ class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """`embeddings`: a row is what the embedding of a token would be, scaled if the model scales it.
     `kv`: a row is K and V of all layers (prefix tuning): K of layer 0, V of layer 0, K of layer 1
     and so on, as they stand in the cache."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of a picture that these rows are, in order: they have positions by place.
+    None: each row has a position like a token."""
+    is_span: bool = False
+    """Whether the rows see each other, not only earlier ones. They are computed in one step."""
 
     @property
     def end(self) -> int:

@@ -21,7 +21,10 @@ UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
         Unsupported(
             "trust_request_chat_template", False, "no template from a request is ever trusted"
         ),
-        Unsupported("trust_request_mm_kwargs", False, "only text goes in"),
+        Unsupported(
+            "trust_request_mm_kwargs", False,
+            "settings of a request never make images larger than the engine's do", is_refused=False,
+        ),
         Unsupported("tool_server", None, "the server runs no tools; callers do"),
         Unsupported(
             "enable_scale_out", False, "/inference/v1/generate and /render are always there",

@@ -9,10 +9,11 @@ from quire.weights.open import (
     weight_files,
 )
 from quire.weights.packed_file import PACKED_NAME, PackedFile, PackedHeader, PackedWriter
+from quire.weights.sharded import FolderStore
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore
 
 __all__ = [
-    "ITEM_BYTES", "PACKED_NAME", "BoundStore", "HostTensor", "PackedFile", "PackedHeader",
-    "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint", "open_tensor_file",
-    "open_with_folders", "warn_not_finite", "weight_files",
+    "ITEM_BYTES", "PACKED_NAME", "BoundStore", "FolderStore", "HostTensor", "PackedFile",
+    "PackedHeader", "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint",
+    "open_tensor_file", "open_with_folders", "warn_not_finite", "weight_files",
 ]  # fmt: skip

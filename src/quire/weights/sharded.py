@@ -5,7 +5,7 @@ Called by `open`. Independent of file formats: each file is a WeightStore of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -77,17 +77,24 @@ class ShardedStore(WeightStore):
         return self._files[owner]
 
 
-class FolderStore(ShardedStore):
-    """The tensors of a model, and those of linear layers in folders of their own."""
+def _of_linear(folder: str, name: str) -> str:
+    return f"{folder}.linear.{name.rpartition('.')[2]}"
 
-    def __init__(self, files: Mapping[str, WeightStore]) -> None:
-        """`files`: stores by folder; "": the model's own."""
+
+class FolderStore(ShardedStore):
+    """The tensors of a model, and those in folders of their own: of linear layers, or of a draft
+    head."""
+
+    def __init__(
+        self, files: Mapping[str, WeightStore], named: Callable[[str, str], str] = _of_linear
+    ) -> None:
+        """`files`: stores by folder; "": the model's own. `named`: the name of a tensor in a
+        folder."""
         self._inner: dict[str, str] = {}
         owners: dict[str, str] = {}
         for folder, file in files.items():
             for name in file.names():
-                kind = name.rpartition(".")[2]
-                outer = f"{folder}.linear.{kind}" if folder else name
+                outer = named(folder, name) if folder else name
                 owners[outer], self._inner[outer] = folder, name
         super().__init__(files, owners, ", ".join(file.source for file in files.values()))
 

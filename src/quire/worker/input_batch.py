@@ -201,6 +201,8 @@ class InputBatch:
             adapters=self._adapters_of(rows),
             input_rows=given.embeddings,
             given_kv=given.kv,
+            axis_positions=given.axis_positions,
+            spans=given.spans,
         )
         samples = None if all_complete else is_complete
         return PreparedStep(

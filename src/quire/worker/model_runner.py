@@ -16,12 +16,13 @@ from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
-from quire.worker.draft.drafter import Drafter
 from quire.worker.draft.pair import ModelPair
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
 if TYPE_CHECKING:
+    from quire.worker.draft.drafter import Drafter
+    from quire.worker.draft.medusa import MedusaDrafter
     from quire.worker.processors.processing import LogitsProcessing, WithheldRows
 
 _NO_CHOICE = (
@@ -57,7 +58,7 @@ class ModelRunner:
         *,
         keeps_all: bool = True,
         processing: LogitsProcessing | None = None,
-        drafter: Drafter | None = None,
+        drafter: Drafter | MedusaDrafter | None = None,
     ) -> None:
         """`keeps_all`: no layer releases KV blocks before the request ends. `processing`: custom
         logits processors, if there are any. `drafter`: proposes tokens with the draft model of a
@@ -94,7 +95,7 @@ class ModelRunner:
         """Return the result of a plan. Raises BackendError; the rows of the plan's requests are
         unusable then."""
         plan, step, samplers, withheld = begun.plan, begun.step, begun.samplers, begun.withheld
-        processing = self._processing
+        processing, hidden = self._processing, output.rows_out
         if len(output.sampled) != len(step.batch.logits_rows):
             raise BackendError(
                 f"{len(output.sampled)} tokens were sampled, expected {len(step.batch.logits_rows)}"
@@ -125,8 +126,7 @@ class ModelRunner:
         if failures:
             _withdraw(result, plan, failures)
         if self._drafter is not None and isinstance(self.model, ModelPair):
-            draft = self.model.draft
-            result.next_drafts = self._drafter.propose(draft, plan, step, result)
+            result.next_drafts = self._drafter.propose(self.model, plan, step, result, hidden)
         return result
 
     def _kept(self, step: PreparedStep, output: StepOutput) -> NDArray[np.bool_] | None:

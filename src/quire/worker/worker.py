@@ -26,15 +26,19 @@ from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger, phase
+from quire.models import ModelDescription
+from quire.models.heads.mark import is_head
 from quire.planning.compile_plan import CompilePlan, compile_plan
 from quire.planning.kv.identity import reread_fingerprint
-from quire.program import Program
+from quire.program import OpPlace, Program
 from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
-from quire.weights import PackedFile
+from quire.weights import PackedFile, WeightStore
 from quire.worker.adapters.loading import WorkerAdapters
-from quire.worker.draft.pair import ModelPair
+from quire.worker.adapters.rank_kv import kv_runs, own_kv
+from quire.worker.draft.head_weights import open_head, tokens_of_rows
+from quire.worker.draft.pair import HeadRows, ModelPair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.images.encoder import load_encoder
 from quire.worker.model_weights import ModelWeights
@@ -70,7 +74,10 @@ class Worker:
         with phase(logger, f"loading {config.model.model}"):
             loaded = _load(config, self._weights, self.rank, self._group)
         self._weights.note_loaded()
-        self.model, self._packed, self._program = loaded.model, loaded.packed, loaded.program
+        self.model, self._packed = loaded.model, loaded.packed
+        self._program, self._own_program = loaded.program, loaded.own_program
+        if self.rank.world_size > 1:
+            self._kv_runs = kv_runs(self._program, self.rank)
         self._block_bytes = loaded.block_bytes
         self._encoder = load_encoder(config, loaded.backend)
 
@@ -79,7 +86,7 @@ class Worker:
         if the file of the weights has changed since it was loaded."""
         spans, begin, waited_s = self._spans, time.perf_counter(), self._waited_s()
         try:
-            return self.model.step(batch)
+            return self.model.step(self._own(batch))
         finally:
             if spans is not None:
                 spans.append((begin, time.perf_counter(), self._waited_s() - waited_s))
@@ -121,6 +128,16 @@ class Worker:
             ) from None
         return found(*args, **kwargs)
 
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        """As the model does."""
+        return self.model.find_not_finite(self._own(batch))
+
+    def _own(self, batch: StepBatch) -> StepBatch:
+        """The step with this rank's adapters and its part of given K and V."""
+        if self.rank.world_size == 1:
+            return batch
+        return own_kv(self.adapters.found(batch), self._kv_runs)
+
     def encode_tile(self, pixels: bytes, height: int, width: int) -> bytes:
         """The rows of the text model, float32, of a tile's RGB bytes. Raises BackendError."""
         if self._encoder is None:
@@ -142,18 +159,15 @@ class Worker:
             "received_bytes": 0 if group is None else group.num_bytes,
         }
 
-    def read_blocks(
-        self, block_ids: Sequence[int], group: int, num_tokens: int, out: memoryview
-    ) -> None:
-        """Copies the first `num_tokens` tokens of KV blocks of a layer group to `out`, which has
-        the size of the blocks; the rest of each block is set to zero. Any thread, also while a step
-        computes later tokens of the blocks. Raises ValueError for a wrong size, BackendError for an
-        unknown group."""
+    def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
+        """As `Executor.read_blocks`, for this rank. Any thread."""
+        groups = self._config.cache.layout.groups
+        is_state = 0 <= group < len(groups) and not groups[group].is_by_position
         data = np.frombuffer(out, np.uint8).reshape(len(block_ids), -1)
         own = self._own_part(data)
         self.model.read_blocks(np.array(block_ids, np.int32), own)
-        for block in own:
-            self.model.clear_behind(block, group, num_tokens)
+        for number, block in enumerate(own):
+            self.model.clear_behind(block, group, kept + number if is_state else kept)
         if own is not data:
             data[:, : own.shape[1]] = own
             data[:, own.shape[1] :] = 0
@@ -177,7 +191,7 @@ class Worker:
         """Loads the adapter in a folder: `digest`, `num_bytes` and `rank`. Any thread, also while a
         step computes. Raises CheckpointError, ConfigError or BackendError."""
         with phase(logger, f"loading the adapter {name}"):
-            return self.adapters.load(self.model, self._program, path)
+            return self.adapters.load(self.model, self._program, self._own_program, path)
 
     def drop_adapter(self, digest: str) -> None:
         """Drops an adapter, except for the requests that the worker has."""
@@ -312,7 +326,9 @@ class _Loaded:
     model: CompiledModel
     packed: PackedFile | None
     program: Program
-    """The program of the whole model, not of the rank's part."""
+    """The program of the whole model."""
+    own_program: Program
+    """What this rank computes of it."""
     block_bytes: int
     """Bytes of a KV block of this rank."""
     backend: Backend
@@ -335,20 +351,42 @@ def _load(
         packed = weights if isinstance(weights, PackedFile) else None
     block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
     if config.draft is not None and plan.draft is not None:
-        draft = _load_draft(config, config.draft, plan.draft)
-        model = ModelPair(model, draft, block_bytes, plan.kv.layout.shared_group)
+        draft = _load_draft(source.config, config.draft, plan.draft)
+        model = ModelPair(
+            model,
+            draft,
+            block_bytes,
+            plan.kv.layout.shared_group,
+            plan.draft.options.max_num_tokens,
+            _head(config.draft, config.model.vocab_size),
+        )
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
-    return _Loaded(model, packed, whole.program, block_bytes, backend)
+    return _Loaded(model, packed, whole.program, plan.program, block_bytes, backend)
 
 
 def _load_draft(config: EngineConfig, draft: ModelConfig, plan: CompilePlan) -> CompiledModel:
-    """Compiles the draft model. Raises as `_load` does."""
-    source = ModelWeights(replace(config, model=draft, draft=None))
+    """Compiles the draft model or the head. Raises as `_load` does."""
     backend = make_backend(config.device)
+
+    def opened() -> WeightStore | PackedFile:
+        if is_head(draft.hf_config):
+            return open_head(config.model, draft, plan.program)
+        return ModelWeights(replace(config, model=draft, draft=None)).open(plan.program)
+
     with (
         phase(logger, f"loading the draft model {draft.model}"),
-        closing(source.open(plan.program)) as weights,
+        closing(opened()) as weights,
     ):
         model = backend.compile(plan.program, weights, plan.kv, plan.options)
         weights.check()
         return model
+
+
+def _head(draft: ModelConfig, vocab_size: int) -> HeadRows | None:
+    """How the rows of a draft head are made and read; None: a model drafts. Raises
+    CheckpointError."""
+    head = ModelDescription(draft.hf_config).head
+    if head is None:
+        return None
+    tokens = tokens_of_rows(draft, head.program.result_width, vocab_size)
+    return HeadRows(head.width, head.own_first, tokens, head.num_at_once)

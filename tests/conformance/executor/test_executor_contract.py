@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adapter_writer import write_adapter
 from executor_plans import PROMPT, config_of, plan_of
 from tiny_checkpoint import write_tiny_checkpoint
 from two_ranks import TwoRankExecutor
 
+from quire.adapters import LoRARequest
 from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, ConfigError
@@ -179,11 +181,16 @@ def test_calls_reach_every_rank(executor: Executor) -> None:
     ],
     ids=str,
 )
-def test_ranks_have_the_tokens_of_one(directory: Path, given: dict[str, Any]) -> None:
-    """Also of several requests at once, whose prompts are cut into chunks."""
+def test_ranks_have_the_tokens_of_one(
+    directory: Path, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """Also of several requests at once, with and without an adapter, whose prompts are cut into
+    chunks."""
+    adapter = LoRARequest("mine", 1, str(write_adapter(tmp_path / "mine", directory)))
 
     def outputs(**given: Any) -> dict[str, list[Any]]:
-        core = EngineCore(config_of(directory, max_num_batched_tokens=24, **given))
+        lora = {"enable_lora": True, "max_lora_rank": 8}
+        core = EngineCore(config_of(directory, max_num_batched_tokens=24, **lora, **given))
         for number in range(4):
             params = SamplingParams(
                 temperature=0.8, seed=number, max_tokens=9, ignore_eos=True, logprobs=2
@@ -194,6 +201,7 @@ def test_ranks_have_the_tokens_of_one(directory: Path, given: dict[str, Any]) ->
                     prompt_token_ids=PROMPT[number:],
                     sampling_params=params,
                     arrival_time=0.0,
+                    lora_request=adapter if number % 2 else None,
                 )
             )
         found: dict[str, list[Any]] = {}

@@ -17,7 +17,8 @@ transformers = pytest.importorskip("transformers")
 SIZES = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "d_model", "n_heads",
-    "n_layers", "num_layers", "max_seq_len", "ffn_dim", "ffn_hidden_size", "model_type", "architectures",
+    "n_layers", "num_layers", "max_seq_len", "ffn_dim", "ffn_hidden_size", "model_type",
+    "architectures",
     # OLMo's class has another default than its published files, which all have the key.
     "num_key_value_heads",
     "mamba_d_ssm",

@@ -59,16 +59,3 @@ def test_a_pipeline_has_no_draft_tokens(model_dir: Path) -> None:
     given["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 3}
     with pytest.raises(ConfigError, match="pipeline_parallel_size=2 computes several steps"):
         build_engine_config(EngineArgs(**given))
-
-
-def test_states_on_several_ranks_have_no_store(tmp_path: Path) -> None:
-    keys = {
-        "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "block_multiple_of": 4,
-        "block_ffn_dim_multiplier": 1.3, "num_hidden_layers": 2, "conv_L_cache": 5,
-        "layer_types": ["conv", "full_attention"], "conv_bias": True, "norm_eps": 1e-5,
-    }  # fmt: skip
-    model = str(write_tiny_checkpoint(tmp_path / "tiny", **keys))
-    split = {"backend": "reference", "tensor_parallel_size": 2}
-    assert build_engine_config(EngineArgs(model, **split)).kv_store is None
-    with pytest.raises(ConfigError, match="KV store must be off with 2 ranks"):
-        build_engine_config(EngineArgs(model, kv_offloading_size=0.01, **split))

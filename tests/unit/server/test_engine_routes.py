@@ -29,6 +29,7 @@ class RecordingCore(FakeCore):
             "is_sleeping": lambda: True,
             "release_kv_cache_memory": lambda: self._note("release", None),
             "reset_prefix_cache": lambda *resets: self._note("reset", resets) or resets[0],
+            "reset_encoder_cache": lambda: self._note("reset_encoder_cache", ()),
             "collective_rpc": self._rpc,
             "start_profile": lambda *args: self._note("start_profile", args),
             "stop_profile": self._stop_profile,
@@ -158,6 +159,7 @@ def test_caches_are_reset(engine: Harness) -> None:
     for path in ("/reset_mm_cache", "/reset_encoder_cache"):
         reply = engine.request("POST", path)
         assert (reply.status_code, reply.content) == (200, b"")
+        assert RecordingCore.calls[-1] == ("reset_encoder_cache", ())
 
 
 def test_a_method_of_the_worker_is_called_by_name(engine: Harness) -> None:

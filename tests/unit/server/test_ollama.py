@@ -150,6 +150,6 @@ def test_mistakes_are_named(harness: Harness, fields: dict[str, Any], text: str)
 
 
 def test_what_a_prompt_cannot_have() -> None:
-    for name, value in {"suffix": "x", "template": "x", "context": [1], "images": ["x"]}.items():
+    for name, value in {"suffix": "x", "template": "x", "context": [1]}.items():
         with pytest.raises(RequestError, match=f"{name} is not supported"):
             generate_request(GenerateRequest(prompt="a", **{name: value}))

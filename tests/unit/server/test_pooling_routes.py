@@ -192,7 +192,15 @@ def test_classes_and_similarities_in_teis_form(embedder: Client, reranker: Clien
     assert reranker.post("/", inputs=sentences[0]) == found[0]
     assert reranker.post("/predict", inputs=sentences[0], raw_scores=True) != found[0]
     assert "/predict" not in embedder.refused("/predict", inputs="a")
-    assert "Expected" in reranker.refused("/predict", inputs=[["a", "b"]])
+    pair = ["what is blue", "the sky is blue"]
+    (rank,) = reranker.post("/rerank", query=pair[0], texts=[pair[1]])
+    found = reranker.post("/predict", inputs=pair)
+    assert found == reranker.post("/predict", inputs=[["a"], pair])[1]
+    assert found[0]["score"] == rank["score"]
+    assert "maximum context length" in reranker.refused("/predict", inputs=["sky", "blue " * 300])
+    assert reranker.post("/predict", inputs=["sky", "blue " * 300], truncate=True)
+    for wrong in ([], [[]], ["a", "b", "c"], [["a", "b", "c"]], ["a", ["b"]], [["a"], "b"]):
+        assert "pair of texts" in reranker.refused("/predict", inputs=wrong), wrong
 
 
 def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:

@@ -129,3 +129,41 @@ def test_a_server_must_be_asked_to_take_them(make_harness: MakeHarness) -> None:
     assert reply.status_code == 400
     wanted = "You must set `--enable-prompt-embeds` to input `prompt_embeds`."
     assert reply.json()["error"]["message"] == wanted
+
+
+def chat_of(*content: Any, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content)}], "max_tokens": 1, **fields}
+
+
+def embeds_part(data: str) -> dict[str, str]:
+    return {"type": "prompt_embeds", "data": data}
+
+
+def test_a_chat_has_rows_among_its_text(harness: Harness) -> None:
+    """As the text that a mark would be, with the rows in place of the mark."""
+    words = {"type": "text", "text": "AB"}
+    plain = harness.post("/tokenize", chat_of(words, words)).json()["tokens"]
+    rows = [embeds_part(GOOD["numpy"]), embeds_part(GOOD["torch"])]
+    found = harness.post("/tokenize", chat_of(words, rows[0], words, rows[1])).json()["tokens"]
+    assert sum(token == 0 for token in found) == 6
+    reply = harness.post("/v1/chat/completions", chat_of(words, rows[0], words, rows[1]))
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["usage"]["prompt_tokens"] == len(found)
+    assert [token for token in found if token in plain and token][:2] == plain[:2]
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "message"),
+    [
+        ({"type": "prompt_embeds"}, {}, "must have `data`"),
+        (embeds_part("%%%"), {}, "must be base64"),
+        (embeds_part(BAD["width"][0]), {}, "hidden_size 3 does not match"),
+        (embeds_part(GOOD["numpy"]), {"truncate_prompt_tokens": 3}, "is not supported"),
+    ],
+)
+def test_parts_of_a_chat_that_are_refused(
+    harness: Harness, part: dict[str, Any], fields: dict[str, Any], message: str
+) -> None:
+    reply = harness.post("/v1/chat/completions", chat_of(part, **fields))
+    assert reply.status_code == 400
+    assert message in reply.json()["error"]["message"]

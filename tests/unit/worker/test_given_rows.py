@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from quire.errors import IntegrityError
 from quire.protocol import InputRows
-from quire.worker.adapters.given_rows import GivenRows
+from quire.worker.adapters.given_rows import GivenRows, axis_positions, spans_of
 
 WIDTH = 3
 
@@ -37,6 +38,45 @@ def test_every_position_gets_its_row_once(chunk: int) -> None:
         assert not step.kv
     given.clear(4)
     assert not given.of_step([4], [0, 20], [0]).embeddings
+
+
+def positions_one_by_one(given: list[InputRows], count: int) -> list[tuple[int, int, int]]:
+    """As transformers' `get_rope_index` counts: text goes on after the longer side of a grid."""
+    found, next_position, place = [], 0, 0
+    while place < count:
+        one = next((one for one in given if one.grid and one.first == place), None)
+        if one is None:
+            found.append((next_position,) * 3)
+            next_position, place = next_position + 1, place + 1
+            continue
+        for row in range(one.grid[0]):
+            for column in range(one.grid[1]):
+                found.append((next_position, next_position + row, next_position + column))
+        next_position, place = next_position + max(one.grid), place + one.count
+    return found
+
+
+def test_positions_by_place_are_the_same_in_every_chunk() -> None:
+    given = [
+        msgspec.structs.replace(rows(first, count, 1), grid=grid)
+        for first, count, grid in ((2, 6, (2, 3)), (8, 5, (5, 1)), (15, 2, None), (19, 16, (4, 4)))
+    ]
+    wanted = np.array(positions_one_by_one(given, 50))
+    for begin in range(50):
+        for end in range(begin + 1, 51):
+            assert np.array_equal(axis_positions(begin, end, given), wanted[begin:end])
+    step = GivenRows()
+    step.set(1, given, 40)
+    found = step.of_step([1, 3], [0, 4, 6], [3, 10]).axis_positions
+    assert found is not None
+    assert found.tolist() == [*wanted[3:7].tolist(), [10] * 3, [11] * 3]
+    assert step.of_step([3], [0, 2], [10]).axis_positions is None
+
+
+def test_spans_begin_with_the_step() -> None:
+    given = [InputRows(2, 3, bytes(32), is_span=True), InputRows(6, 2, bytes(32))]
+    assert spans_of(0, 8, given).tolist() == [[0, 1, 2, 2, 2, 5, 6, 7], [0, 1, 4, 4, 4, 5, 6, 7]]
+    assert spans_of(3, 7, given).tolist() == [[3, 3, 5, 6], [4, 4, 5, 6]]
 
 
 def test_rows_without_data_are_the_workers() -> None:

@@ -53,7 +53,7 @@ class EchoModel(CompiledModel):
     def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
         raise NotImplementedError
 
-    def clear_behind(self, block: np.ndarray, group: int, num_tokens: int) -> None:
+    def clear_behind(self, block: np.ndarray, group: int, kept: int) -> None:
         raise NotImplementedError
 
     def discard_kv(self) -> None:

@@ -35,6 +35,7 @@ from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.stand_ins import stand_ins
+from quire.backends.cpu.steps.caller_rows import CallerRows
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.rank_callback import RankCallback
 from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
@@ -197,6 +198,9 @@ class CpuBackend(Backend):
         program, ops = lowered.program, lowered.ops
         storage = assign_storage(ops, options.dtype, options.max_num_tokens, lowered.homes)
         exchange = None if ranks is None else RankCallback(ffi, ranks)
+        caller = CallerRows(ffi, program) if CallerRows.has(program) else None
+        if exchange is not None and caller is not None:
+            raise BackendError(f"{program.name}: a rank's program cannot give rows to its caller")
         spec = ffi.new("quire_model_spec *")
         is_of_step = has_step_kv(program)
         own_kv = step_kv(program, kv, options) if is_of_step else kv
@@ -216,6 +220,8 @@ class CpuBackend(Backend):
             spec.ranks.shared_fd = ranks.shared_fd
             spec.ranks.shared_offset = storage.exchanged_offset
             spec.ranks.exchange = exchange.pointer
+        if caller is not None:
+            spec.ranks.exchange = caller.pointer
         created = lib.quire_model_create(self._pool, spec)
         if created == ffi.NULL:
             raise self._library.error(f"{program.name} cannot be created")
@@ -224,6 +230,8 @@ class CpuBackend(Backend):
         encoded = encode(ops, storage, kv.layout, block_bytes, self._library, loader)
         if exchange is not None:
             exchange.exchanges = encoded.exchanges
+        if caller is not None:
+            caller.exchanges = encoded.exchanges
         if lib.quire_set_ops(model, encoded.records, len(encoded.records)) != 0:
             raise self._library.error(f"{program.name} cannot be compiled")
         groups = kv.layout.groups
@@ -234,6 +242,7 @@ class CpuBackend(Backend):
             step_block_size=kv.block_size if is_of_step else None,
             adapters=AdapterLoader(self._library, loader.ids),
             given=GivenRowPlaces.of(program, kv.layout),
+            caller=caller,
         )  # fmt: skip
 
 

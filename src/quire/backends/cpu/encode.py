@@ -36,12 +36,13 @@ _DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A value that ranks exchange, counted in bytes of a row."""
+    """A value that is exchanged, counted in bytes of a row."""
 
     kind: ExchangeKind
     spans: tuple[tuple[int, int], ...]
     """What each rank has; of "owner", the token ids of each rank."""
     row_bytes: int
+    num_columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,5 +155,5 @@ class _ModelFields(Fields):
         if split is not None:
             spans = (split.scaled(item) if kind == "columns" else split).spans
             width = width or split.total
-        self.exchanges.append(Exchange(kind, spans, width * item))
+        self.exchanges.append(Exchange(kind, spans, width * item, width))
         return len(self.exchanges) - 1

@@ -24,12 +24,13 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.step_kv import step_tables
-from quire.config.kv_groups import KVGroup
+from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
 from quire.program import OpPlace
 from quire.weights.adapters import AdapterWeights
 
 if TYPE_CHECKING:
+    from quire.backends.cpu.steps.caller_rows import CallerRows
     from quire.backends.cpu.steps.rank_callback import RankCallback
 
 _RANKS = "ranks: "
@@ -58,11 +59,13 @@ class CpuModel(CompiledModel):
         step_block_size: int | None = None,
         adapters: AdapterLoader | None = None,
         given: GivenRowPlaces,
+        caller: CallerRows | None = None,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
-        blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given."""
+        blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given.
+        `caller`: rows of values that steps take from their caller or give to it."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -93,6 +96,7 @@ class CpuModel(CompiledModel):
         )
         self._block_bytes: int = self._measure_block()
         self._given = given
+        self._caller = caller
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs the ops over the batch in one native call. Raises BackendError."""
@@ -116,9 +120,13 @@ class CpuModel(CompiledModel):
         self._begin(batch)
         if self._library.lib.quire_step(model, native, result) != 0:
             raise self._failure()
+        if self._caller is not None:
+            output.rows_out = self._caller.take()
         return output
 
     def _begin(self, batch: StepBatch) -> None:
+        if self._caller is not None:
+            self._caller.begin(batch)
         if self._exchange is not None:
             self._exchange.group.begin(batch.token_ids)
 
@@ -181,15 +189,17 @@ class CpuModel(CompiledModel):
             self._library.lib.quire_write_blocks, block_ids, np.ascontiguousarray(data)
         )
 
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        """Zeroes in one native call. Raises BackendError for an unknown group or a number of tokens
-        that is out of range."""
+    def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
+        """Zeroes K/V in one native call. Raises BackendError for an unknown group or a number of
+        tokens that is out of range."""
         place = self._ffi.from_buffer("uint8_t[]", check_blocks(block, (self._block_bytes,)))
-        is_group = 0 <= group < len(self._kv_groups)
-        is_cleared = is_group and self._kv_groups[group].is_by_position  # a state fills its blocks
-        num_layers = len(self._kv_groups[group].layers) if is_cleared else 0
+        own = self._kv_groups[group] if 0 <= group < len(self._kv_groups) else None
+        if isinstance(own, StateGroup):
+            block[own.used_bytes(kept, self._block_bytes) :] = 0
+            return
+        num_layers = 0 if own is None else len(own.layers)
         clear = self._library.lib.quire_clear_behind
-        if clear(self._open(), group, num_layers, num_tokens, place) != 0:
+        if clear(self._open(), group, num_layers, kept, place) != 0:
             raise self._library.error("the block cannot be cleared")
 
     def discard_kv(self) -> None:
@@ -256,6 +266,7 @@ class CpuModel(CompiledModel):
         if self._step_block_size is not None:
             tables = step_tables(batch, self._step_block_size)
             native.block_tables = self._int32(tables, alive)
+        self._place_axes(batch, native, alive)
         if batch.token_types is not None:
             native.token_types = self._int32(batch.token_types, alive)
         if batch.adapters is not None and self._adapters is not None:
@@ -267,6 +278,14 @@ class CpuModel(CompiledModel):
         native.table_width = tables.shape[2]
         native.num_logits_rows = len(batch.logits_rows)
         return native
+
+    def _place_axes(self, batch: StepBatch, native: Any, alive: list[Any]) -> None:
+        if batch.axis_positions is not None:
+            native.axis_positions = self._int32(batch.axis_positions, alive)
+            native.num_axes = batch.axis_positions.shape[1]
+        if batch.spans is not None:
+            native.span_firsts = self._int32(batch.spans[0], alive)
+            native.span_lasts = self._int32(batch.spans[1], alive)
 
     def _open(self) -> Any:
         if self._model is None:
@@ -300,6 +319,11 @@ class CpuModel(CompiledModel):
             )
         if batch.token_types is not None and len(batch.token_types) != tokens:
             raise BackendError("token_types must have one entry per token")
+        axes, spans = batch.axis_positions, batch.spans
+        if axes is not None and (axes.ndim != 2 or len(axes) != tokens):
+            raise BackendError("axis_positions must have one row per token")
+        if spans is not None and spans.shape != (2, tokens):
+            raise BackendError("spans must have two rows with one entry per token")
         places = batch.logits_places
         if places is not None and len(places) != len(batch.logits_rows):
             raise BackendError(f"{len(places)} logits_places for {len(batch.logits_rows)} rows")

@@ -105,8 +105,16 @@ class WeightLoader:
             )
             if added < 0:
                 raise self._library.error("a rotary table cannot be created")
+            self._set_axes(added, rotation)
             self._ropes[rotation] = added
         return self._ropes[rotation]
+
+    def _set_axes(self, rope: int, rotation: Rotation) -> None:
+        if not rotation.axes:
+            return
+        axes = self._library.ffi.new("int32_t[]", list(rotation.axes))
+        if self._library.lib.quire_set_rope_axes(self._model, rope, axes) != 0:
+            raise self._library.error("a rotary table cannot have these axes")
 
     def _add(self, weight: StoredWeight) -> int:
         place = self._places[weight]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import CompileOptions, KVCacheSpec, StepBatch
 from quire.errors import BackendError
+from quire.program import MAX_AXES
 
 
 def check_batch(
@@ -51,6 +52,29 @@ def check_batch(
             batch.sampling.mask.check(len(batch.logits_rows), vocab_size)
     for request in range(requests):
         _check_request(batch, request, kv)
+
+
+def check_axes_and_spans(batch: StepBatch, max_model_len: int) -> None:
+    """Raises BackendError unless every token has its axes, and a span that the step has."""
+    tokens = len(batch.token_ids)
+    axes, spans = batch.axis_positions, batch.spans
+    if axes is not None:
+        if axes.ndim != 2 or len(axes) != tokens or not 1 <= axes.shape[1] <= MAX_AXES:
+            raise BackendError(
+                f"axis_positions must be [{tokens}, 1 to {MAX_AXES}], not {list(axes.shape)}"
+            )
+        _check_range("axis position", axes, max_model_len)
+    if spans is None:
+        return
+    if spans.shape != (2, tokens):
+        raise BackendError(f"spans must be [2, {tokens}], not {list(spans.shape)}")
+    for request, length in enumerate(batch.context_lens.tolist()):
+        begin, end = batch.seq_starts[request : request + 2]
+        (firsts, lasts), positions = spans[:, begin:end], batch.positions[begin:end]
+        is_inside = (firsts >= positions[:1]) & (firsts <= positions)
+        is_inside &= (lasts >= positions) & (lasts < length)
+        if not is_inside.all() or (np.diff(spans[:, begin:end]) < 0).any():
+            raise BackendError(f"request {request}: a token is outside of its span, or the step is")
 
 
 def check_token_types(batch: StepBatch, num_types: int) -> None:

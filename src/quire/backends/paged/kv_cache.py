@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import KVCacheSpec, check_blocks
 from quire.backends.paged.kv_formats import KV_FORMATS, kv_format
-from quire.config.kv_groups import KVGroup, KVLayout
+from quire.config.kv_groups import KVGroup, KVLayout, StateGroup
 from quire.errors import BackendError
 
 Floats = NDArray[np.float32]
@@ -141,23 +141,25 @@ class PagedKVCache:
         check_blocks(data, (len(block_ids), self.block_bytes))
         self._blocks[block_ids] = data
 
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
-        """Keeps the first tokens of a block of a group. Raises BackendError for a group or a number
-        of tokens that is none."""
+    def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
+        """Zeroes all that the group does not keep. Raises BackendError for a group or a number of
+        tokens that does not exist."""
         check_blocks(block, (self.block_bytes,))
         size, groups = self.spec.block_size, self.spec.layout.groups
-        if not (0 <= group < len(groups) and 0 <= num_tokens <= size):
+        own = groups[group] if 0 <= group < len(groups) else None
+        if isinstance(own, StateGroup):
+            block[own.used_bytes(kept, self.block_bytes) :] = 0
+            return
+        if own is None or not 0 <= kept <= size:
             raise BackendError(
-                f"{num_tokens} tokens of layer group {group} do not fit in a block: there are "
+                f"{kept} tokens of layer group {group} do not fit in a block: there are "
                 f"{len(groups)} groups, and a block has {size} tokens"
             )
-        if not groups[group].is_by_position:
-            return
         begin = 0
-        for _ in groups[group].layers:
-            for item, count in _fields(groups[group], self.spec.dtype):
+        for _ in own.layers:
+            for item, count in _fields(own, self.spec.dtype):
                 end = begin + size * count * item
-                block[begin:end].reshape(size, -1)[num_tokens:] = 0
+                block[begin:end].reshape(size, -1)[kept:] = 0
                 begin = end
         block[begin:] = 0
 

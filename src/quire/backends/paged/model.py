@@ -61,9 +61,9 @@ class PagedModel(CompiledModel):
         """Puts back what `read_blocks` gave."""
         self._open_cache().write_blocks(block_ids, data)
 
-    def clear_behind(self, block: NDArray[np.uint8], group: int, num_tokens: int) -> None:
+    def clear_behind(self, block: NDArray[np.uint8], group: int, kept: int) -> None:
         """As the cache does. Raises BackendError where it cannot."""
-        self._open_cache().clear_behind(block, group, num_tokens)
+        self._open_cache().clear_behind(block, group, kept)
 
     def discard_kv(self) -> None:
         """Begins an empty cache."""

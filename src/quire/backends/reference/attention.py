@@ -74,6 +74,14 @@ def attend(
             values = np.ascontiguousarray(values[:, :, : op.value_dim])
         for token, position in enumerate(positions.tolist(), start=begin):
             first, last = _first_visible(op, position), _last_visible(op, position, int(length))
+            if op.spans and batch.spans is not None:
+                span_first, span_last = batch.spans[:, token].tolist()
+                if not op.is_causal:
+                    first, last = span_first, span_last
+                else:
+                    first, last = min(first, span_first), max(last, span_last)
+            elif op.spans and not op.is_causal:
+                first = last = position
             seen = slice(first - origin, last + 1 - origin)
             distances = np.arange(first, last + 1) - position
             out[token] = _attend_one(op, q[token], extras, keys[seen], values[seen], distances)

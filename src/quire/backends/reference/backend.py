@@ -23,9 +23,10 @@ from quire.backends.base import (
     LoadedAdapter,
     MemoryReport,
     StepBatch,
+    StepOutput,
 )
 from quire.backends.given_rows import RowWidths
-from quire.backends.paged.batch_check import check_batch, check_token_types
+from quire.backends.paged.batch_check import check_axes_and_spans, check_batch, check_token_types
 from quire.backends.paged.kv_cache import KV_CACHE_DTYPES, PagedKVCache, block_bytes
 from quire.backends.paged.model import PagedModel
 from quire.backends.reference.adapters import ReferenceAdapter, StepAdapters
@@ -158,7 +159,16 @@ class ReferenceModel(PagedModel):
         self._options = options
         self._dying = last_reads(program)
         self._widths = RowWidths.of(program)
+        self._rows_out: list[NDArray[np.float32]] = []
+        """What the last step has given."""
         self._workspace_bytes = workspace_bytes(program, cache.spec, options)
+
+    def step(self, batch: StepBatch) -> StepOutput:
+        """Also returns the rows that the program gives."""
+        output = super().step(batch)
+        if self._rows_out:
+            output.rows_out = np.concatenate(self._rows_out, axis=1)
+        return output
 
     def _compute(self, batch: StepBatch) -> NDArray[np.float32] | None:
         """Interprets the program."""
@@ -167,6 +177,7 @@ class ReferenceModel(PagedModel):
         frame = self._frame(batch)
         for _ in self._run(frame):
             pass
+        self._rows_out = frame.rows_out
         results = self._program.result.outputs()
         return frame.values[results[0]] if results else None
 
@@ -203,6 +214,7 @@ class ReferenceModel(PagedModel):
     def _check(self, batch: StepBatch, cache: PagedKVCache) -> None:
         check_batch(batch, self._program.vocab_size, cache.spec, self._options)
         check_token_types(batch, self._program.num_token_types)
+        check_axes_and_spans(batch, self._options.max_model_len)
         self._widths.check(batch)
 
     def _run(self, frame: Frame) -> Iterator[Op]:

@@ -42,6 +42,7 @@ from quire.program import (
     Experts,
     GatedDelta,
     Gather,
+    GivenColumns,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -62,6 +63,8 @@ from quire.program import (
     Rope,
     Route,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     Send,
     SigmoidGate,
@@ -104,6 +107,8 @@ class Frame:
     """The other ranks, of a program that was split."""
     adapters: StepAdapters | None = None
     values: dict[Value, Floats] = field(default_factory=dict)
+    rows_out: list[Floats] = field(default_factory=list)
+    """What `RowsOut` gives, in order."""
 
     def array(self, param: Param) -> Floats:
         """A slot's numbers."""
@@ -147,11 +152,21 @@ def _(op: Embed, frame: Frame) -> None:
         token_ids = np.clip(token_ids - first, 0, count - 1)
     rows = frame.array(op.table)[token_ids]
     if frame.adapters is not None:
-        frame.adapters.change_embedding(op.table.name, frame.batch.token_ids, rows)
+        frame.adapters.change_embedding(op.table.name, token_ids, rows)
     rows = rows * np.float32(op.scale) if op.scale != 1.0 else rows
     for given in frame.batch.input_rows:
-        rows[given.first : given.first + len(given.rows)] = given.rows * np.float32(op.given_scale)
+        own = given.rows[:, : op.out.dim]
+        rows[given.first : given.first + len(own)] = own * np.float32(op.given_scale)
     frame.values[op.out] = rows
+
+
+@run.register
+def _(op: GivenColumns, frame: Frame) -> None:
+    columns = np.zeros((len(frame.batch.token_ids), op.out.dim), np.float32)
+    for given in frame.batch.input_rows:
+        part = given.rows[:, op.first : op.first + op.out.dim]
+        columns[given.first : given.first + len(part), : part.shape[1]] = part
+    frame.values[op.out] = columns
 
 
 @run.register
@@ -300,8 +315,11 @@ def _(op: Rope, frame: Frame) -> None:
     x = frame.values[op.x]
     heads = x.reshape(len(x), op.num_heads, op.head_dim).copy()
     half = len(op.inv_freq)
-    positions = frame.batch.positions.astype(np.float32)
-    angles = np.outer(positions, np.array(op.inv_freq, np.float32)).astype(np.float64)
+    positions, axes = frame.batch.positions[:, None], np.zeros(half, np.intp)
+    if op.axes and frame.batch.axis_positions is not None:
+        positions, axes = frame.batch.axis_positions, np.array(op.axes, np.intp)
+    turning = positions.astype(np.float32)[:, axes]
+    angles = (turning * np.array(op.inv_freq, np.float32)).astype(np.float64)
     cos = (np.cos(angles) * op.scale).astype(np.float32)[:, None, :]
     sin = (np.sin(angles) * op.scale).astype(np.float32)[:, None, :]
     if op.interleaved:
@@ -541,6 +559,19 @@ def _(op: Gather, frame: Frame) -> None:
 @run.register
 def _(op: Columns, frame: Frame) -> None:
     frame.values[op.out] = frame.values[op.x][:, op.first : op.first + op.out.dim]
+
+
+@run.register
+def _(op: RowsIn, frame: Frame) -> None:
+    rows, width = frame.batch.rows_in, sum(out.dim for out in op.outs)
+    if rows is None or rows.shape != (len(frame.batch.token_ids), width):
+        raise BackendError(f"a step needs rows_in with {width} numbers for each token")
+    _divide(rows.astype(np.float32), op.outs, frame)
+
+
+@run.register
+def _(op: RowsOut, frame: Frame) -> None:
+    frame.rows_out.append(frame.values[op.x])
 
 
 @run.register

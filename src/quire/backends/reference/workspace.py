@@ -22,6 +22,7 @@ from quire.program import (
     Experts,
     GatedDelta,
     Gather,
+    GivenColumns,
     Glu,
     HeadLinear,
     HeadNorm,
@@ -42,6 +43,8 @@ from quire.program import (
     RmsNorm,
     Rope,
     Route,
+    RowsIn,
+    RowsOut,
     Send,
     SigmoidGate,
     SoftCap,
@@ -112,7 +115,7 @@ class _Bounds:
         """Bytes that an op allocates in addition to its outputs."""
         rows = self.options.max_num_tokens
         match op:
-            case Embed() | LearnedPositions() | TokenTypes():
+            case Embed() | GivenColumns() | LearnedPositions() | TokenTypes():
                 return 2 * self.values(op.out.dim)
             case EmbedSlices():
                 return 2 * self.values(op.table.shape[1])
@@ -151,7 +154,7 @@ class _Bounds:
                 return 80 * rows * op.x.dim
             case Gather():
                 return 2 * self.values(op.out.dim)
-            case Receive() | Send():
+            case Receive() | Send() | RowsIn() | RowsOut():
                 return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
             case PositionScale() | Clamp() | MeanRows():
                 return 2 * self.values(op.x.dim)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire import env
-from quire.cli.conversation.repl import REASONING, Repl
+from quire.cli.conversation.repl import REASONING, Repl, image_part
 from quire.cli.terminal import is_interactive, quiet_log
 from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args
@@ -38,6 +38,9 @@ def configure(parser: Parser) -> None:
     group.add_argument("--system-prompt", help="System message before the conversation.")
     group.add_argument(
         "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
+    )
+    group.add_argument(
+        "--image", action="append", metavar="FILE", help="An image of the first message; may recur."
     )
     group.add_argument("--temperature", type=float, help="0: always take the likeliest token.")
     group.add_argument("--top-p", type=float, help="Keep the likeliest tokens up to this share.")
@@ -83,6 +86,7 @@ def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str
     conversation.reasoning = REASONING[args.reasoning]
     if hasattr(args, "seed"):
         conversation.settings["seed"] = args.seed
+    conversation.images = [image_part(path) for path in args.image or ()]
     repl = Repl(conversation, "run", show_stats=args.stats)
     name = conversation.engine.model_config.model
     if prompt is not None:

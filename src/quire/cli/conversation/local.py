@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from quire.chat.images import has_images
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
@@ -17,6 +18,9 @@ from quire.cli.conversation.defaults import SamplingDefaults
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs
+from quire.errors import RequestError
+from quire.frontend.inputs.images.chats import rendered_with_images
+from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -27,6 +31,7 @@ from quire.parsers.events import Content, Event
 from quire.parsers.format import ReplyFormat
 from quire.parsers.kept_tokens import kept_token_ids
 from quire.parsers.parser import ReplyParser
+from quire.tokenizer.tokenizer import Tokenizer
 
 
 class LocalConversation(Conversation):
@@ -54,25 +59,41 @@ class LocalConversation(Conversation):
         """Whether the model has a chat template."""
         return bool(self._renderer.templates)
 
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
+    def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
         """Yields the reasoning and the answer in pieces; closing the generator aborts the
         request."""
         if not self.is_chat:
+            if has_images(messages):
+                raise RequestError("images need a model with a chat template")
             for text in self._generate({"prompt": messages[-1]["content"]}, self._params()):
                 yield from _as_content(text)
             return
         tokenizer = self.engine.get_tokenizer().inner
-        prompt = self._renderer.render(
-            ChatInput(messages, chat_template_kwargs=self.template_variables())
-        )
-        ids = tokenizer.encode(prompt, add_special_tokens=False)
+        prompt, engine_prompt = self._rendered(messages, tokenizer)
         format, params = self._format(), self._params()
         params.keep_tokens(kept_token_ids(format, tokenizer, has_tools=False))
         tags = format.reasoning
         parser = ReplyParser(format, is_reasoning=tags is not None and tags.is_open_in(prompt))
-        for text in self._generate({"prompt_token_ids": ids}, params):
+        for text in self._generate(engine_prompt, params):
             yield from parser.feed(text)
         yield from parser.finish()
+
+    def _rendered(
+        self, messages: list[dict[str, Any]], tokenizer: Tokenizer
+    ) -> tuple[str, dict[str, Any]]:
+        """The conversation as text, and as the engine's prompt."""
+        chat = ChatInput(messages, chat_template_kwargs=self.template_variables())
+
+        def encode(text: str) -> list[int]:
+            return tokenizer.encode(text, add_special_tokens=False)
+
+        if not has_images(messages):
+            prompt = self._renderer.render(chat)
+            return prompt, {"prompt_token_ids": encode(prompt)}
+        images = ImagePrompts(self.engine.model_config)
+        prompt, placed = rendered_with_images(self._renderer.render, chat, images, encode)
+        data = {"image": placed}
+        return prompt, {"prompt_token_ids": placed.token_ids, "multi_modal_data": data}
 
     def _format(self) -> ReplyFormat:
         """The model's reply format, which is detected for the first message."""

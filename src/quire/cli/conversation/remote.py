@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from quire.cli.conversation.client import Piece, Server, ServerError
 from quire.cli.conversation.repl import Conversation, TokenCounts
@@ -44,7 +45,7 @@ class RemoteConversation(Conversation):
         self._model = model
         self.defaults = server.sampling_defaults()
 
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
+    def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
         """Yields reasoning and answer, as the server separates them."""
         body = {"model": self._model, "messages": messages, **self.sampling()}
         if variables := self.template_variables():

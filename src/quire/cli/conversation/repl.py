@@ -5,10 +5,13 @@ Uses only the interface `Conversation`, which may be a local engine or a server.
 
 from __future__ import annotations
 
+import base64
+import mimetypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from quire.cli.conversation.client import ServerError
@@ -16,6 +19,8 @@ from quire.cli.conversation.defaults import SamplingDefaults
 from quire.cli.conversation.reply_printer import ReplyPrinter
 from quire.cli.terminal import LineEditor, StopOnInterrupt, dim, read_line
 from quire.errors import RequestError
+from quire.images.job import MAX_FILE_BYTES
+from quire.images.sources import checked_size
 from quire.params import SamplingParams
 from quire.parsers.events import Event, Message
 from quire.suggest import did_you_mean
@@ -43,11 +48,12 @@ _HELP = """\
   /system [TEXT]       set the system prompt (empty: none) and start over
   /set [NAME VALUE]    show the sampling settings, or change one; `/set NAME default` resets it
   /reasoning [on|off]  whether to reason before answers (empty: the model's default)
+  /image FILE          add an image to the next message
   /stats               show or hide the speed after each answer
   /quit                quit (Ctrl+D too)
 a line that ends with \\ continues on the next one."""
 
-COMMANDS = ("/help", "/reset", "/system", "/set", "/reasoning", "/stats", "/quit")
+COMMANDS = ("/help", "/reset", "/system", "/set", "/reasoning", "/image", "/stats", "/quit")
 
 
 @dataclass(slots=True)
@@ -74,11 +80,13 @@ class Conversation(ABC):
         """Defaults of other settings; None: unknown."""
         self.reasoning: bool | None = None
         """Whether the model reasons before it answers; None: the chat template's default."""
-        self.history: list[dict[str, str]] = []
+        self.history: list[dict[str, Any]] = []
+        self.images: list[dict[str, Any]] = []
+        """The images of the next message, as parts of its content."""
         self.counts = TokenCounts()
 
     @abstractmethod
-    def stream(self, messages: list[dict[str, str]]) -> Iterator[Event]:
+    def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
         """Yields the reasoning and the answer in pieces and fills `counts`. Closing the generator
         stops the request."""
 
@@ -92,17 +100,21 @@ class Conversation(ABC):
             return {}
         return {"enable_thinking": self.reasoning, "thinking": self.reasoning}
 
-    def messages_with(self, text: str) -> list[dict[str, str]]:
+    def messages_with(self, text: str) -> list[dict[str, Any]]:
         """The whole conversation, with the new message last."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, *self.history, {"role": "user", "content": text}]
+        return [*system, *self.history, {"role": "user", "content": self._content(text)}]
+
+    def _content(self, text: str) -> str | list[dict[str, Any]]:
+        return [*self.images, {"type": "text", "text": text}] if self.images else text
 
     def remember(self, text: str, reply: Message) -> None:
         """Add a message and its reply to the history."""
         answer = {"role": "assistant", "content": reply.content}
         if reply.reasoning:
             answer["reasoning"] = reply.reasoning
-        self.history += [{"role": "user", "content": text}, answer]
+        self.history += [{"role": "user", "content": self._content(text)}, answer]
+        self.images = []
 
 
 @dataclass(slots=True)
@@ -177,6 +189,9 @@ class Repl:
         if word == "/stats":
             self.show_stats = not self.show_stats
             return dim(f"speed is {'shown' if self.show_stats else 'hidden'}")
+        if word == "/image":
+            conversation.images.append(image_part(rest.strip()))
+            return dim(f"{len(conversation.images)} image(s) go with the next message")
         if word == "/set":
             return self._set(rest.split())
         if word == "/reasoning":
@@ -216,6 +231,18 @@ class Repl:
         return (
             conversation.defaults.shown(name) if conversation.defaults else "the server's default"
         )
+
+
+def image_part(path: str) -> dict[str, Any]:
+    """An image file as a part of a message. Raises RequestError if it cannot be read."""
+    try:
+        with open(Path(path).expanduser(), "rb") as file:
+            data = checked_size(file.read(MAX_FILE_BYTES + 1))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"the image {path!r} cannot be read: {error}") from None
+    kind = mimetypes.guess_type(path)[0] or "image/png"
+    url = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def completions(line: str) -> list[str]:

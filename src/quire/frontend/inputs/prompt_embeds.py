@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -84,16 +85,45 @@ def given_ranges(is_token: Any, num_rows: int) -> list[range]:
     return [range(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def rows_at(rows: NDArray[np.float32], where: Sequence[range], block_size: int) -> list[InputRows]:
-    """Rows [n, width] of a prompt's positions 0 to n - 1, as far as `where` has the positions. They
-    are divided where a block of the KV cache ends, so that prompts whose rows begin alike share
-    what is cached of them."""
+@dataclass(frozen=True, slots=True)
+class PlacedRows:
+    """A prompt's tokens, and the rows that take the place of some of their embeddings."""
+
+    token_ids: list[int]
+    input_rows: list[InputRows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return sum(len(one.data) for one in self.input_rows)
+
+
+def rows_among(
+    parts: Sequence[Sequence[int]], arrays: Sequence[NDArray[np.float32]], block_size: int
+) -> PlacedRows:
+    """A prompt of parts with tokens, and arrays of rows between them."""
+    placed = PlacedRows([*parts[0]], [])
+    for rows, part in zip(arrays, parts[1:], strict=True):
+        first = len(placed.token_ids)
+        where = [range(first, first + len(rows))]
+        placed.input_rows.extend(rows_at(rows, where, block_size, first))
+        placed.token_ids.extend([PLACEHOLDER] * len(rows))
+        placed.token_ids.extend(part)
+    return placed
+
+
+def rows_at(
+    rows: NDArray[np.float32], where: Sequence[range], block_size: int, begin: int = 0
+) -> list[InputRows]:
+    """Rows [n, width] of a prompt's positions from `begin` on, as far as `where` has the positions.
+    They are divided where a block of the KV cache ends, so that prompts whose rows begin alike
+    share what is cached of them."""
     found = []
     for span in where:
         borders = range(span.start // block_size * block_size, span.stop, block_size)
         for border in borders:
             first, end = max(border, span.start), min(border + block_size, span.stop)
-            data = rows[first:end].astype("<f4").tobytes()
+            data = rows[first - begin : end - begin].astype("<f4").tobytes()
             found.append(InputRows(first, end - first, hashlib.sha256(data).digest(), data))
     return found
 

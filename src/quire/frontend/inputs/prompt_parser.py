@@ -15,6 +15,7 @@ from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
+    PlacedRows,
     embeds_error,
     given_ranges,
     read_embeds,
@@ -33,8 +34,9 @@ from quire.tokenizer import Tokenizer
 _PROMPT_KEYS = frozenset({
     "prompt", "prompt_token_ids", "cache_salt", "prediction", "token_type_ids",
     "prompt_embeds", "prompt_is_token_ids", "multi_modal_data", "multi_modal_uuids",
+    "mm_processor_kwargs",
 })  # fmt: skip
-_NEUTRAL_KEYS = frozenset({"mm_processor_kwargs", "media_io_kwargs"})
+_NEUTRAL_KEYS = frozenset({"media_io_kwargs"})
 """Further keys of vLLM's prompts, accepted only with an empty value."""
 
 
@@ -124,6 +126,7 @@ class PromptParser:
                 parameter="prompt",
             )
         ids = prompt.get("prompt_token_ids")
+        self.images.changed(prompt.get("mm_processor_kwargs"))
         if prompt.get("prompt_embeds") is not None:
             return self._embeds(prompt, text, ids, salt, tokenization)
         if prompt.get("prompt_is_token_ids") is not None:
@@ -162,7 +165,8 @@ class PromptParser:
         placed = data.get("image") if isinstance(data, Mapping) else None
         if not isinstance(placed, PlacedImages):
             plain = Tokenization(add_special_tokens=False)
-            placed = self.images.in_prompt(
+            images = self.images.changed(prompt.get("mm_processor_kwargs"))
+            placed = images.in_prompt(
                 text,
                 None if ids is None else _as_token_ids(ids),
                 data,
@@ -184,7 +188,10 @@ class PromptParser:
     ) -> ParsedPrompt:
         """A prompt of embeddings, or of embeddings and tokens."""
         model = self._model_config
-        rows = read_embeds(prompt["prompt_embeds"], model.prompt_embeds_width, model.max_model_len)
+        given = prompt["prompt_embeds"]
+        if isinstance(given, PlacedRows):
+            return ParsedPrompt(text, given.token_ids, salt, input_rows=given.input_rows)
+        rows = read_embeds(given, model.prompt_embeds_width, model.max_model_len)
         if tokenization.truncation is not None:
             raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
         where = given_ranges(prompt.get("prompt_is_token_ids"), len(rows))
@@ -201,8 +208,8 @@ class PromptParser:
             )
         for span in where:
             token_ids[span.start : span.stop] = [PLACEHOLDER] * len(span)
-        given = rows_at(rows, where, self._block_size)
-        return ParsedPrompt(text, token_ids, salt, input_rows=given)
+        found = rows_at(rows, where, self._block_size)
+        return ParsedPrompt(text, token_ids, salt, input_rows=found)
 
     def _encode(self, text: str, tokenization: Tokenization) -> list[int]:
         if self._tokenizer is None:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from quire.chat.images import has_images, take_images
+from quire.chat.images import has_images
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
 from quire.frontend.arguments import located
+from quire.frontend.inputs.images.chats import rendered_with_images
 from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.frontend.inputs.prompt_parser import PromptParser
 from quire.frontend.inputs.tokenization import Tokenization
@@ -47,30 +48,23 @@ class ChatPrompts:
         prompts, conversations = list[PromptType](), as_conversations(messages)
         for index, one in enumerate(conversations):
             with located("messages", index, len(conversations)):
-                prompts.append(self._render(options.job(one), adds_special_tokens))
+                prompts.append(
+                    self._render(options.job(one), options.mm_processor_kwargs, adds_special_tokens)
+                )
             deliver_signals()
         return prompts
 
-    def _render(self, chat: ChatInput, adds_special_tokens: bool) -> PromptType:
+    def _render(
+        self, chat: ChatInput, image_settings: Mapping[str, Any] | None, adds_special_tokens: bool
+    ) -> PromptType:
         renderer, model = self.get_tokenizer().renderer(), self._engine.model_config
         if not has_images(chat.messages):
             return renderer.render(replace(chat, no_images=model.no_images))
-        images = ImagePrompts(model)
-        images.check_on("messages")
-        literals = images.literals()
-        taken = take_images(chat.messages, literals.hidden)
-        pictures = images.decoded(taken.images)
-        text = renderer.render(
-            replace(
-                chat,
-                messages=taken.messages,
-                tools=literals.hidden(chat.tools),
-                documents=literals.hidden(chat.documents),
-                image_placeholder=images.placeholder,
-            )
-        )
-        placed = images.in_chat(
-            text, literals, pictures, lambda given: self._ids(given, adds_special_tokens)
+        text, placed = rendered_with_images(
+            renderer.render,
+            chat,
+            ImagePrompts(model).changed(image_settings),
+            lambda given: self._ids(given, adds_special_tokens),
         )
         return {
             "prompt": text,

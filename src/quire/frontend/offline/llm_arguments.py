@@ -106,6 +106,20 @@ def as_conversations(messages: Any) -> list[Any]:
     return list(messages)
 
 
+def with_image_settings(
+    prompts: Sequence[PromptType], kwargs: dict[str, Any] | None
+) -> Sequence[PromptType]:
+    """The prompts, of which those with images get `mm_processor_kwargs`, if they have none."""
+    if kwargs is None:
+        return prompts
+    return [
+        cast(PromptType, {"mm_processor_kwargs": kwargs, **one})
+        if isinstance(one, dict) and one.get("multi_modal_data")
+        else one
+        for one in prompts
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
     """How conversations are rendered: the validated arguments of `LLM.chat`."""
@@ -116,6 +130,7 @@ class ChatOptions:
     continue_final_message: bool = False
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError for the first argument of a wrong type."""

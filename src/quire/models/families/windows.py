@@ -18,6 +18,7 @@ from quire.models.reading import (
     refuse_layer_types,
 )
 from quire.models.spec import DecoderSpec, PositionScaling, QkNorm
+from quire.models.text_part import DEEPSTACK
 
 
 def _mistral(reader: ConfigReader) -> DecoderSpec:
@@ -56,7 +57,10 @@ def _qwen2(reader: ConfigReader) -> DecoderSpec:
 def _qwen3(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, "qwen3")
     attention = replace(spec.attention, windows=qwen_windows(reader), qk_norm=QkNorm())
-    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+    deepstack = reader.count(DEEPSTACK, spec.num_layers, default=0)
+    return replace(
+        spec, attention=attention, mlp=replace(spec.mlp, bias=False), num_deepstack=deepstack
+    )
 
 
 MISTRAL = decoder_family(

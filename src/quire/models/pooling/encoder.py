@@ -14,7 +14,17 @@ from quire.errors import UnsupportedModelError
 from quire.models.base import ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
 from quire.models.experts import MoeSpec, mixture
-from quire.program import Activation, Builder, HeadLayout, Out, Param, Rotary, Tensor, Value
+from quire.program import (
+    Activation,
+    Builder,
+    HeadLayout,
+    NormKind,
+    Out,
+    Param,
+    Rotary,
+    Tensor,
+    Value,
+)
 
 if TYPE_CHECKING:
     from quire.config.pooling import PoolingType
@@ -111,6 +121,9 @@ class EncoderSpec:
     names: EncoderNames = EncoderNames()
     experts: tuple[MoeSpec | None, ...] = ()
     """Per layer, the experts that replace the MLP, or None; empty: no layer has experts."""
+    norm_kind: NormKind = "layer"
+    spans: tuple[bool, ...] = ()
+    """Per layer, whether tokens see their span alone, see the op `Attention`; empty: none does."""
 
 
 def encoder_family(
@@ -184,13 +197,14 @@ def encoder_layers(
     """Write the layers. `biases`: of attention scores, by distance."""
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
-            x = _layer(builder, x, spec, layer, biases)
+            x = encoder_layer(builder, x, spec, layer, biases)
     return x
 
 
-def _layer(
-    builder: Builder, x: Value, spec: EncoderSpec, layer: int, biases: Param | None
+def encoder_layer(
+    builder: Builder, x: Value, spec: EncoderSpec, layer: int, biases: Param | None = None
 ) -> Value:
+    """Write one layer."""
     names = spec.names
     prefix = f"{names.root}{names.layers}.{layer}."
     attention_norm, mlp_norm = prefix + names.attention_norm, prefix + names.mlp_norm
@@ -207,6 +221,8 @@ def _layer(
 
 
 def _norm(builder: Builder, x: Value, spec: EncoderSpec, prefix: str, hint: str) -> Value:
+    if spec.norm_kind == "rms":
+        return builder.rms_norm(x, f"{prefix}.weight", spec.eps, hint)
     return builder.layer_norm(x, prefix, spec.eps, has_bias=spec.biases.norms, hint=hint)
 
 
@@ -230,6 +246,7 @@ def _attention(
         is_causal=False,
         relative=biases,
         buckets=() if spec.relative is None else spec.relative.buckets,
+        spans=bool(spec.spans) and spec.spans[layer],
     )
     out = builder.linear(
         attended, prefix + names.out, spec.hidden_size, bias=spec.biases.out, hint="o"

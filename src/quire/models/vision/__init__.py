@@ -1,7 +1,12 @@
 """The image encoders of multimodal checkpoints.
 
 model.py       `VisionModel`: programs, resizing and placeholders of one checkpoint
-tower.py       vision transformers of fixed tiles as programs (SigLIP, CLIP, InternViT)
-families.py    one function for each family, and the table of families
+families.py    the table of families, and those with tiles of one size
+tower.py       vision transformers of such tiles as programs (SigLIP, CLIP, InternViT)
+grid.py        `GridPatches`: tiles of any size
+qwen.py        Qwen2-VL, Qwen2.5-VL, Qwen3-VL
+gemma.py       Gemma 3
+pixtral.py     Pixtral, Mistral 3
+reading.py     settings that several families have
 settings.py    the settings of the checkpoint's image processor
 """

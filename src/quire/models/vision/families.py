@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from quire.errors import UnsupportedModelError
-from quire.images.rules import Cropped, Layout, RatioTiles, Size, SquareTiles
+from quire.images.rules import Cropped, Layout, RatioTiles, SquareTiles
 from quire.models.base import HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
-from quire.models.vision.model import Floats, VisionModel, shuffled
+from quire.models.vision.gemma import gemma3
+from quire.models.vision.model import VisionModel
+from quire.models.vision.pixtral import llava_pixtral, mistral3
+from quire.models.vision.qwen import qwen_vl
+from quire.models.vision.reading import (
+    BICUBIC,
+    CLIP_MEAN,
+    CLIP_STD,
+    HALF,
+    LANCZOS,
+    edge_length,
+    normalisation,
+    text_width,
+    tile_size,
+    token_id,
+    vision_section,
+)
 from quire.models.vision.settings import image_settings
 from quire.models.vision.tower import (
     SIGLIP_NAMES,
@@ -23,12 +38,6 @@ from quire.models.vision.tower import (
     square_side,
     tower_spec,
 )
-
-_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-_HALF = (0.5, 0.5, 0.5)
-_LANCZOS, _BICUBIC = 1, 3
-_MAX = 1 << 16
 
 
 def vision_model(hf_config: HfConfig) -> VisionModel | None:
@@ -41,7 +50,7 @@ def vision_model(hf_config: HfConfig) -> VisionModel | None:
 
 
 def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
-    vision = _vision(reader)
+    vision = vision_section(reader)
     spec = tower_spec(vision, SIGLIP_NAMES)
     patch, size = square_side(vision, "patch_size", 32), square_side(vision, "image_size", 224)
     tower = Tower(spec, patch, size // patch, last_norm="post_layernorm")
@@ -50,26 +59,26 @@ def _idefics3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
         raise reader.error("scale_factor", factor, f"a divisor of {tower.side} patches", 1)
     width = spec.hidden_size * factor * factor
     rows = (tower.side // factor) ** 2
-    tile = _edge(settings, "max_image_size", "longest_edge", 364)
+    tile = edge_length(settings, "max_image_size", "longest_edge", 364)
     if tile != size:
         raise settings.error("max_image_size", tile, "as large as the encoder's tiles", size)
     resizing = SquareTiles(
-        **_normalisation(settings, _LANCZOS, _HALF, _HALF),
-        longest=_edge(settings, "size", "longest_edge", 4 * 364),
+        **normalisation(settings, LANCZOS, HALF, HALF),
+        longest=edge_length(settings, "size", "longest_edge", 4 * 364),
         tile=tile,
         is_split=settings.flag("do_image_splitting", True),
     )
     return VisionModel(
         "idefics3",
         resizing,
-        tower,
+        tower.patching(factor),
         tower.program("idefics3"),
-        projector("idefics3", width, _width(text), [("modality_projection.proj", False)], "gelu"),
-        partial(shuffled, factor=factor),
-        rows,
+        projector(
+            "idefics3", width, text_width(text), [("modality_projection.proj", False)], "gelu"
+        ),
         "<image>",
         "<image>",
-        _token_id(reader, "image_token_id", 128257),
+        token_id(reader, "image_token_id", 128257),
         partial(_idefics3_prompt, "<image>" * rows),
         ("model.vision_model.", "vision_model."),
         ("model.connector.", "connector."),
@@ -89,12 +98,14 @@ def _idefics3_prompt(rows: str, layout: Layout) -> str:
 
 
 def _llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
-    vision = _vision(reader)
+    vision = vision_section(reader)
     kind = vision.text("model_type") or "clip_vision_model"
+    if kind == "pixtral":
+        return llava_pixtral(reader, settings, text)
     if kind not in ("clip_vision_model", "siglip_vision_model"):
         raise UnsupportedModelError(
             f"config.json: vision_config.model_type {kind!r} is not supported for images; "
-            "supported are clip_vision_model, siglip_vision_model"
+            "supported are clip_vision_model, siglip_vision_model, pixtral"
         )
     is_clip = kind == "clip_vision_model"
     count = vision.size("num_hidden_layers", 1024, example=24)
@@ -127,28 +138,30 @@ def _llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visi
         )
     bias = reader.flag("multimodal_projector_bias", True)
     act = reader.text("projector_hidden_act") or "gelu"
-    crop = _size(settings, "crop_size", size)
+    crop = tile_size(settings, "crop_size", size)
     if crop != (size, size):
         raise settings.error("crop_size", crop, "as large as the encoder's tiles", size)
     resizing = Cropped(
-        **_normalisation(settings, _BICUBIC, _CLIP_MEAN, _CLIP_STD),
-        shortest=_edge(settings, "size", "shortest_edge", size),
+        **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
+        shortest=edge_length(settings, "size", "shortest_edge", size),
         crop=crop,
     )
     rows = tower.side**2
     return VisionModel(
         "llava",
         resizing,
-        tower,
+        tower.patching(),
         tower.program("llava"),
         projector(
-            "llava", spec.hidden_size, _width(text), [("linear_1", bias), ("linear_2", bias)], act
+            "llava",
+            spec.hidden_size,
+            text_width(text),
+            [("linear_1", bias), ("linear_2", bias)],
+            act,
         ),
-        _as_it_is,
-        rows,
         "<image>",
         "<image>",
-        _token_id(reader, "image_token_index", 32000),
+        token_id(reader, "image_token_index", 32000),
         lambda _: "<image>" * rows,
         (
             "model.vision_tower.vision_model.",
@@ -157,11 +170,12 @@ def _llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visi
             "vision_tower.",
         ),
         ("model.multi_modal_projector.", "multi_modal_projector."),
+        tower.class_token,
     )
 
 
 def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
-    vision = _vision(reader)
+    vision = vision_section(reader)
     if (vision.text("norm_type") or "layer_norm") != "layer_norm" or vision.flag(
         "use_qk_norm", False
     ):
@@ -202,8 +216,8 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
     if not factor or tower.side % factor:
         raise reader.error("downsample_ratio", ratio, f"1 / a divisor of {tower.side}", 0.5)
     resizing = RatioTiles(
-        **_normalisation(settings, _BICUBIC, _CLIP_MEAN, _CLIP_STD),
-        tile=_size(settings, "size", size),
+        **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
+        tile=tile_size(settings, "size", size),
         fewest=settings.size("min_patches", 64, example=1, default=1),
         most=settings.size("max_patches", 64, example=12, default=12),
         is_split=settings.flag("crop_to_patches", False),
@@ -213,24 +227,23 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
     return VisionModel(
         "internvl",
         resizing,
-        tower,
+        tower.patching(factor),
         tower.program("internvl"),
         projector(
             "internvl",
             spec.hidden_size * factor * factor,
-            _width(text),
+            text_width(text),
             [("linear_1", True), ("linear_2", True)],
             act,
             norm="layer_norm",
         ),
-        partial(shuffled, factor=factor),
-        rows,
         "<IMG_CONTEXT>",
         "<IMG_CONTEXT>",
-        _token_id(reader, "image_token_id", 151667),
+        token_id(reader, "image_token_id", 151667),
         lambda layout: f"<img>{'<IMG_CONTEXT>' * (rows * len(layout.sizes))}</img>",
         ("model.vision_tower.", "vision_tower."),
         ("model.multi_modal_projector.", "multi_modal_projector."),
+        tower.class_token,
     )
 
 
@@ -239,78 +252,10 @@ _FAMILIES: dict[str, Callable[[ConfigReader, ConfigReader, HfConfig], VisionMode
     "smolvlm": _idefics3,
     "llava": _llava,
     "internvl": _internvl,
+    "qwen2_vl": qwen_vl,
+    "qwen2_5_vl": qwen_vl,
+    "qwen3_vl": qwen_vl,
+    "gemma3": gemma3,
+    "mistral3": mistral3,
 }
 """By the `model_type` of the whole checkpoint."""
-
-
-def _as_it_is(hidden: Floats, side: int) -> Floats:
-    del side
-    return hidden
-
-
-def _vision(reader: ConfigReader) -> ConfigReader:
-    found = reader.section("vision_config")
-    if found is None:
-        raise reader.error("vision_config", None, "an object", {})
-    return found
-
-
-def _width(text: HfConfig) -> int:
-    return ConfigReader(text).size("hidden_size", _MAX, example=2048)
-
-
-def _token_id(reader: ConfigReader, key: str, default: int) -> int:
-    found = reader.token_ids(key) or (default,)
-    return found[0]
-
-
-def _edge(settings: ConfigReader, key: str, inner: str, default: int) -> int:
-    """A length that is written as {"longest_edge": 2048}, or as a number."""
-    value = settings.raw(key)
-    if isinstance(value, dict):
-        value = value.get(inner, value.get("height"))
-    value = default if value is None else value
-    if type(value) is not int or not 1 <= value <= _MAX:
-        raise settings.error(key, value, f'{{"{inner}": a whole number}}', {inner: default})
-    return value
-
-
-def _size(settings: ConfigReader, key: str, default: int) -> Size:
-    value = settings.raw(key)
-    if isinstance(value, dict):
-        value = (value.get("height"), value.get("width"))
-    else:
-        side = default if value is None else value
-        value = (side, side)
-    if not all(type(one) is int and 1 <= one <= _MAX for one in value):
-        raise settings.error(key, value, "a height and a width", default)
-    return value[0], value[1]
-
-
-def _normalisation(
-    settings: ConfigReader, resample: int, mean: tuple[float, ...], std: tuple[float, ...]
-) -> dict[str, Any]:
-    for flag in ("do_resize", "do_rescale", "do_normalize"):
-        if not settings.flag(flag, True):
-            raise UnsupportedModelError(f"preprocessor_config.json: {flag} must be true")
-    if settings.flag("do_pad", False) and settings.text("image_processor_type") in (
-        "LlavaImageProcessor",
-        "LlavaImageProcessorFast",
-    ):
-        raise UnsupportedModelError("preprocessor_config.json: do_pad must be false")
-    return {
-        "resample": settings.count("resample", 5, default=resample),
-        "mean": _three(settings, "image_mean", mean),
-        "std": _three(settings, "image_std", std),
-        "rescale": settings.number("rescale_factor", 0.0, 1.0, example=1 / 255, default=1 / 255),
-    }
-
-
-def _three(settings: ConfigReader, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-    value = settings.raw(key)
-    if value is None:
-        return default
-    is_list = isinstance(value, list) and len(value) == 3
-    if not is_list or not all(isinstance(one, int | float) and abs(one) < 1e6 for one in value):
-        raise settings.error(key, value, "a list of three numbers", list(default))
-    return tuple(float(one) for one in value)

@@ -5,7 +5,8 @@ The front end reads `resizing` and `expansion`, the worker runs the programs. Kn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,26 +17,80 @@ from numpy.typing import NDArray
 from quire.images.rules import AnyResizing, Layout, Size
 
 if TYPE_CHECKING:
-    from quire.models.vision.tower import Tower
-    from quire.program import Program
+    from quire.program import Program, Tensor
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class TileStep:
+    """The input of a tower for one tile; the arrays are those of `StepBatch`."""
+
+    rows: Floats
+    """[T, width]"""
+    num_skipped: int = 0
+    """Rows at the beginning whose results are not used: that of the class token."""
+    axis_positions: Ints | None = None
+    spans: Ints | None = None
+
+
+class Patching(ABC):
+    """How a tile becomes rows of the tower, and how the tower's rows become those of the text."""
+
+    tables: tuple[Tensor, ...] = ()
+    """Tensors of the checkpoint that `step` reads."""
+    most_patches: int
+    """Most rows of the tower for a tile."""
+    most_rows: int
+    """Most rows of the text for a tile."""
+    sees_itself: bool = False
+    """Whether the rows of a picture see each other in the text model, not only earlier ones."""
+
+    @abstractmethod
+    def num_rows(self, size: Size) -> int:
+        """Rows of the text for a tile."""
+
+    @abstractmethod
+    def step(self, values: Floats, tables: Sequence[Floats]) -> TileStep:
+        """The tower's input for the normalised pixels [height, width, 3] of a tile."""
+
+    @abstractmethod
+    def merged(self, hidden: Floats, size: Size) -> Floats:
+        """The projector's input rows, made of the tower's results."""
+
+    def ordered(self, rows: Floats, size: Size) -> Floats:
+        """The projector's results in the order of the text."""
+        del size
+        return rows
+
+    def grid(self, size: Size) -> Size | None:
+        """The grid whose places are the positions of a tile's rows; None: the rows have positions
+        like other tokens."""
+        del size
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRow:
+    """The class token of a tower. Names are those of tensors, relative to the tower."""
+
+    token: str
+    positions: str
+    patch_bias: str
+    """The bias of the patches, which a row of zeros becomes; "": there is none."""
 
 
 @dataclass(frozen=True)
 class VisionModel:
     """The encoder of one checkpoint. A tile is encoded by itself: its patches are the rows of one
-    step of the tower, `merge` joins rows, and the rows of the second step are the result."""
+    step of the tower, `patching` joins rows, and the rows of the second step are the result."""
 
     family: str
     resizing: AnyResizing
-    tower: Tower
-    tower_program: Program
+    patching: Patching
+    tower: Program
     projector: Program
-    merge: Callable[[Floats, int], Floats]
-    """Joins the hidden states [side * side, D] of a tile, without those of the class token."""
-    rows_per_tile: int
-    """Rows of the text model that a tile becomes."""
     placeholder: str
     """What stands for a picture in a prompt; chat templates write it."""
     row_token: str
@@ -46,10 +101,11 @@ class VisionModel:
     prefixes: tuple[str, ...]
     """Possible prefixes of the tower's tensors in the checkpoint."""
     projector_prefixes: tuple[str, ...]
+    class_row: ClassRow | None = None
 
     def num_rows(self, layout: Layout) -> int:
         """Rows of the text model that a picture becomes."""
-        return len(layout.sizes) * self.rows_per_tile
+        return sum(self.patching.num_rows(size) for size in layout.sizes)
 
     def tiles(self, layout: Layout, pixels: bytes) -> list[NDArray[np.uint8]]:
         """The tiles of a picture, each [height, width, 3]."""
@@ -61,17 +117,6 @@ class VisionModel:
             begin += count
         return found
 
-    def patches(self, tile: NDArray[np.uint8]) -> Floats:
-        """The rows of a tile for the tower."""
-        size, patch = (tile.shape[0], tile.shape[1]), self.tower.patch
-        values = normalised(tile, self.resizing)
-        rows, columns = size[0] // patch, size[1] // patch
-        cut = values[: rows * patch, : columns * patch].reshape(rows, patch, columns, patch, 3)
-        flat = cut.transpose(0, 2, 4, 1, 3).reshape(rows * columns, self.tower.patch_width)
-        if not self.tower.class_row:
-            return np.ascontiguousarray(flat)
-        return np.concatenate([np.zeros((1, flat.shape[1]), np.float32), flat])
-
 
 def normalised(tile: NDArray[np.uint8], resizing: AnyResizing) -> Floats:
     """The pixels as the model was trained on them, computed as transformers does: each channel has
@@ -80,15 +125,3 @@ def normalised(tile: NDArray[np.uint8], resizing: AnyResizing) -> Floats:
     mean, std = np.array(resizing.mean, np.float32), np.array(resizing.std, np.float32)
     table = (levels[:, None] - mean) / std
     return np.stack([table[tile[..., channel], channel] for channel in range(3)], axis=-1)
-
-
-def shuffled(hidden: Floats, side: int, factor: int) -> Floats:
-    """Joins squares of `factor` x `factor` rows to one, row by row within a square."""
-    parts = hidden.reshape(side // factor, factor, side // factor, factor, -1)
-    width = factor * factor * hidden.shape[1]
-    return np.ascontiguousarray(parts.transpose(0, 2, 1, 3, 4).reshape(-1, width))
-
-
-def tile_rows(size: Size, patch: int) -> int:
-    """Patches of a tile."""
-    return (size[0] // patch) * (size[1] // patch)

@@ -19,6 +19,12 @@ from quire.models.config_reader import ConfigReader
 MARK = "quire_image_processor"
 _FILES = ("preprocessor_config.json", "processor_config.json")
 _MAX_BYTES = 1 << 20
+OF_REQUESTS = frozenset({
+    "size", "min_pixels", "max_pixels", "do_image_splitting", "crop_to_patches", "min_patches",
+    "max_patches",
+})  # fmt: skip
+"""The settings that a request may change: how large images are, and into how many tiles they are
+divided."""
 
 
 def with_image_processor(hf_config: HfConfig, path: Path) -> dict[str, Any]:

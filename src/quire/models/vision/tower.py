@@ -1,4 +1,4 @@
-"""`Tower`: a vision transformer whose tiles have one size, as a program.
+"""`Tower`: a vision transformer whose tiles have one size, as a program, and its `SquarePatches`.
 
 The program's input rows are the normalised pixels of the patches. Of a tower with a class token,
 the first row is zeros, and its embedding is in the table of positions.
@@ -6,11 +6,16 @@ the first row is zeros, and its embedding is in the table of positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from quire.images.rules import Size
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import EncoderNames, EncoderSpec, encoder_layers
+from quire.models.vision.model import ClassRow, Floats, Patching, TileStep
 from quire.program import Builder, HeadLayout, Program, Tensor, Value
 
 PATCHES = "patches"
@@ -60,6 +65,18 @@ class Tower:
         """Input rows of a tile."""
         return self.side * self.side + bool(self.class_row)
 
+    @property
+    def class_token(self) -> ClassRow | None:
+        """Where the class token is; None: there is none."""
+        if not self.class_row:
+            return None
+        bias = f"{self.patches}.bias" if self.patch_bias else ""
+        return ClassRow(self.class_row, self.positions, bias)
+
+    def patching(self, factor: int = 1) -> SquarePatches:
+        """Its patches, of which squares of `factor` x `factor` become a row of the text."""
+        return SquarePatches(self.patch, self.side, bool(self.class_row), factor)
+
     def program(self, name: str) -> Program:
         """From patches to hidden states."""
         builder, spec = Builder(f"{name}-vision"), self.spec
@@ -75,6 +92,52 @@ class Tower:
             x = builder.layer_norm(x, root + self.last_norm, spec.eps, hint="last_norm")
         builder.vectors(builder.take_rows(x))
         return builder.program()
+
+
+@dataclass(frozen=True)
+class SquarePatches(Patching):
+    """Patches row by row, of a tile whose sides have `side` of them."""
+
+    patch: int
+    side: int
+    has_class_row: bool
+    factor: int
+    has_means: bool = False
+    """Whether a row is the mean of its patches, instead of all of them."""
+    sees_itself: bool = False
+
+    @property
+    def most_patches(self) -> int:  # type: ignore[override]
+        """The patches of each tile, and the class token."""
+        return self.side * self.side + self.has_class_row
+
+    @property
+    def most_rows(self) -> int:  # type: ignore[override]
+        """The rows of each tile."""
+        return (self.side // self.factor) ** 2
+
+    def num_rows(self, size: Size) -> int:
+        del size
+        return self.most_rows
+
+    def step(self, values: Floats, tables: Sequence[Floats]) -> TileStep:
+        del tables
+        side, patch = self.side, self.patch
+        cut = values[: side * patch, : side * patch].reshape(side, patch, side, patch, 3)
+        flat = cut.transpose(0, 2, 4, 1, 3).reshape(side * side, 3 * patch * patch)
+        if not self.has_class_row:
+            return TileStep(np.ascontiguousarray(flat))
+        return TileStep(np.concatenate([np.zeros((1, flat.shape[1]), np.float32), flat]), 1)
+
+    def merged(self, hidden: Floats, size: Size) -> Floats:
+        del size
+        factor, count = self.factor, self.side // self.factor
+        parts = hidden.reshape(count, factor, count, factor, -1)
+        if self.has_means:
+            means: Floats = parts.mean(axis=(1, 3), dtype=np.float32)
+            return means.reshape(count * count, -1)
+        width = factor * factor * hidden.shape[1]
+        return np.ascontiguousarray(parts.transpose(0, 2, 1, 3, 4).reshape(-1, width))
 
 
 def tower_spec(

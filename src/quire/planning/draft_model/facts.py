@@ -84,17 +84,19 @@ def check_ranks(parallel: ParallelConfig) -> None:
 def draft_config(
     draft: Checkpoint, target: ModelConfig, dtype: Dtype, quantization: Quantization | None
 ) -> ModelConfig:
-    """The configuration of a draft model."""
+    """The configuration of a draft model, or of a head, which reads texts of any length."""
+    head = draft.model.head
+    own_length = target.max_model_len if head else draft.model.facts.max_model_len
     return replace(
         target,
         model=draft.name,
         path=draft.path,
         hf_config=HFValues(draft.model.hf_config),
-        architecture=architectures_of(draft.model.hf_config)[0],
+        architecture=head.program.name if head else architectures_of(draft.model.hf_config)[0],
         dtype=dtype,
         quantization=quantization,
         weights=draft.weights,
-        max_model_len=min(target.max_model_len, draft.model.facts.max_model_len),
+        max_model_len=min(target.max_model_len, own_length),
         chat_template=None,
         pooling=None,
         logits_processors=(),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.engine_args import EngineArgs
+from quire.config.records import SchedulerConfig
 from quire.errors import ConfigError, ModelError
 from quire.images.config import ImagesConfig
 from quire.models.vision.model import VisionModel
@@ -27,11 +28,13 @@ class ImagesChoice:
     why_not: str = ""
 
 
-def images_choice(args: EngineArgs, checkpoint: Checkpoint) -> ImagesChoice:
+def images_choice(
+    args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfig
+) -> ImagesChoice:
     """Decide from the arguments and the model. Raises ConfigError for impossible arguments, and if
     images are asked for and the model cannot take them."""
     most = _limit(args.limit_mm_per_prompt)
-    why_not = _why_not(args, checkpoint)
+    why_not = _why_not(args, checkpoint, scheduler)
     if most == 0:
         why_not = why_not or "limit_mm_per_prompt allows none"
     if why_not:
@@ -48,7 +51,7 @@ def images_choice(args: EngineArgs, checkpoint: Checkpoint) -> ImagesChoice:
     )
 
 
-def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
+def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfig) -> str:
     """Why the model takes no images; "": it does."""
     from quire.models.vision.families import vision_model  # for models with images alone
 
@@ -72,6 +75,11 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint) -> str:
         return "the GGUF file has no image encoder"
     if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
         return "images need an engine of one rank"
+    fewest = vision.patching.most_rows + scheduler.max_num_seqs
+    if vision.patching.sees_itself and scheduler.max_num_batched_tokens < fewest:
+        return (
+            f"max_num_batched_tokens must be at least {fewest}: a step has all tokens of an image"
+        )
     if checkpoint.weights == "checkpoint" and not _has_encoder(checkpoint, vision):
         return "the checkpoint has no tensors of the image encoder"
     return ""

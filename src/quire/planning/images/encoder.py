@@ -27,13 +27,19 @@ class EncoderPlan:
         return weights + backend.workspace_bytes(self.program, self.kv, self.options)
 
 
-def encoder_plans(backend: Backend, vision: VisionModel, dtype: Dtype) -> list[EncoderPlan]:
-    """The plans of the tower and of the projector."""
+def encoder_plans(
+    backend: Backend, vision: VisionModel, dtype: Dtype, max_model_len: int
+) -> list[EncoderPlan]:
+    """The plans of the tower and of the projector. A picture with more than `max_model_len` rows
+    does not reach the encoder, because its prompt is refused."""
+    patching = vision.patching
+    most_rows = min(patching.most_rows, max_model_len)
+    most_patches = -(-patching.most_patches * most_rows // patching.most_rows)
     block = max(16, backend.capabilities.block_size_multiple)
     plans = []
     for program, num_rows in (
-        (vision.tower_program, vision.tower.num_rows),
-        (vision.projector, vision.rows_per_tile),
+        (vision.tower, most_patches),
+        (vision.projector, most_rows),
     ):
         program = run_passes(program)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
@@ -42,7 +48,11 @@ def encoder_plans(backend: Backend, vision: VisionModel, dtype: Dtype) -> list[E
 
 
 def encoder_bytes(
-    backend: Backend, hf_config: HfConfig, images: ImagesConfig | None, dtype: Dtype
+    backend: Backend,
+    hf_config: HfConfig,
+    images: ImagesConfig | None,
+    dtype: Dtype,
+    max_model_len: int,
 ) -> int:
     """Bytes of the encoder and of the cache of its results; 0: the engine takes no images."""
     from quire.models.vision.families import vision_model  # for models with images alone
@@ -50,5 +60,5 @@ def encoder_bytes(
     vision = None if images is None else vision_model(hf_config)
     if images is None or vision is None:
         return 0
-    plans = encoder_plans(backend, vision, dtype)
+    plans = encoder_plans(backend, vision, dtype, max_model_len)
     return images.cache_bytes + sum(plan.num_bytes(backend) for plan in plans)

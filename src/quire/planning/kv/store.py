@@ -36,7 +36,6 @@ def settle_store(
     cache: CacheConfig,
     weights: WeightSource,
     available_bytes: int,
-    num_ranks: int = 1,
 ) -> SettledStore:
     """Settle the store. `available_bytes`: available memory of the machine. Raises ConfigError for
     a requested tier that is smaller than a chunk or larger than the memory."""
@@ -46,13 +45,6 @@ def settle_store(
         return SettledStore(None, "prefix caching is off")
     if weights == "dummy" and not asked.is_named:
         return SettledStore(None, "the weights are random numbers")
-    if num_ranks > 1 and cache.layout.states:
-        if asked.is_named:
-            raise ConfigError(
-                f"the KV store must be off with {num_ranks} ranks: the states of recurrent layers "
-                "are stored by one rank only; set QUIRE_KV_STORE=off and leave its options out"
-            )
-        return SettledStore(None, "states of recurrent layers are stored by one rank only")
     num_blocks = chunk_blocks(cache.block_bytes, cache.block_size)
     chunk_bytes = num_blocks * cache.block_bytes
     _check_room(asked.memory_name, asked.memory_bytes, chunk_bytes)

@@ -21,6 +21,7 @@ from quire.program.ops import (
     Embed,
     EmbedSlices,
     Experts,
+    GivenColumns,
     Glu,
     HeadNorm,
     LayerNorm,
@@ -37,6 +38,8 @@ from quire.program.ops import (
     Route,
     RouteScore,
     RowScale,
+    RowsIn,
+    RowsOut,
     Scale,
     SigmoidGate,
     SoftCap,
@@ -73,12 +76,13 @@ class HeadLayout:
 class Rotary:
     """Frequencies of a rotary embedding and the factor on its cos and sin (yarn's mscale).
 
-    `interleaved`: pairs are neighbours instead of halves, see `Rope`.
+    `interleaved`: pairs are neighbours instead of halves; `axes`: of the frequencies, see `Rope`.
     """
 
     inv_freq: tuple[float, ...]
     scale: float = 1.0
     interleaved: bool = False
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +243,12 @@ class Builder(RecurrentBuilder):
         is never rounded to a format."""
         return self.linears(x, [Out(hint, prefix, dim, bias)], hint, exact=exact)[0]
 
+    def product(self, x: Value, matrix: Tensor, hint: str) -> Value:
+        """x times a matrix with a name of its own [K, N], stored transposed, in the exact form."""
+        out = self._value(hint, matrix.shape[1])
+        weight = self._param(f"{hint}.weight", (matrix,))
+        return self._emit(Linear(x, (out,), weight, exact=True), out)
+
     def conv1d(
         self, x: Value, prefix: str, dims: dict[str, int], *, hint: str
     ) -> tuple[Value, ...]:
@@ -255,8 +265,15 @@ class Builder(RecurrentBuilder):
         """Rotates every head of x at the tokens' positions."""
         out = self._value(hint, x.dim)
         heads = x.dim // head_dim
-        op = Rope(x, out, heads, head_dim, rotary.inv_freq, rotary.scale, rotary.interleaved)
+        op = Rope(
+            x, out, heads, head_dim, rotary.inv_freq, rotary.scale, rotary.interleaved, rotary.axes
+        )
         return self._emit(op, out)
+
+    def given_columns(self, first: int, dim: int, vocab_size: int) -> Value:
+        """Numbers of given rows; see `GivenColumns`."""
+        out = self._value("given", dim)
+        return self._emit(GivenColumns(out, first, vocab_size), out)
 
     def position_scale(self, x: Value, beta: float, period: int, shift: int, hint: str) -> Value:
         """x times a factor that grows with the position; see `PositionScale`."""
@@ -281,6 +298,7 @@ class Builder(RecurrentBuilder):
         relative: Param | None = None,
         buckets: tuple[int, ...] = (),
         latent_dim: int | None = None,
+        spans: bool = False,
     ) -> Value:
         """Attention of the next layer; `scale` defaults to 1 / sqrt(H). `sinks`: the checkpoint's
         tensor [N]. Without k and v, attends to the K and V of `layer`. If it is not causal, nothing
@@ -295,7 +313,7 @@ class Builder(RecurrentBuilder):
             q, k, v, out, layer, heads.num_heads, heads.num_kv_heads, heads.head_dim,
             heads.head_dim**-0.5 if scale is None else scale, window, softcap, alibi_slopes,
             sinks=slot, is_chunked=is_chunked, is_causal=is_causal, relative=relative,
-            buckets=buckets, value_dim=latent_dim,
+            buckets=buckets, value_dim=latent_dim, spans=spans,
         )  # fmt: skip
         return self._emit(op, out)
 
@@ -428,6 +446,17 @@ class Builder(RecurrentBuilder):
         out = self._value(hint, len(rows))
         return self._emit(Linear(x, (out,), self._param(f"{hint}.weight", parts), None, True), out)
 
+    def rows_in(self, *dims: int, vocab_size: int = 0) -> tuple[Value, ...]:
+        """The rows that are given with the step, in parts of these widths. `vocab_size`: as of
+        `RowsIn`."""
+        outs = tuple(self._value("given", dim) for dim in dims)
+        self._ops.append(RowsIn(outs, vocab_size))
+        return outs
+
+    def rows_out(self, x: Value) -> None:
+        """Gives the rows of x to the caller of a step."""
+        self._ops.append(RowsOut(x))
+
     def take_rows(self, x: Value) -> Value:
         """The rows of x whose results are wanted."""
         out = self._value("taken", x.dim)
@@ -451,14 +480,14 @@ class Builder(RecurrentBuilder):
         bias: str | None = None,
         scale: float = 1.0,
         softcap: float | None = None,
+        is_taken: bool = False,
     ) -> Value:
         """Ends the program: logits of the rows of x that need them, by the head `tensor` [V, D]
-        and the checkpoint's `bias` [V], if it has one.
+        and the checkpoint's `bias` [V], if it has one. `is_taken`: x has no other rows.
 
         A head that is the embedding's own tensor shares the embedding's slot.
         """
-        taken = self._value("taken", x.dim)
-        self._ops.append(TakeRows(x, taken))
+        taken = x if is_taken else self.take_rows(x)
         out = self._value("logits", tensor.shape[0])
         tied = (op.table for op in self._ops if isinstance(op, Embed))
         shared = next((table for table in tied if table.parts == (tensor,)), None)

@@ -45,7 +45,7 @@ from quire.program.ops import (
     Weigh,
     Xielu,
 )
-from quire.program.passes.shares import between, even, shared, shared_by_expert
+from quire.program.passes.shares import Run, between, even, shared, shared_by_expert
 from quire.program.program import Program
 from quire.program.values import Split, Value
 
@@ -318,6 +318,16 @@ def _heads(op: Attention, rank: int, num_ranks: int) -> _Heads:
         query += between(bounds)
         kv_spans += [(head, 1)] * holders
     return _Heads(Split(tuple(query), rank), Split(tuple(kv_spans), rank))
+
+
+def kv_columns(op: Attention, rank: int, num_ranks: int) -> tuple[Run, Run]:
+    """The columns of an attention's K and V that a rank has."""
+    if num_ranks == 1 or op.relative is not None:
+        first, count = 0, op.num_kv_heads
+    else:
+        first, count = _heads(op, rank, num_ranks).kv.own
+    value_dim = op.value_dim or op.head_dim
+    return (first * op.head_dim, count * op.head_dim), (first * value_dim, count * value_dim)
 
 
 def _wanted(program: Program, rank: int, num_ranks: int) -> dict[Value, Split]:

@@ -1,5 +1,5 @@
-"""Moves `TakeRows` to just after the last op that reads several rows of a request: later ops
-compute only the rows that need logits.
+"""Moves `TakeRows` to just after the last op that reads several rows of a request, or gives all
+rows to the caller: later ops compute only the rows that need logits.
 
 Each of those ops handles rows independently, so the numbers are the same. A prompt chunk of T
 tokens needs logits for at most one row, so the output projection and feed-forward of the last layer
@@ -16,14 +16,16 @@ from quire.program.values import Value
 
 
 def take_rows_early(program: Program) -> Program:
-    """The program with a TakeRows after its last op whose rows depend on other rows, for each value
-    that is read after it.
+    """The program with a TakeRows after its last op that needs all rows, for each value that is
+    read after it.
 
     Returns the program unchanged without such an op, or if a later one needs the step's tokens
     or positions. The other ops keep their parameters.
     """
     ops = list(program.ops)
-    cut = 1 + max((i for i, op in enumerate(ops) if op.rows == "request"), default=-1)
+    taken = next((i for i, op in enumerate(ops) if isinstance(op, TakeRows)), 0)
+    needs_all = [op.rows == "request" or (op.gives_rows and i < taken) for i, op in enumerate(ops)]
+    cut = 1 + max((i for i, needed in enumerate(needs_all) if needed), default=-1)
     tail = ops[cut:]
     takes = [op for op in tail if isinstance(op, TakeRows)]
     num_of_step = sum(op.rows == "step" for op in tail)
@@ -31,7 +33,7 @@ def take_rows_early(program: Program) -> Program:
         return program
     written = {value for op in ops[:cut] for value in op.outputs()}
     entering = dict.fromkeys(v for op in tail for v in op.inputs() if v in written)
-    scope = ops[cut - 1].outputs()[0].name.rpartition(".")[0]
+    scope = (ops[cut - 1].outputs() or ops[cut - 1].inputs())[0].name.rpartition(".")[0]
     renamed = {
         value: Value(f"{scope}.taken{number}", value.dim)
         for number, value in enumerate(entering, start=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
+from quire.protocol.input_rows import InputRows
 from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.request import Request
 
@@ -40,6 +42,20 @@ class StepBudget:
         """How many of its next `count` tokens a request may compute in the step."""
         if request.is_generating:
             return 1 + min(count - 1, self._num_left)
+        first = request.num_tokens - count
+        return self._without_cut(request.input_rows, first, self._bounded(request, count))
+
+    def _without_cut(self, given: Sequence[InputRows], first: int, count: int) -> int:
+        """The largest part of `count` tokens from `first` on that cuts no span: a span is computed
+        in one step. If `first` is in a span, the rest of the span, or 0 if it does not fit."""
+        for one in given:
+            if one.is_span and one.first < first + count < one.end:
+                if one.first > first:
+                    return one.first - first
+                return one.end - first if one.end - first <= self._num_left else 0
+        return count
+
+    def _bounded(self, request: Request, count: int) -> int:
         count = min(count, self._max_chunk, self._num_left)
         num_delayed = bisect_right(self._began, request.number)
         if self._costs is not None and num_delayed:

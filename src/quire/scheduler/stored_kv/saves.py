@@ -152,16 +152,9 @@ class ChunkSaves:
         for chunk in states.chunks(blocks.namespace, blocks.keys[end - 1]):
             own = block_ids[first : first + chunk.num_blocks]
             if self._store.wants(chunk):
-                self._store.save(chunk, own, partial(self._copy_state, states, own, first))
+                copy = partial(self._read_blocks, own, states.index, first)
+                self._store.save(chunk, own, copy)
             first += chunk.num_blocks
-
-    def _copy_state(
-        self, states: StoredStates, block_ids: list[int], first: int, out: memoryview
-    ) -> bool:
-        """Copies blocks of a snapshot from number `first` on. Any thread."""
-        is_copied = self._read_blocks(block_ids, states.index, self._block_size, out)
-        states.clear_rest(first, out)
-        return is_copied
 
     def _save(self, blocks: SequenceBlocks, start: int, end: int) -> None:
         """Saves the entries from `start` to `end` of every group, if the request has all blocks

@@ -38,11 +38,6 @@ class StoredStates:
         self._num_blocks = group.num_blocks
         self._distance = max(store.chunk_blocks, group.num_blocks // _SHARE)
         """The fewest entries between two stored states of a request."""
-        block_bytes = store.shape.block_bytes
-        self._used_bytes = [0] * group.num_blocks
-        for layer, state in zip(group.layers, group.states, strict=True):
-            for entry, begin in group.offsets(block_bytes)[layer]:
-                self._used_bytes[entry] = begin + state.piece_bytes
 
     def chunks(self, namespace: bytes, digest: bytes) -> list[StoredChunk]:
         """The chunks of the state after the block with this hash."""
@@ -95,14 +90,6 @@ class StoredStates:
                 found.append(ChunkPlaces(chunk, end, end * self._block_size, places, num_tokens))
             first += chunk.num_blocks
         return found
-
-    def clear_rest(self, first: int, out: memoryview) -> None:
-        """Writes zeros to what the state leaves of its blocks from number `first` on, because it
-        may hold data of other requests."""
-        size = self._store.shape.block_bytes
-        for number in range(len(out) // size):
-            used, end = number * size + self._used_bytes[first + number], (number + 1) * size
-            out[used:end] = bytes(end - used)
 
 
 def _name(digest: bytes, first: int) -> bytes:

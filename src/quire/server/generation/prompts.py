@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from quire.errors import PromptError
 from quire.frontend.inputs.images.placing import PlacedImages
+from quire.frontend.inputs.prompt_embeds import PlacedRows
 from quire.frontend.inputs.tokenization import Truncation
 from quire.frontend.inputs.too_long import prompt_too_long, text_too_long
 from quire.inputs import TokensPrompt
@@ -38,8 +39,8 @@ class PreparedPrompt:
     cache_salt: str | None = None
     predicted_token_ids: Sequence[int] = ()
     """The reply that the client expects."""
-    embeds: NDArray[Any] | None = None
-    """Rows in place of all token embeddings; the token ids are placeholders then."""
+    embeds: NDArray[Any] | PlacedRows | None = None
+    """Rows in place of token embeddings. An array is for all tokens, which are placeholders."""
     images: PlacedImages | None = None
     """The pictures, and which tokens stand for them."""
 

@@ -25,7 +25,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     # chat
     "chat_template": (None,),
     "media_io_kwargs": (None, {}),
-    "mm_processor_kwargs": (None, {}),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "web_search_options": (None,),

@@ -24,9 +24,9 @@ _TYPES = {
 }
 _OWN = (
     "index.html", "style.css", "icon.svg", "answers.js", "api.js", "app.js", "chat.js",
-    "dialogs.js", "dom.js", "follow.js", "highlight.js", "inline.js", "live.js", "markdown.js",
-    "math.js", "message.js", "models.js", "nearest.js", "pool.js", "request.js", "store.js",
-    "thinking.js", "tools.js", "versions.js",
+    "dialogs.js", "dom.js", "follow.js", "highlight.js", "images.js", "inline.js", "live.js",
+    "markdown.js", "math.js", "message.js", "models.js", "nearest.js", "pool.js", "request.js",
+    "store.js", "thinking.js", "tools.js", "versions.js",
 )  # fmt: skip
 _FONTS = (
     "AMS-Regular", "Caligraphic-Bold", "Caligraphic-Regular", "Fraktur-Bold", "Fraktur-Regular",
@@ -44,7 +44,7 @@ FILES: Final = {name: _TYPES[name.rpartition(".")[2]] for name in (*_OWN, *_KATE
 
 _HEADERS: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'; require-trusted-types-for 'script'"
     ),

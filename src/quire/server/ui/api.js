@@ -98,12 +98,15 @@ export async function modelFacts(model) {
   try {
     const path = model ? `quire/live?model=${encodeURIComponent(model)}` : "quire/live";
     const facts = await (await call(path, {}, !isDeclined)).json();
-    const { state, is_demo: isDemo, scoring, sampling } = facts;
+    const { state, is_demo: isDemo, takes_images: takesImages, scoring, sampling } = facts;
     if (state === "loading") throw new ApiError("The model is being loaded.", 503);
-    return { isDemo: isDemo === true, isRanker: Boolean(scoring), sampling: sampling ?? NO_DEFAULTS };
+    return {
+      isDemo: isDemo === true, takesImages: takesImages === true, isRanker: Boolean(scoring),
+      sampling: sampling ?? NO_DEFAULTS,
+    };
   } catch (error) {
     if (error.status !== 404) throw error;
-    return { isDemo: false, isRanker: false, sampling: NO_DEFAULTS }; // another server, without this route
+    return { isDemo: false, takesImages: false, isRanker: false, sampling: NO_DEFAULTS }; // another server, without this route
   }
 }
 

@@ -15,7 +15,9 @@ const conversations = new store.Conversations();
 const live = new LiveView();
 const picker = new ModelPicker(async (id) => {
   live.follow(id);
-  dialog.sampling = (await modelFacts(id)).sampling;
+  const facts = await modelFacts(id);
+  dialog.sampling = facts.sampling;
+  chat.attachments.allow(facts.takesImages);
 });
 
 const dialog = new SettingsDialog(settings, store.saveSettings, changeKey);
@@ -125,6 +127,7 @@ async function loadModels() {
   try {
     const [models, facts] = [await picker.start(), await modelFacts()];
     dialog.sampling = facts.sampling;
+    chat.attachments.allow(facts.takesImages);
     if (facts.isRanker) showNearest(state.model);
     if (facts.isDemo) showSuggestions(DEMO_SUGGESTIONS);
     const { id, maxLength } = models[0];

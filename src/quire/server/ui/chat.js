@@ -4,6 +4,7 @@ import { explain, measure, take } from "./answers.js";
 import { streamAnswer } from "./api.js";
 import { byId } from "./dom.js";
 import { EndFollower } from "./follow.js";
+import { Attachments } from "./images.js";
 import { MessageView } from "./message.js";
 import { beginVersion, chooseVersion, cut, versionsAt } from "./versions.js";
 
@@ -24,6 +25,7 @@ export class Chat {
     this.views = new Map();
     this.sent = new WeakMap();
     this.follower = new EndFollower();
+    this.attachments = new Attachments();
     this.messages = byId("messages");
     this.prompt = byId("prompt");
     this.wire();
@@ -110,7 +112,8 @@ export class Chat {
     }
     this.prompt.value = "";
     this.fitPrompt();
-    this.add({ role: "user", content: text });
+    const images = this.attachments.taken();
+    this.add({ role: "user", content: text, ...(images.length ? { images } : {}) });
     this.follower.go();
     await this.answer();
   }
@@ -180,6 +183,7 @@ export class Chat {
     this.cancelEdit();
     this.editing = record;
     this.prompt.value = record.content;
+    this.attachments.set(record.images ?? []);
     this.fitPrompt();
     this.refresh();
     this.prompt.focus();
@@ -189,6 +193,7 @@ export class Chat {
     if (!this.editing) return;
     this.editing = null;
     this.prompt.value = "";
+    this.attachments.set([]);
     this.fitPrompt();
     this.refresh();
   }

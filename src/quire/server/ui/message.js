@@ -1,6 +1,7 @@
 // One message on the page: its text, its speed, and its actions.
 
 import { copyWithFeedback, count, duration, el, rate, setChildren } from "./dom.js";
+import { thumbnail } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 import { splitThinking } from "./thinking.js";
 import { CallView } from "./tools.js";
@@ -57,11 +58,16 @@ export class MessageView {
   }
 
   draw(isFinal) {
-    if (this.isUser) this.body.replaceChildren(el("p", { className: "plain" }, this.record.content));
+    if (this.isUser) this.drawQuestion();
     else if (this.record.role === "tool") this.drawResult();
     else this.drawAnswer(isFinal);
     this.root.classList.toggle("writing", !isFinal);
     if (isFinal) this.drawFoot();
+  }
+
+  drawQuestion() {
+    const images = (this.record.images ?? []).map(thumbnail);
+    this.body.replaceChildren(...images, el("p", { className: "plain" }, this.record.content));
   }
 
   drawAnswer(isFinal) {

@@ -79,8 +79,12 @@ export function parsed(text) {
   }
 }
 
-function sentMessage({ role, content, calls, callId }) {
+function sentMessage({ role, content, images, calls, callId }) {
   if (role === "tool") return { role, tool_call_id: callId, content };
+  if (images?.length) {
+    const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+    return { role, content: [...parts, { type: "text", text: content }] };
+  }
   if (role !== "assistant") return { role, content };
   const { answer } = splitThinking(content);
   if (!calls?.length) return { role, content: answer };

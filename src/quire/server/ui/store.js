@@ -34,12 +34,15 @@ function read(key, fallback) {
 
 function write(key, value) {
   try {
-    localStorage.setItem(key, JSON.stringify(value));
+    localStorage.setItem(key, JSON.stringify(value, withoutImages));
     return true;
   } catch {
     return false;
   }
 }
+
+// Images would soon fill the storage: a conversation has them until the page is left.
+const withoutImages = (key, value) => (key === "images" ? undefined : value);
 
 export const loadSettings = () => ({ ...DEFAULT_SETTINGS, ...read(SETTINGS, {}) });
 export const saveSettings = (settings) => write(SETTINGS, settings);

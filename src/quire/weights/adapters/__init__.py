@@ -8,11 +8,12 @@ from quire.weights.adapters.prompts import (
     num_virtual_tokens,
     read_prompt_adapter,
 )
+from quire.weights.adapters.ranks import adapter_of_rank
 from quire.weights.adapters.read import read_adapter
 from quire.weights.adapters.slots import adapter_bytes, adapter_width
 
 __all__ = [
-    "AdapterPart", "AdapterWeights", "PromptAdapter", "adapter_bytes", "adapter_width",
-    "bind_adapter", "is_prompt_adapter", "num_virtual_tokens", "read_adapter",
+    "AdapterPart", "AdapterWeights", "PromptAdapter", "adapter_bytes", "adapter_of_rank",
+    "adapter_width", "bind_adapter", "is_prompt_adapter", "num_virtual_tokens", "read_adapter",
     "read_prompt_adapter",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ Called by `InputBatch`, which numbers its requests by rows of its own.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import TokenRows
 from quire.errors import IntegrityError
+from quire.program import MAX_AXES
 from quire.protocol.input_rows import InputRows, are_apart
 
 Floats = NDArray[np.float32]
@@ -25,12 +27,51 @@ def rows_are_missing(given: InputRows) -> Floats:
     raise IntegrityError(f"the worker has no input rows with the digest {given.digest.hex()}")
 
 
+def spans_of(begin: int, end: int, given: Sequence[InputRows]) -> NDArray[np.int32]:
+    """[2, end - begin]; the first and the last position of the span of each token from `begin` on.
+    What of a span is before `begin` is left out: every token sees it anyway."""
+    found = np.tile(np.arange(begin, end, dtype=np.int32), (2, 1))
+    for one in given:
+        low, high = max(one.first, begin), min(one.end, end)
+        if one.is_span and low < high:
+            found[:, low - begin : high - begin] = [[low], [high - 1]]
+    return found
+
+
+def axis_positions(begin: int, end: int, given: Sequence[InputRows]) -> NDArray[np.int32]:
+    """[end - begin, 3]; the positions of a request's tokens from `begin` on. A token has three
+    equal ones. A row of a picture has the picture's, and its own places in the grid added to it.
+    After a picture, positions go on as if it had as many tokens as its longer side.
+
+    Source: Wang et al. 2024, "Qwen2-VL", section 2.1; transformers, `get_rope_index`.
+    """
+    found = np.repeat(np.arange(begin, end, dtype=np.int32)[:, None], MAX_AXES, axis=1)
+    for one in given:
+        if one.grid is None or one.first >= end:
+            continue
+        found[max(one.end - begin, 0) :] -= one.count - max(one.grid)
+        low, high = max(one.first, begin), min(one.end, end)
+        if low < high:
+            places = np.stack(
+                [np.zeros(one.count, np.intp), *divmod(np.arange(one.count), one.grid[1])]
+            )
+            own = places[:, low - one.first : high - one.first].T
+            found[low - begin : high - begin] += (
+                own - np.arange(low - one.first, high - one.first)[:, None]
+            )
+    return found
+
+
 @dataclass(slots=True)
 class StepRows:
     """The given rows of a step's tokens."""
 
     embeddings: list[TokenRows] = field(default_factory=list)
     kv: list[TokenRows] = field(default_factory=list)
+    axis_positions: NDArray[np.int32] | None = None
+    """[T, 3]; None: no request of the step has pictures whose rows have positions by place."""
+    spans: NDArray[np.int32] | None = None
+    """[2, T]; None: no request of the step has rows that see each other."""
 
 
 class GivenRows:
@@ -68,6 +109,16 @@ class GivenRows:
                     rows = self._array(given)[low - given.first : high - given.first]
                     of_kind = found.kv if given.kind == "kv" else found.embeddings
                     of_kind.append(TokenRows(low + shift, rows))
+        requests = [
+            (first, first + end - begin, self._of.get(number, ()))
+            for number, first, (begin, end) in zip(
+                numbers, computed, itertools.pairwise(starts), strict=True
+            )
+        ]
+        if any(one.grid is not None for _, _, given in requests for one in given):
+            found.axis_positions = np.concatenate([axis_positions(*one) for one in requests])
+        if any(one.is_span for _, _, given in requests for one in given):
+            found.spans = np.concatenate([spans_of(*one) for one in requests], axis=1)
         return found
 
     def _array(self, given: InputRows) -> Floats:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.adapters.config import LoRAConfig
-from quire.backends.base import CompiledModel, LoadedAdapter
+from quire.backends.base import CompiledModel, LoadedAdapter, NamedAdapter, StepBatch
 from quire.config.records import EngineConfig
 from quire.errors import CheckpointError, ConfigError, IntegrityError
 from quire.log import get_logger
 from quire.models import ModelDescription
 from quire.program import Program
 from quire.weights import PackedFile, WeightStore
-from quire.weights.adapters import bind_adapter
+from quire.weights.adapters import adapter_of_rank, bind_adapter
 from quire.weights.adapters.config import CONFIG_NAME
 from quire.weights.adapters.read import AdapterFiles
 from quire.weights.adapters.tasks import read_adapter_or_task
@@ -44,9 +45,12 @@ class WorkerAdapters:
         """Whether an adapter was computed from the weights of the model."""
         return bool(self._of_base)
 
-    def load(self, model: CompiledModel, program: Program, path: str) -> dict[str, Any]:
-        """Loads the adapter in a folder. Any thread. Raises CheckpointError, and BackendError if
-        the model cannot take it."""
+    def load(
+        self, model: CompiledModel, program: Program, own: Program, path: str
+    ) -> dict[str, Any]:
+        """Loads the adapter in a folder; its digest is that of the whole adapter. `own`: the part
+        of the program that this rank computes. Any thread. Raises CheckpointError, and BackendError
+        if the model cannot take it."""
         limits = self._limits()
         # What a file holds may be twice as long as what is kept of it.
         most = 2 * limits.adapter_bytes + _HEADER_BYTES
@@ -57,7 +61,7 @@ class WorkerAdapters:
         with self.lock:
             loaded = self._loaded.get(digest)
             if loaded is None:
-                loaded = model.load_adapter(weights, limits.lora_dtype)
+                loaded = model.load_adapter(adapter_of_rank(weights, own), limits.lora_dtype)
                 self._loaded[digest] = loaded
         if files.config.has_magnitudes or any(module.is_saved for module in files.modules):
             self._of_base.add(digest)
@@ -80,6 +84,15 @@ class WorkerAdapters:
         if found is None:
             raise IntegrityError(f"the adapter {digest} is not loaded")
         return found
+
+    def found(self, batch: StepBatch) -> StepBatch:
+        """The step with the adapters that it names. Raises IntegrityError as `get` does."""
+        if batch.adapters is None:
+            return batch
+        named = [
+            self.get(one.digest) if isinstance(one, NamedAdapter) else one for one in batch.adapters
+        ]
+        return replace(batch, adapters=named)
 
     def _read(self, path: Path, max_rank: int, max_bytes: int) -> AdapterFiles:
         """Reads a folder of PEFT, a GGUF file, or a task of the checkpoint."""

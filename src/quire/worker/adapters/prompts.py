@@ -34,15 +34,12 @@ class PromptAdapters:
         if limits is None:
             raise ConfigError("prompt adapters are not enabled: use enable_prompt_adapter=True")
         widths = RowWidths.of(build_program(self._config.model.hf_config))
-        has_ranks = self._config.parallel.tensor_parallel_size > 1
         adapter = read_prompt_adapter(
             Path(path),
             max_tokens=limits.max_prompt_adapter_token,
             embedding_width=widths.embedding,
             kv_width=widths.kv,
         )
-        if adapter.kind == "kv" and (has_ranks or self._config.parallel.pipeline_parallel_size > 1):
-            raise ConfigError(f"{path}: prefix tuning is computed by one rank; use other adapters")
         self._loaded[adapter.digest] = adapter.rows
         return {
             "digest": adapter.digest.hex(),

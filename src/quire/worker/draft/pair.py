@@ -6,6 +6,8 @@ the other, so that whoever copies or stores a block copies the K/V of both model
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,33 @@ from quire.sampling.columns import SamplingColumns
 from quire.weights.adapters import AdapterWeights
 
 Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """The rows of hidden states that a draft head reads, and the tokens that it chooses from."""
+
+    width: int
+    own_first: int
+    """The first column of the head's own hidden states."""
+    tokens: NDArray[np.int32] | None
+    """The token of each row of its logits; None: the row's own number."""
+    num_at_once: int = 0
+    """As of `HeadProgram`."""
+
+    def of_target(self, hidden: Floats) -> Floats:
+        """Rows for hidden states of the target."""
+        return self._placed(hidden, 0)
+
+    def of_head(self, hidden: Floats) -> Floats:
+        """Rows for hidden states that the head has given."""
+        return self._placed(hidden, self.own_first)
+
+    def _placed(self, hidden: Floats, first: int) -> Floats:
+        rows = np.zeros((len(hidden), self.width), np.float32)
+        rows[:, first : first + hidden.shape[1]] = hidden
+        return rows
 
 
 class ModelPair(CompiledModel):
@@ -34,11 +63,16 @@ class ModelPair(CompiledModel):
         draft: CompiledModel,
         target_bytes: int,
         shared_group: int | None,
+        max_num_tokens: int,
+        head: HeadRows | None = None,
     ) -> None:
         """`target_bytes`: bytes of the target's part of a block. `shared_group`: the layer group
-        of the target whose block tables the draft model has too."""
+        of the target whose block tables the draft model has too. `max_num_tokens`: most tokens of
+        a step of the draft model. `head`: of a draft head, how its rows are made."""
         self.target = target
         self.draft = draft
+        self.max_num_tokens = max_num_tokens
+        self.head = head
         self._target_bytes = target_bytes
         self._shared_group = shared_group
 
@@ -54,7 +88,14 @@ class ModelPair(CompiledModel):
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         return self.target.find_not_finite(batch)
 
+    @property
+    def _has_kv(self) -> bool:
+        """Whether the draft model has a part of each block."""
+        return self.head is None or not self.head.num_at_once
+
     def read_blocks(self, block_ids: NDArray[np.int32], out: Bytes | None = None) -> Bytes:
+        if not self._has_kv:
+            return self.target.read_blocks(block_ids, out)
         parts = [self.target.read_blocks(block_ids), self.draft.read_blocks(block_ids)]
         joined = np.concatenate(parts, axis=1)
         if out is None:
@@ -65,19 +106,23 @@ class ModelPair(CompiledModel):
     def write_blocks(self, block_ids: NDArray[np.int32], data: Bytes) -> None:
         size = self._target_bytes
         self.target.write_blocks(block_ids, np.ascontiguousarray(data[:, :size]))
-        self.draft.write_blocks(block_ids, np.ascontiguousarray(data[:, size:]))
+        if self._has_kv:
+            self.draft.write_blocks(block_ids, np.ascontiguousarray(data[:, size:]))
 
-    def clear_behind(self, block: Bytes, group: int, num_tokens: int) -> None:
+    def clear_behind(self, block: Bytes, group: int, kept: int) -> None:
         own, of_draft = block[: self._target_bytes], block[self._target_bytes :]
-        self.target.clear_behind(own, group, num_tokens)
+        self.target.clear_behind(own, group, kept)
+        if not self._has_kv:
+            return
         if group == self._shared_group:
-            self.draft.clear_behind(of_draft, 0, num_tokens)
+            self.draft.clear_behind(of_draft, 0, kept)
         else:
             of_draft[:] = 0
 
     def discard_kv(self) -> None:
         self.target.discard_kv()
-        self.draft.discard_kv()
+        if self._has_kv:
+            self.draft.discard_kv()
 
     def memory(self) -> MemoryReport:
         one, other = self.target.memory(), self.draft.memory()

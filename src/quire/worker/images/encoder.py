@@ -19,7 +19,7 @@ from quire.backends.base import (
 )
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
-from quire.models.vision.model import Floats, VisionModel
+from quire.models.vision.model import Floats, TileStep, VisionModel, normalised
 from quire.planning.images.encoder import encoder_plans
 from quire.weights import WeightStore, open_checkpoint
 from quire.weights.dummy import DummyStore
@@ -30,14 +30,20 @@ class ImageEncoder:
     """Compiled programs of one encoder. One caller at a time."""
 
     def __init__(
-        self, backend: Backend, vision: VisionModel, store: WeightStore | None, dtype: Dtype
+        self,
+        backend: Backend,
+        vision: VisionModel,
+        store: WeightStore | None,
+        dtype: Dtype,
+        max_model_len: int,
     ) -> None:
-        """Compiles the programs. `store` None: the weights are made up. Raises CheckpointError and
-        BackendError."""
+        """Compiles the programs. `store` None: the weights are made up. `max_model_len`: most rows
+        of a picture. Raises CheckpointError and BackendError."""
         self.vision = vision
+        self._tables = _tables(vision, store)
         self._models: list[CompiledModel] = []
         with ExitStack() as stack:
-            for plan in encoder_plans(backend, vision, dtype):
+            for plan in encoder_plans(backend, vision, dtype, max_model_len):
                 weights: WeightStore = DummyStore(plan.program)
                 if store is not None:
                     weights = VisionStore(store, vision, plan.program)
@@ -47,13 +53,13 @@ class ImageEncoder:
             stack.pop_all()
 
     def encode(self, pixels: NDArray[np.uint8]) -> Floats:
-        """The rows of the text model [rows_per_tile, hidden_size] of a tile [height, width, 3].
-        Raises BackendError if a number is not finite."""
-        vision, (tower, projector) = self.vision, self._models
-        patches = vision.patches(pixels)
-        skipped = int(bool(vision.tower.class_row))
-        hidden = _run(tower, patches, skipped)
-        rows = _run(projector, vision.merge(hidden, vision.tower.side), 0)
+        """The rows of the text model [rows, width] of a tile [height, width, 3]. Raises
+        BackendError if a number is not finite."""
+        patching, (tower, projector) = self.vision.patching, self._models
+        size = (pixels.shape[0], pixels.shape[1])
+        step = patching.step(normalised(pixels, self.vision.resizing), self._tables)
+        merged = patching.merged(_run(tower, step), size)
+        rows = patching.ordered(_run(projector, TileStep(merged)), size)
         if not np.isfinite(rows).all():
             raise BackendError("the encoder of images has computed a number that is not finite")
         return rows
@@ -73,23 +79,33 @@ def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
     if vision is None:
         return None
     if model.weights == "dummy":
-        return ImageEncoder(backend, vision, None, model.dtype)
+        return ImageEncoder(backend, vision, None, model.dtype, model.max_model_len)
     with closing(open_checkpoint(model.path)) as store:
-        return ImageEncoder(backend, vision, store, model.dtype)
+        return ImageEncoder(backend, vision, store, model.dtype, model.max_model_len)
 
 
-def _run(model: CompiledModel, rows: Floats, first: int) -> Floats:
-    """The results of the rows from `first` on, in a step that has nothing else."""
-    count = len(rows)
+def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:
+    tensors = vision.patching.tables
+    if store is None:
+        return [np.zeros(one.shape, np.float32) for one in tensors]
+    found = VisionStore(store, vision, vision.tower)
+    return [found.table(one) for one in tensors]
+
+
+def _run(model: CompiledModel, step: TileStep) -> Floats:
+    """The results of a step that has one tile and nothing else."""
+    count = len(step.rows)
     batch = StepBatch(
         token_ids=np.zeros(count, np.int32),
         positions=np.arange(count, dtype=np.int32),
         seq_starts=np.array([0, count], np.int32),
         context_lens=np.array([count], np.int32),
         block_tables=np.zeros((1, 0, 0), np.int32),
-        logits_rows=np.arange(first, count, dtype=np.int32),
+        logits_rows=np.arange(step.num_skipped, count, dtype=np.int32),
         sampling=None,
-        input_rows=[TokenRows(0, rows)],
+        input_rows=[TokenRows(0, step.rows)],
+        axis_positions=step.axis_positions,
+        spans=step.spans,
     )
     found = model.step(batch).vectors
     if found is None:

@@ -41,12 +41,12 @@ class VisionStore(WeightStore):
         if name.endswith(PATCHES):
             return _host(name, np.zeros(part.shape, np.float32))
         found = self._store.get(self._stored(name))
-        class_row = self._vision.tower.class_row
-        if class_row and name == VISION + self._vision.tower.positions:
+        class_row = self._vision.class_row
+        if class_row is not None and name == VISION + class_row.positions:
             table = found.to_float32().reshape(part.shape).copy()
-            table[0] += self._values(VISION + class_row)
-            if self._vision.tower.patch_bias:  # a row of zeros becomes the bias of the patches
-                table[0] -= self._values(f"{VISION}{self._vision.tower.patches}.bias")
+            table[0] += self._values(VISION + class_row.token)
+            if class_row.patch_bias:  # a row of zeros becomes the bias of the patches
+                table[0] -= self._values(VISION + class_row.patch_bias)
             return _host(name, table)
         return replace(found, name=name, shape=part.shape)
 
@@ -55,6 +55,11 @@ class VisionStore(WeightStore):
 
     def check(self) -> None:
         self._store.check()
+
+    def table(self, tensor: Tensor) -> NDArray[np.float32]:
+        """A tensor that no program has, in float32."""
+        self._check(tensor.name, tensor)
+        return self._store.get(self._stored(tensor.name)).to_float32().reshape(tensor.shape)
 
     def _values(self, name: str) -> NDArray[np.float32]:
         return self._store.get(self._stored(name)).to_float32().reshape(-1)

@@ -9,6 +9,8 @@ from quire.config.records import SchedulerConfig
 from quire.kvcache import SequenceBlocks
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.protocol.input_rows import InputRows
+from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.pacing.step_costs import StepCosts
 from quire.scheduler.pacing.step_pacing import StepPacing
 from quire.scheduler.request import Request
@@ -28,6 +30,22 @@ def pacing() -> StepPacing:
     pacing = StepPacing(SchedulerConfig(512, 8, max_decode_slowdown=2.0))
     pacing.costs = learned()
     return pacing
+
+
+def test_no_chunk_ends_in_a_span() -> None:
+    """A span that does not fit waits for a step of its own."""
+    spans = [InputRows(5, 10, bytes(32), is_span=True), InputRows(20, 4, bytes(32))]
+    message = EngineCoreRequest(
+        request_id="x", prompt_token_ids=[1] * 30, sampling_params=SamplingParams(max_tokens=9),
+        arrival_time=0.0, input_rows=spans,
+    )  # fmt: skip
+    one = Request(message, SequenceBlocks(b"", 1), 0, (0,), 1000)
+    assert StepBudget(8).chunk(one, 30) == 5
+    assert StepBudget(8).chunk(one, 25) == 0
+    assert StepBudget(12, 4).chunk(one, 25) == 10
+    assert StepBudget(12, 2).chunk(one, 18) == 3  # a prefix hit in the span: the rest of it
+    assert StepBudget(7).chunk(one, 15) == 7
+    assert StepBudget(20).chunk(one, 30) == 20
 
 
 def request(number: int, num_prompt: int = 300) -> Request:

@@ -58,6 +58,7 @@ class Rotation:
     inv_freq: tuple[float, ...]
     scale: float
     interleaved: bool
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class Home:
     first: int
 
 
-ExchangeKind = Literal["columns", "owner", "send", "receive"]
+ExchangeKind = Literal["columns", "owner", "send", "receive", "rows_in", "rows_out"]
+"""The first four are exchanged with other ranks, the last two with the caller of a step."""
 
 
 class Fields(Protocol):

@@ -42,7 +42,8 @@ class GivenRowPlaces:
         self.widths.check(batch)
         count = len(batch.token_ids)
         if batch.input_rows:
-            native.input_rows = _pointers(ffi, batch.input_rows, count, alive)
+            given = [self.widths.widened(one) for one in batch.input_rows]
+            native.input_rows = _pointers(ffi, given, count, alive)
             native.input_scale = self.input_scale
         if batch.given_kv:
             native.given_kv = _pointers(ffi, batch.given_kv, count, alive)

@@ -1,1 +1,7 @@
-"""Pictures of prompts: given.py reads what callers give, placing.py puts them into the tokens."""
+"""Images of prompts.
+
+given.py    reads what callers give as images
+placing.py  puts images into the tokens of a prompt
+prompts.py  `ImagePrompts`: both for one model
+chats.py    conversations with images, without a server
+"""

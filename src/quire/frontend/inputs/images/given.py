@@ -6,6 +6,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from quire.errors import PromptError, RequestError, quoted
 from quire.images.picture import Picture, picture_of
 from quire.images.rules import AnyResizing
@@ -64,16 +66,28 @@ def _bytes_of(given: Any, sources: ImageSources) -> bytes:
         return bytes(given)
     if type(given).__module__.startswith("PIL."):
         return _png(given)
-    if getattr(given, "ndim", None) == 3 and str(getattr(given, "dtype", "")) == "uint8":
+    if (array := _array_of(given)) is not None:
         from PIL import Image
 
-        return _png(Image.fromarray(given))
+        return _png(Image.fromarray(array))
     if given is None:
         raise _error("must have the image itself: an image cannot be named by its uuid alone")
     raise _error(
         "must have a Pillow image, the bytes of a file, a URL, or an array [height, width, 3] of "
         f"uint8, got {type(given).__name__}"
     )
+
+
+def _array_of(given: Any) -> Any:
+    """An array of bytes as [height, width, 3] or [height, width], also if its channels come first
+    or it is torch's; None for anything else."""
+    if not hasattr(given, "ndim") or not str(getattr(given, "dtype", "")).endswith("uint8"):
+        return None
+    array = np.ascontiguousarray(given)
+    if array.ndim == 3 and array.shape[2] != 3 and array.shape[0] == 3:
+        array = np.ascontiguousarray(array.transpose(1, 2, 0))
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    return array if is_image and array.size else None
 
 
 def _png(image: Any) -> bytes:

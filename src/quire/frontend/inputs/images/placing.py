@@ -111,14 +111,17 @@ def _placed(
         if sum(size for _, size in runs) != count:
             raise PromptError("an image has fewer tokens than rows", parameter="prompt")
         begin += count
+        grid = vision.patching.grid(picture.layout.sizes[0])
+        if grid is not None and len(runs) != 1:
+            raise PromptError("the tokens of an image must follow each other", parameter="prompt")
         images.append(
             ImageInput(picture.digest, picture.layout, picture.pixels, len(given), len(runs))
         )
-        row = 0
+        is_span, row = vision.patching.sees_itself, 0
         for first, size in runs:
             place = struct.pack("<QQ", row, size)
             digest = hashlib.sha256(picture.digest + place).digest()
-            given.append(InputRows(first, size, digest))
+            given.append(InputRows(first, size, digest, grid=grid, is_span=is_span))
             row += size
     return PlacedImages(token_ids, given, images)
 

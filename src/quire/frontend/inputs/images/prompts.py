@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from quire.config.records import ModelConfig
-from quire.errors import PromptError
+from quire.errors import ModelError, PromptError, quoted
 from quire.frontend.inputs.images.given import check_uuids, decoded_image, image_list
 from quire.frontend.inputs.images.placing import (
     Encode,
@@ -21,6 +22,9 @@ from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
+
+
+_KWARGS = "mm_processor_kwargs"
 
 
 class ImagePrompts:
@@ -40,6 +44,33 @@ class ImagePrompts:
             raise PromptError(
                 f"this model takes no images: {self._model.no_images}", parameter=parameter
             )
+
+    def changed(self, kwargs: Any) -> ImagePrompts:
+        """The same with the settings of the image processor that one request wants. Raises
+        PromptError for others than `OF_REQUESTS`, and for tiles larger than the engine's."""
+        if not kwargs:
+            return self
+        self.check_on(_KWARGS)
+        from quire.models.vision.settings import OF_REQUESTS, with_processor_kwargs
+
+        if not isinstance(kwargs, Mapping) or not OF_REQUESTS.issuperset(kwargs):
+            raise PromptError(
+                f"{_KWARGS} of a request must be a dict with these keys: "
+                f"{', '.join(sorted(OF_REQUESTS))}; got {quoted(kwargs):.100}",
+                parameter=_KWARGS,
+            )
+        settings = with_processor_kwargs(self._model.hf_config, kwargs)
+        found = ImagePrompts(replace(self._model, hf_config=settings))
+        try:
+            own, most = found._vision.patching, self._vision.patching
+        except ModelError as error:
+            raise PromptError(f"{_KWARGS}: {error}", parameter=_KWARGS) from None
+        if own.most_patches > most.most_patches:
+            raise PromptError(
+                f"{_KWARGS} of a request must not make images larger than those of the engine",
+                parameter=_KWARGS,
+            )
+        return found
 
     def literals(self) -> Literals:
         """Hides the placeholders in the texts of one conversation."""

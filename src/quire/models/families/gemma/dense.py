@@ -19,6 +19,7 @@ from quire.models.reading import (
     rotaries_by_kind,
 )
 from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm
+from quire.models.text_part import IMAGE_SPANS
 
 _DEFAULTS = {"head_dim": 256, "tie_word_embeddings": True}
 _SANDWICH = Names(
@@ -51,7 +52,8 @@ def _third(reader: ConfigReader) -> DecoderSpec:
     local = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)
     own = ConfigReader({"rope_theta": local}, reader.where)
     spec = _with_windows(reader, "gemma3", windows, local=own)
-    return replace(spec, attention=replace(spec.attention, qk_norm=QkNorm()))
+    spans = reader.flag(IMAGE_SPANS, False)
+    return replace(spec, attention=replace(spec.attention, qk_norm=QkNorm(), spans=spans))
 
 
 def _with_windows(

@@ -14,8 +14,10 @@ import msgspec
 from quire.chat.images import take_images
 from quire.chat.job import ChatInput
 from quire.errors import RequestError
+from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
 from quire.parsers.tool_formats.json.generic import with_tools_in_words
+from quire.server.apis.chat.embeds import TakenEmbeds, take_embeds
 from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
 from quire.server.apis.chat.schema import (
     ChatMessage,
@@ -26,6 +28,7 @@ from quire.server.apis.chat.schema import (
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
+from quire.server.generation.prompt_embeds import decode_embeds
 from quire.server.generation.prompts import PreparedPrompt, encode, prompt_ids
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
@@ -44,6 +47,7 @@ async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUs
         prompt.text,
         prompt.cache_salt,
         predicted,
+        embeds=prompt.embeds,
         images=prompt.images,
         reply=plan,
     )
@@ -71,7 +75,9 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
     if any(isinstance(one.content, list) and any(map(_is_image, one.content)) for one in messages):
         _check_messages(model, request, messages)
         return await _chat_with_images(model, request, messages)
-    text = await chat_text(model, request)
+    if (taken := take_embeds(messages)) is not None:
+        return await _chat_with_embeds(model, request, taken)
+    text = await chat_text(model, request, messages)
     special = request.add_special_tokens is True
     salt = truncation = None
     if isinstance(request, ChatRequest):
@@ -83,9 +89,10 @@ async def chat_prompt(model: ServedModel, request: ChatRequest | TokenizeRequest
     return PreparedPrompt(token_ids, text, salt)
 
 
-async def chat_text(model: ServedModel, request: ChatRequest | TokenizeRequest) -> str:
+async def chat_text(
+    model: ServedModel, request: ChatRequest | TokenizeRequest, messages: list[ChatMessage]
+) -> str:
     """The text that the model's chat template makes of the messages. Raises RequestError."""
-    messages = request.messages or []
     _check_messages(model, request, messages)
     size = sum(len(text) for message in messages for text in message.texts)
     model.limits.check_text("messages", size)
@@ -106,6 +113,7 @@ def _check_messages(
             f"(max_messages {model.args.max_messages}).",
             parameter="messages",
         )
+    model.images().changed(getattr(request, "mm_processor_kwargs", None))
     if request.chat_template is not None:
         raise RequestError(
             "chat_template is refused: this server trusts no template from a request; "
@@ -124,6 +132,7 @@ async def _chat_with_images(
     """The prompt of a chat with images. They are read and decoded off the event loop."""
     images = model.images()
     images.check_on("messages")
+    images = images.changed(getattr(request, "mm_processor_kwargs", None))
     if getattr(request, "truncate_prompt_tokens", None) is not None:
         raise RequestError(
             "truncate_prompt_tokens is not supported with images",
@@ -157,6 +166,28 @@ async def _chat_with_images(
     )
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     return PreparedPrompt(placed.token_ids, text, salt, images=placed)
+
+
+async def _chat_with_embeds(
+    model: ServedModel, request: ChatRequest | TokenizeRequest, taken: TakenEmbeds
+) -> PreparedPrompt:
+    """The prompt of a chat with rows in place of embeddings. The text around them is tokenized
+    piece by piece."""
+    if getattr(request, "truncate_prompt_tokens", None) is not None:
+        raise embeds_error("truncate_prompt_tokens is not supported with prompt_embeds")
+    size = sum(map(len, taken.data))
+    arrays = await model.pool.run(size, lambda: [decode_embeds(model, one) for one in taken.data])
+    pieces = taken.around(await chat_text(model, request, taken.messages))
+    special = request.add_special_tokens is True
+    block_size = model.loaded_engine().config.cache.block_size
+
+    def placed() -> PlacedRows:
+        parts = [encode(model, one, special and not i) for i, one in enumerate(pieces)]
+        return rows_among(parts, arrays, block_size)
+
+    rows = await model.pool.run(sum(map(len, pieces)), placed)
+    salt = request.cache_salt if isinstance(request, ChatRequest) else None
+    return PreparedPrompt(rows.token_ids, "".join(pieces), salt, embeds=rows)
 
 
 def _handed_ids(request: ChatRequest) -> list[int] | None:

@@ -22,7 +22,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
-    `image_url` and `input_image` work."""
+    `image_url`, `input_image` and `prompt_embeds` work."""
 
     type: str
     image_url: str | dict[str, Any] | None = None
@@ -31,6 +31,8 @@ class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     """Accepted; the model decides how an image is divided."""
     uuid: str | None = None
     """Accepted; the bytes of an image identify it."""
+    data: str | None = None
+    """Rows in place of token embeddings, as base64 of a file with a tensor."""
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None

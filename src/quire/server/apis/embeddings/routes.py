@@ -84,7 +84,8 @@ async def _answer(
         if not isinstance(inputs[0], str):
             tokenization = replace(tokenization, add_special_tokens=False)
     else:
-        inputs, field = [await chat_text(job.model, _chat(request))], "messages"
+        chat = _chat(request)
+        inputs, field = [await chat_text(job.model, chat, chat.messages or [])], "messages"
         special = request.add_special_tokens is True
         tokenization = replace(tokenization, add_special_tokens=special)
     results = await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))

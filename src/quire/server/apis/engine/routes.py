@@ -85,14 +85,14 @@ async def reset_prefix_cache(http: Request) -> Response:
 
 
 async def reset_mm_cache(http: Request) -> Response:
-    """Forgets all cached images: there are none, since only text goes in."""
+    """Forgets the rows of all images."""
     read_query(http, schema.NoQuery)
     await _engine(http).reset_mm_cache()
     return Response()
 
 
 async def reset_encoder_cache(http: Request) -> Response:
-    """Forgets all outputs of encoders: there are none, since only text goes in."""
+    """Forgets the rows of all images."""
     read_query(http, schema.NoQuery)
     await _engine(http).reset_encoder_cache()
     return Response()

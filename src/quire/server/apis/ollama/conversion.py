@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from quire.errors import RequestError, quoted
-from quire.server.apis.chat.schema import ChatMessage, ChatRequest
+from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart
 from quire.server.apis.chat.tools import Tool
 from quire.server.apis.ollama.schema import (
     GenerateRequest,
@@ -50,13 +50,13 @@ def chat_request(asked: OllamaChatRequest) -> ChatRequest:
 
 def generate_request(asked: GenerateRequest) -> ChatRequest:
     """A prompt as a chat of one message, after the system's. Raises RequestError."""
-    for name in ("suffix", "template", "context", "images"):
+    for name in ("suffix", "template", "context"):
         if getattr(asked, name):
             raise RequestError(
                 f"{name} is not supported; leave it out, and use /api/chat for conversations",
                 parameter=name,
             )
-    messages = [ChatMessage(role="user", content=asked.prompt)]
+    messages = [ChatMessage(role="user", content=_content(asked.prompt, asked.images))]
     if asked.system:
         messages.insert(0, ChatMessage(role="system", content=asked.system))
     return ChatRequest(messages=messages, **_common(asked))
@@ -138,12 +138,7 @@ def _messages(given: Sequence[OllamaMessage]) -> list[ChatMessage]:
     """The messages; calls without ids get some, by which their results are found."""
     messages, open_ids = [], list[tuple[str, str]]()
     for place, one in enumerate(given):
-        if one.images:
-            raise RequestError(
-                f"messages[{place}].images: this server takes no images; leave them out",
-                parameter="messages",
-            )
-        message = ChatMessage(role=one.role, content=one.content)
+        message = ChatMessage(role=one.role, content=_content(one.content, one.images))
         if one.thinking:
             message.reasoning = one.thinking
         if one.tool_calls:
@@ -161,6 +156,17 @@ def _messages(given: Sequence[OllamaMessage]) -> list[ChatMessage]:
             message.tool_call_id = one.tool_call_id or _take_id(open_ids, one.tool_name)
         messages.append(message)
     return messages
+
+
+def _content(text: str, images: Sequence[str] | None) -> str | list[str | ContentPart]:
+    """A message's text, after its images, which are base64 of files."""
+    if not images:
+        return text
+    parts: list[str | ContentPart] = [
+        ContentPart(type="image_url", image_url={"url": f"data:image/png;base64,{one}"})
+        for one in images
+    ]
+    return [*parts, ContentPart(type="text", text=text)]
 
 
 def _take_id(open_ids: list[tuple[str, str]], tool_name: str | None) -> str | None:

@@ -164,4 +164,6 @@ async def _capabilities(model: ServedModel) -> list[str]:
         found.append("tools")
     if reply.reasoning is not None:
         found.append("thinking")
+    if model.config.model.images is not None:
+        found.append("vision")
     return found

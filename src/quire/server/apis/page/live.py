@@ -12,6 +12,7 @@ the API key like other routes (use `fetch` with the header, not `EventSource`).
                                    model of several: unloaded | loading | unloading | failed
       "model": "demo",             the first served model name
       "is_demo": true,             whether it is the bundled demo model
+      "takes_images": false,       whether messages may have images
       "scoring": null,             how it scores pairs of texts; null: it does not
       "sampling": {"model": {"temperature": 0.2},   the model's defaults, and those that a front
                    "chat": {}},                     end for people adds (`chat_sampling_params`)
@@ -103,6 +104,7 @@ class LiveView:
             return snapshot
         model = engine.config.model
         snapshot["is_demo"] = model.path == DEMO_MODEL_PATH
+        snapshot["takes_images"] = model.images is not None
         snapshot["scoring"] = None if model.pooling is None else model.pooling.scoring
         snapshot["sampling"] = {
             "model": dict(model.default_sampling_params),

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.frontend.inputs.tasks import cannot_pool, wrong_task
+from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
@@ -49,9 +50,9 @@ class SparseValue(msgspec.Struct, kw_only=True):
 
 
 class TeiPredictRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts that are classified: one, or lists of one text each."""
+    """What is classified: a text or a pair of texts, or a list of lists of one or two texts."""
 
-    inputs: str | list[Annotated[list[str], Meta(min_length=1, max_length=1)]]
+    inputs: str | list[str | list[str]]
     model: str | None = None
     truncate: bool | None = False
     truncation_direction: Literal["Left", "Right", "left", "right"] | None = "Right"
@@ -156,21 +157,28 @@ async def root(http: Request) -> Response:
 
 
 async def predict(http: Request) -> Response:
-    """The classes of each text, the most likely first."""
+    """The classes of each text or pair of texts, the most likely first."""
     request = await read_body(http, TeiPredictRequest)
     fields = PoolingFields(
         model=request.model, use_activation=False if request.raw_scores else None
     )
     job = PoolingJob.of(http, fields, "classify")
     job.require("classify")
-    is_one = isinstance(request.inputs, str)
-    texts = [request.inputs] if isinstance(request.inputs, str) else [t for (t,) in request.inputs]
-    given = TeiRequest(
-        inputs=texts,  # type: ignore[arg-type]
-        truncate=request.truncate,
-        truncation_direction=request.truncation_direction,
+    sequences = _sequences(request.inputs)
+    is_one = isinstance(request.inputs, str) or isinstance(request.inputs[0], str)
+    _truncate(job, request.truncate, request.truncation_direction)
+    pairs = PairTokens(
+        job.model.config.model,
+        job.model.tokenizer(),
+        ScoreLimits(truncates=bool(request.truncate)),
     )
-    results = await _results(job, given, fields.params("classify"))
+    results = await job.run(
+        "inputs",
+        lambda: [pairs.prompt(*one) if len(one) == 2 else one[0] for one in sequences],
+        fields.params("classify"),
+        job.request.tokenization(job.model),
+        size=size_of([text for one in sequences for text in one]),
+    )
     if results is None:
         return Response()
     settings = job.model.config.model.pooling
@@ -237,12 +245,36 @@ async def _results(
 ) -> list[Result] | None:
     """None: the client has gone."""
     inputs = as_inputs("inputs", request.inputs)  # type: ignore[arg-type]
-    if request.truncate:
-        job.request.truncate_prompt_tokens = -1
-        is_left = (request.truncation_direction or "Right").lower() == "left"
-        job.request.truncation_side = "left" if is_left else "right"
+    _truncate(job, request.truncate, request.truncation_direction)
     tokenization = job.request.tokenization(job.model)
     return await job.run("inputs", lambda: inputs, params, tokenization, size=size_of(inputs))
+
+
+def _truncate(job: PoolingJob, truncate: bool | None, direction: str | None) -> None:
+    if truncate:
+        job.request.truncate_prompt_tokens = -1
+        is_left = (direction or "Right").lower() == "left"
+        job.request.truncation_side = "left" if is_left else "right"
+
+
+def _sequences(given: str | list[str | list[str]]) -> list[list[str]]:
+    """One or two texts for each result. Raises RequestError."""
+    flat: list[Any] = [[given]] if isinstance(given, str) else given
+    if flat and isinstance(flat[0], str):
+        flat = [flat]
+    if not flat or not all(map(_is_sequence, flat)):
+        raise RequestError(
+            "inputs must be a text, a pair of texts, or a list of lists of one or two texts, for "
+            'example [["a text"], ["a question", "an answer"]]',
+            parameter="inputs",
+        )
+    return flat
+
+
+def _is_sequence(one: object) -> bool:
+    if not isinstance(one, list):
+        return False
+    return len(one) in (1, 2) and all(isinstance(text, str) for text in one)
 
 
 def special_ids(tokenizer: Tokenizer | None) -> frozenset[int]:

@@ -41,6 +41,7 @@ class NativeAttention(NativeOp):
     is_causal: bool = True
     relative: Param | None = None
     buckets: tuple[int, ...] = ()
+    spans: bool = False
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -67,6 +68,8 @@ class NativeAttention(NativeOp):
         struct.window = self.window or 0
         struct.is_chunked = self.is_chunked
         struct.is_bidirectional = not self.is_causal
+        if self.spans:
+            struct.spans = True
         struct.relative = -1
         if self.relative is not None:
             struct.relative = fields.gathered(self.relative, self._relative_places())
@@ -99,5 +102,6 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
         is_causal=op.is_causal,
         relative=op.relative,
         buckets=op.buckets,
+        spans=op.spans,
     )  # fmt: skip
     return *heads_of(op, graph), attention

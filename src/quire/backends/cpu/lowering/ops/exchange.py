@@ -1,4 +1,5 @@
-"""Exchanges with other ranks: values of which each rank has a part, and values between stages."""
+"""Exchanges with other ranks: values of which each rank has a part, and values between stages; and
+rows that the caller of a step gives or gets."""
 
 from __future__ import annotations
 
@@ -9,7 +10,18 @@ from typing import Any, ClassVar, Literal
 from quire.backends.cpu.lowering.graph import Graph, lower
 from quire.backends.cpu.lowering.native_op import ExchangeKind, Fields, Home, NativeOp
 from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
-from quire.program import Columns, Gather, Linear, Receive, Send, Split, Value
+from quire.program import (
+    Columns,
+    Gather,
+    Linear,
+    OpPlace,
+    Receive,
+    RowsIn,
+    RowsOut,
+    Send,
+    Split,
+    Value,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,7 @@ class NativeGather(NativeOp):
 
 @dataclass(frozen=True, slots=True)
 class NativePass(NativeOp):
-    """Takes a value from the stage before, or hands one to the next."""
+    """Takes a value from the stage before, or hands one to the next; or from and to the caller."""
 
     struct: ClassVar[str] = "exchange"
     kind: ExchangeKind
@@ -57,14 +69,19 @@ class NativePass(NativeOp):
 
     @property
     def reads(self) -> tuple[Value, ...]:
-        return (self.value,) if self.kind == "send" else ()
+        return (self.value,) if self.kind in ("send", "rows_out") else ()
 
     @property
     def writes(self) -> tuple[Value, ...]:
-        return (self.value,) if self.kind == "receive" else ()
+        return () if self.reads else (self.value,)
+
+    @property
+    def place(self) -> OpPlace:
+        return OpPlace.named(self.value.name)
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return (self.value,)  # so that both stages store it alike
+        # Both stages store a value alike. Other ops decide how one for the caller is stored.
+        return (self.value,) if self.kind in ("send", "receive") else ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.value, self.value)
@@ -101,6 +118,16 @@ def _(op: Columns, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
 @lower.register
 def _(op: Receive, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
     return tuple(NativePass("receive", value) for value in op.outs)
+
+
+@lower.register
+def _(op: RowsIn, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return tuple(NativePass("rows_in", value) for value in op.outs)
+
+
+@lower.register
+def _(op: RowsOut, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativePass("rows_out", op.x),)
 
 
 @lower.register

@@ -115,7 +115,7 @@ def _chain(value: Value, graph: Graph) -> tuple[HeadNorm | Rope, ...]:
 def _with(part: HeadsPart, op: HeadNorm | Rope) -> HeadsPart:
     if isinstance(op, HeadNorm):
         return replace(part, norm=op, norm_after=part.rotation is not None)
-    return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved))
+    return replace(part, rotation=Rotation(op.inv_freq, op.scale, op.interleaved, op.axes))
 
 
 @lower.register(HeadNorm)

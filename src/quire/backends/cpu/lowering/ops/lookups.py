@@ -11,6 +11,7 @@ from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
 from quire.program import (
     Embed,
     EmbedSlices,
+    GivenColumns,
     LearnedPositions,
     OpPlace,
     Param,
@@ -66,6 +67,33 @@ class NativeEmbed(NativeOp):
         struct.scale = self.scale
         struct.first_id = 0 if self.owners is None else self.owners.own[0]
         struct.num_ids = self.table.shape[0] if self.owners is None else self.owners.total
+
+
+@dataclass(frozen=True, slots=True)
+class NativeGivenColumns(NativeOp):
+    """Numbers of the rows that a step has for some tokens."""
+
+    struct: ClassVar[str] = "embed"
+    out: Value
+    first: int
+    vocab_size: int
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return ()
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        return (self.out,)
+
+    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
+        return (self.out,)
+
+    def fill(self, struct: Any, fields: Fields) -> None:
+        fields.view(struct.out, self.out)
+        struct.matrix = struct.table = -1
+        struct.given_first = self.first
+        struct.num_ids = self.vocab_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +161,11 @@ def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
     # The first stage of a pipeline has no head, but must have the same numbers.
     tied = op.table.format != "dense" or op.table.name == graph.program.head_name
     return (NativeEmbed((op.out,), op.table, op.scale, tied, op.owners),)
+
+
+@lower.register
+def _(op: GivenColumns, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
+    return (NativeGivenColumns(op.out, op.first, op.vocab_size),)
 
 
 @lower.register

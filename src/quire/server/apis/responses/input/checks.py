@@ -24,8 +24,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "enable_response_messages": ((None, False), "/v1/responses/{id}/input_items has the input"),
     "kv_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
     "ec_transfer_params": ((None, {}), "prompts and replies are computed in one place"),
-    "media_io_kwargs": ((None, {}), "only text goes in"),
-    "mm_processor_kwargs": ((None, {}), "only text goes in"),
+    "media_io_kwargs": ((None, {}), "Pillow decodes all images in the same way"),
 }
 """Unsupported fields with their neutral values, and the alternative."""
 WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {

@@ -21,7 +21,8 @@ _SAME_NAME = (
     *(field.name for field in msgspec.structs.fields(SamplerFields)),
     "model", "include_reasoning", "stop", "stop_token_ids", "ignore_eos",
     "skip_special_tokens", "include_stop_str_in_output", "watermarking", "structured_outputs",
-    "chat_template_kwargs", "request_id", "priority", "cache_salt", "vllm_xargs",
+    "chat_template_kwargs", "mm_processor_kwargs", "request_id", "priority", "cache_salt",
+    "vllm_xargs",
 )  # fmt: skip
 """Fields with the same meaning in a chat."""
 _NAMES = {
