@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from quire import env
 from quire.config.places.aliases import target_of
 from quire.config.places.hub import fetch_model, hub_name
 from quire.config.places.library import LibraryModel, find_model, verify_files
 from quire.errors import ConfigError
+
+_LINE_S = 0.2
+"""Shortest time between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +29,43 @@ class Pulled:
     """Files whose checksums were compared."""
 
 
-def pull_model(name: str, *, revision: str | None = None, verifies_all: bool = False) -> Pulled:
+class PullLines:
+    """Writes the progress of a pull to standard output, a JSON object a line, as Ollama does."""
+
+    def __init__(self, name: str) -> None:
+        self._digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+        self._status = f"pulling {name}"
+        self._next_at = 0.0
+
+    def write(self, **fields: Any) -> None:
+        """Writes one line."""
+        print(json.dumps(fields), flush=True)
+
+    def fetched(self, num_bytes: int, total: int) -> None:
+        """Writes the sums, a few times a second. Called by several threads."""
+        now = time.monotonic()
+        if now < self._next_at and num_bytes < total:
+            return
+        self._next_at = now + _LINE_S
+        self.write(status=self._status, digest=self._digest, total=total, completed=num_bytes)
+
+
+def pull_model(
+    name: str,
+    *,
+    revision: str | None = None,
+    verifies_all: bool = False,
+    lines: PullLines | None = None,
+) -> Pulled:
     """Fetches what the cache lacks of a model, and compares the checksums of that, or of
-    everything. Raises ModelNotFoundError, CheckpointError, ConfigError."""
+    everything. `lines` replaces the progress bars. Raises ModelNotFoundError, CheckpointError,
+    ConfigError."""
     began_at = time.time() - 1
-    snapshot = fetch_model(name, revision=revision)
+    if lines is not None:
+        lines.write(status="pulling manifest")
+    snapshot = fetch_model(name, revision=revision, report=None if lines is None else lines.fetched)
+    if lines is not None:
+        lines.write(status="verifying sha256 digest")
     files = [path for path in snapshot.iterdir() if path.is_file()]
     fresh = [path for path in files if verifies_all or path.stat().st_mtime >= began_at]
     count = verify_files(iter(fresh))

@@ -50,6 +50,9 @@ class ServerArgs:
     """
     max_waiting_loads: int = 512
     """Requests that wait for a model, of several, to be loaded; more are answered 503."""
+    allow_model_changes: bool = False
+    """Let callers pull models from the hub, give them further names and delete what they pulled
+    (Ollama's /api/pull, /api/copy and /api/delete)."""
     headless: bool = False
     """Serve no HTTP: give the cores of this machine to the engine at --master-addr, as its
     --node-rank."""

@@ -79,12 +79,15 @@ class ServerContext:
 
     def add_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:
         """Adds a model, whose engine is set once it is loaded. `args`: options of its own."""
+        self.models.append(self.new_model(names, args))
+        return self.models[-1]
+
+    def new_model(self, names: tuple[str, ...], args: ServerArgs | None = None) -> ServedModel:
+        """A model that requests cannot name yet."""
         adapters = ServedAdapters(self.args.lora_folders)
         if self.has_adapters:
             adapters.resolvers = registered_resolvers()
-        added = ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
-        self.models.append(added)
-        return added
+        return ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
 
     @property
     def model(self) -> ServedModel:

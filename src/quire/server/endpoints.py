@@ -27,6 +27,7 @@ from quire.server.apis.llama_server import schema as llama_schema
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
+from quire.server.apis.ollama import library as ollama_library
 from quire.server.apis.ollama import models as ollama_models
 from quire.server.apis.ollama import routes as ollama
 from quire.server.apis.ollama import schema as ollama_schema
@@ -47,12 +48,15 @@ from quire.server.apis.tokens import schema as token_schema
 from quire.server.args import ServerArgs
 
 Handler = Callable[..., Awaitable[Any]]
-Switch = Literal["adapters", "dev", "kv_store", "profiler", "several_models", "tokenizer_info"]
+Switch = Literal[
+    "adapters", "dev", "kv_store", "library", "profiler", "several_models", "tokenizer_info"
+]
 
 SWITCHES: dict[Switch, str] = {
     "adapters": "--enable-lora and the environment variable VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
     "dev": "--enable-dev-routes, or the environment variable VLLM_SERVER_DEV_MODE=1",
     "kv_store": "--kv-store, or an option that names a place for it (docs/kv_store.md)",
+    "library": "--allow-model-changes",
     "profiler": "--profiler-config, which names a directory for the traces",
     "several_models": "several models: quire serve MODEL MODEL, or --models FILE",
     "tokenizer_info": "--enable-tokenizer-info-endpoint",
@@ -122,6 +126,8 @@ def endpoints_of(
         switches.add("adapters")
     if has_several_models:
         switches.add("several_models")
+    if args.allow_model_changes:
+        switches.add("library")
     if args.enable_tokenizer_info_endpoint:
         switches.add("tokenizer_info")
     return tuple(endpoint for endpoint in ENDPOINTS if endpoint.switch in switches)
@@ -250,6 +256,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/api/show", ollama_models.show, "models", ollama_schema.ShowRequest,
         ollama_schema.ShownModel, errors=_BAD_BODY, form="ollama",
+    ),
+    Endpoint(
+        "POST", "/api/pull", ollama_library.pull_model, "models", ollama_library.PullRequest,
+        ollama_library.PullLine, stream=ollama_library.PullLine,
+        stream_media="application/x-ndjson", errors=(*_BAD_BODY, 500), form="ollama",
+        switch="library",
+    ),
+    Endpoint(
+        "POST", "/api/copy", ollama_library.copy_model, "models", ollama_library.CopyRequest,
+        media="", errors=_BAD_BODY, form="ollama", switch="library",
+    ),
+    Endpoint(
+        "DELETE", "/api/delete", ollama_library.delete_model, "models",
+        ollama_library.DeleteRequest, media="", errors=(*_BAD_BODY, 403, 409), form="ollama",
+        switch="library",
     ),
     Endpoint(
         "GET", "/api/tags", ollama_models.tags, "models", response=ollama_schema.ModelTags,

@@ -131,11 +131,11 @@ class ServedModel:
 
     @property
     def fingerprint(self) -> str | None:
-        """OpenAI's `system_fingerprint`: depends on the version and the model's names, unless
+        """OpenAI's `system_fingerprint`: depends on the version and the model's name, unless
         --fingerprint-mode says otherwise."""
         if self.args.fingerprint_mode in ("custom", "none"):
             return self.args.fingerprint_value if self.args.fingerprint_mode == "custom" else None
-        digest = hashlib.sha256("\0".join(self.names).encode()).hexdigest()
+        digest = hashlib.sha256(self.names[0].encode()).hexdigest()
         return f"quire-{__version__}-{digest[:8]}"
 
     async def reply_format(self) -> ReplyFormat:

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub_server import COMMIT, HubServer
+from hub_cache import write_repo
+from hub_server import HubServer
 
 from quire.cli.app import main
 from quire.config.places import aliases
@@ -34,18 +35,6 @@ def quire(url: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1", **env},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-
-
-def write_repo(cache: Path, repo: str, files: dict[str, bytes]) -> Path:
-    base = cache / f"models--{repo.replace('/', '--')}"
-    snapshot = base / "snapshots" / COMMIT
-    for folder in (snapshot, base / "refs", base / "blobs"):
-        folder.mkdir(parents=True, exist_ok=True)
-    (base / "refs" / "main").write_text(COMMIT)
-    for name, data in files.items():
-        (base / "blobs" / name).write_bytes(data)
-        (snapshot / name).symlink_to(base / "blobs" / name)
-    return snapshot
 
 
 @pytest.mark.long

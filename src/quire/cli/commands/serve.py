@@ -73,6 +73,10 @@ def execute(args: argparse.Namespace) -> int:
             catalog = read_catalog(server_args.models, wanted, server_args)
         else:
             catalog = catalog_of_words(several, wanted, server_args)
+    elif server_args.allow_model_changes:
+        from quire.server.fleet.catalog import catalog_of_one
+
+        catalog = [catalog_of_one(wanted, server_args)]
     return serve(wanted, server_args, catalog)
 
 

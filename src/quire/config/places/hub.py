@@ -17,6 +17,7 @@ from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.config.places import aliases, gguf
 from quire.config.places.known import suggestion
+from quire.config.places.progress import Report, bar_class
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
@@ -94,11 +95,12 @@ def fetch_model(
     revision: str | None = None,
     download_dir: str | None = None,
     hf_token: str | bool | None = None,
+    report: Report | None = None,
 ) -> Path:
     """Downloads what the cache lacks of a hub model's present state; returns its snapshot.
 
-    An interrupted download goes on where it ended. Raises ModelNotFoundError, and ConfigError if
-    the files cannot be written.
+    `report` replaces the progress bars. An interrupted download goes on where it ended. Raises
+    ModelNotFoundError, and ConfigError if the files cannot be written.
     """
     cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
     name, wanted_gguf = hub_name(aliases.target_of(model) or model, cache)
@@ -108,7 +110,7 @@ def fetch_model(
             + _how_to_fetch(name, revision, cache)
         )
     weights = "" if wanted_gguf is None else gguf.pattern(wanted_gguf)
-    snapshot = _download(name, revision, cache, hf_token, weights)
+    snapshot = _download(name, revision, cache, hf_token, weights, report)
     if wanted_gguf is not None:
         gguf.downloaded(snapshot, wanted_gguf, name)
     return snapshot
@@ -247,7 +249,12 @@ def _how_to_fetch(model: str, revision: str | None, cache: Path) -> str:
 
 
 def _download(
-    model: str, revision: str | None, cache: Path, hf_token: str | bool | None, weights: str | None
+    model: str,
+    revision: str | None,
+    cache: Path,
+    hf_token: str | bool | None,
+    weights: str | None,
+    report: Report | None = None,
 ) -> Path:
     """Downloads the files that are needed and not in the cache yet. `weights`: the pattern of
     their names; "": whatever there is; None: none."""
@@ -276,6 +283,7 @@ def _download(
                 token=hf_token,
                 allow_patterns=patterns,
                 ignore_patterns=_IGNORED_PATTERNS,
+                tqdm_class=None if report is None else bar_class(report),
             )
         )
     except ModelNotFoundError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.parser import read_config
 from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
@@ -40,6 +41,15 @@ class CatalogEntry:
     """Seconds without a request after which it is unloaded; None: it stays."""
     is_preloaded: bool = False
     """Whether it is loaded when the server starts."""
+
+
+def catalog_of_one(engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
+    """The model of a server that begins with one, and to which callers may add. Raises
+    ConfigError."""
+    asked = engine.served_model_name
+    names = [asked] if isinstance(asked, str) else list(asked or (engine.model or DEMO_MODEL,))
+    fields = {"model": engine.model or DEMO_MODEL, "name": names[0], "aliases": names[1:]}
+    return _entry({**fields, "preload": True}, engine, server)
 
 
 def catalog_of_words(

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from quire.errors import QuireError
 from quire.log import get_logger
-from quire.metrics.series import MetricSet
+from quire.metrics.series import Counter, Gauge, MetricSet
 from quire.planning.machine import available_memory
 from quire.server.fleet.room import Holding, to_unload
-from quire.server.http.problems import HttpError, Problem, unavailable
+from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules
 from quire.server.served_model import ServedModel
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
+    from quire.config.engine_args import EngineArgs
     from quire.server.fleet.member import Member
     from quire.server.life.loading import ModelLoader
 
@@ -55,6 +56,8 @@ class Fleet:
     ) -> None:
         self.members = list(members)
         self.budget_bytes = budget_bytes
+        self.engine_args: EngineArgs | None = None
+        """Options of the models that callers add; None: they must not add any."""
         self.metrics = _FleetMetrics([member.name for member in members])
         self._loader = loader
         self._max_waiting = max_waiting
@@ -66,8 +69,24 @@ class Fleet:
         self._is_closed = False
 
     def member_of(self, model: ServedModel) -> Member:
-        """The member of a model."""
-        return next(member for member in self.members if member.model is model)
+        """The member of a model. Raises HttpError 404 for a model that was removed."""
+        for member in self.members:
+            if member.model is model:
+                return member
+        raise not_found(model.names[0], [member.name for member in self.members])
+
+    def add(self, member: Member) -> None:
+        """Offers another model, which is not loaded."""
+        self.metrics.add(member.name)
+        self.members.append(member)
+
+    async def remove(self, model: ServedModel) -> None:
+        """Unloads a model and offers it no more. Raises HttpError 409 if it has requests."""
+        member = self.member_of(model)
+        await self.unload(model)
+        if member.is_busy or member.state != "unloaded" or member.waiting:
+            raise _has_requests(member)
+        self.members.remove(member)
 
     # --- for requests
 
@@ -137,10 +156,7 @@ class Fleet:
             with suppress(HttpError):
                 await asyncio.shield(member.loading)
         if member.is_busy:
-            raise HttpError(Problem(
-                409, f"The model `{member.name}` has requests; try again when they have ended.",
-                param="model", type="Conflict",
-            ))  # fmt: skip
+            raise _has_requests(member)
         await self._unload(member, "asked for")
 
     async def watch(self) -> None:
@@ -295,21 +311,35 @@ def _holding(member: Member) -> Holding:
     return Holding(member.name, member.num_bytes, member.last_used)
 
 
+def _has_requests(member: Member) -> HttpError:
+    return HttpError(Problem(
+        409, f"The model `{member.name}` has requests; try again when they have ended.",
+        param="model", type="Conflict",
+    ))  # fmt: skip
+
+
 class _FleetMetrics:
     """Counters of loads and unloads, by model."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.metric_set = MetricSet({})
-        values = [(name,) for name in names]
         self._loads = self.metric_set.counters(
-            "quire:model_loads", "Loads of a model of several.", ("model_name",), values
+            "quire:model_loads", "Loads of a model of several.", ("model_name",), ()
         )
         self._seconds = self.metric_set.counters(
-            "quire:model_load_seconds", "Time that its loads took.", ("model_name",), values
+            "quire:model_load_seconds", "Time that its loads took.", ("model_name",), ()
         )
         self._is_loaded = self.metric_set.gauges(
-            "quire:model_loaded", "Whether it is loaded.", ("model_name",), values
+            "quire:model_loaded", "Whether it is loaded.", ("model_name",), ()
         )
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Creates the series of a model."""
+        self._loads.series.setdefault((name,), Counter())
+        self._seconds.series.setdefault((name,), Counter())
+        self._is_loaded.series.setdefault((name,), Gauge())
 
     def loaded(self, name: str, seconds: float) -> None:
         """Counts a load."""

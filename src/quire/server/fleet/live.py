@@ -64,6 +64,8 @@ def fleet_of(
         max_waiting=args.max_waiting_loads,
         load_timeout_s=args.model_load_timeout,
     )
+    if args.allow_model_changes:
+        context.fleet.engine_args = engine_args
     return context, _Several(context, context.fleet)
 
 

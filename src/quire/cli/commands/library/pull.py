@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from quire.cli.library import named, place_of, pull_model
+from quire.cli.library import PullLines, named, place_of, pull_model
 from quire.config.command_line.parser import Parser
+from quire.errors import QuireError
 from quire.units import format_bytes
 
 
@@ -20,6 +21,9 @@ def configure(parser: Parser) -> None:
     )
     parser.add_argument("--revision", help="A branch, tag or commit (default: main).")
     parser.add_argument(
+        "--json", action="store_true", help="Print the progress as lines of JSON in Ollama's form."
+    )
+    parser.add_argument(
         "--verify", action="store_true", help="Compare the checksums of files that are here, too."
     )
 
@@ -27,6 +31,10 @@ def configure(parser: Parser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Fetch each model; print where it is."""
     for name in named(args.models):
+        if args.json:
+            if not _pull_in_lines(name, args):
+                return 1
+            continue
         pulled = pull_model(name, revision=args.revision, verifies_all=args.verify)
         model = pulled.model
         print(
@@ -34,3 +42,15 @@ def execute(args: argparse.Namespace) -> int:
             f"(commit {model.commit[:7]}, {pulled.num_verified} checksums compared)"
         )
     return 0
+
+
+def _pull_in_lines(name: str, args: argparse.Namespace) -> bool:
+    """Pull a model; print the progress, and an error, as lines. Return whether it is here."""
+    lines = PullLines(name)
+    try:
+        pull_model(name, revision=args.revision, verifies_all=args.verify, lines=lines)
+    except QuireError as error:
+        lines.write(error=str(error))
+        return False
+    lines.write(status="success")
+    return True

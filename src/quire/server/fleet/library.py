@@ -1,0 +1,173 @@
+"""`Library`: pulls, copies and deletes models at callers' requests, where the operator allows it.
+
+A pulled model becomes a member of the fleet. Knows no HTTP but its errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from quire import env
+from quire.config.engine_args import EngineArgs
+from quire.config.places.aliases import read_aliases, remove_alias, set_alias, target_of
+from quire.config.places.hub import hub_name
+from quire.config.places.library import LibraryModel, find_model, remove_model
+from quire.errors import ConfigError, ModelNotFoundError, QuireError, RequestError
+from quire.log import get_logger
+from quire.server.context import ServerContext
+from quire.server.fleet.catalog import catalog_of_words
+from quire.server.fleet.fleet import Fleet
+from quire.server.fleet.member import Member, make_member
+from quire.server.fleet.pull import Pull
+from quire.server.http.problems import HttpError, Problem, unavailable
+from quire.server.served_model import ServedModel
+
+logger = get_logger(__name__)
+_MAX_PULLS = 2
+"""Most models that are being pulled at the same time."""
+_MAX_ADDED = 64
+"""Most models that are offered besides those of the start."""
+
+
+class Library:
+    """Changes which models a server has. Owned by the event loop.
+
+    Models that were named when the server started are never deleted.
+    """
+
+    def __init__(self, context: ServerContext, fleet: Fleet, engine: EngineArgs) -> None:
+        """`engine`: options of the models that are added."""
+        self._context = context
+        self._fleet = fleet
+        self._engine = replace(engine, served_model_name=None)
+        self._added = set[str]()
+        """First names of the models that were pulled."""
+        self._pulls = set[Pull]()
+
+    def pull(self, name: str) -> Pull:
+        """Begins to fetch a model, which is offered in the end. Raises HttpError, RequestError."""
+        self._check_place(name)
+        if len(self._pulls) >= _MAX_PULLS:
+            raise HttpError(
+                unavailable(f"{_MAX_PULLS} models are being pulled, which is the limit.", 30)
+            )
+        pull = Pull(name, partial(self._offer, name), self._pulls.discard)
+        self._pulls.add(pull)
+        return pull
+
+    def copy(self, source: str, destination: str) -> None:
+        """Gives a model another name, here and as an alias of the command line. Raises HttpError
+        404, RequestError."""
+        context = self._context
+        model = None
+        if source in context.names:
+            model = context.target(source).model
+            place = model.config.model.model
+            if (path := Path(place)).exists():
+                place = str(path.absolute())
+        else:
+            cached = self._cached(source)
+            place = target_of(source) or cached.name
+        if destination in context.names and context.target(destination).model is not model:
+            raise RequestError(
+                f"destination must not be the name of another model, got {destination!r}",
+                parameter="destination",
+            )
+        try:
+            set_alias(destination, place)
+        except ConfigError as error:
+            raise RequestError(f"destination: {error}", parameter="destination") from None
+        if model is not None and destination not in model.names:
+            model.names = (*model.names, destination)
+
+    async def delete(self, name: str) -> None:
+        """Deletes a copied name, or a model with its files. Raises HttpError: 404 if there is none,
+        403 for a model of the start, 409 if it has requests."""
+        served = self._context.target(name).model if name in self._context.names else None
+        if name in read_aliases() and (served is None or name != served.names[0]):
+            remove_alias(name)
+            if served is not None:
+                served.names = tuple(one for one in served.names if one != name)
+            return
+        if served is not None and served.names[0] not in self._added:
+            raise HttpError(Problem(
+                403, f"The model `{name}` was named when the server started, so it cannot be "
+                "deleted while the server runs.", param="model",
+            ))  # fmt: skip
+        cached = self._cached(name)
+        for model in self._users_of(cached):
+            if model.names[0] not in self._added:
+                raise HttpError(Problem(
+                    403, f"The model `{name}` is served as `{model.names[0]}`, so it cannot be "
+                    "deleted while the server runs.", param="model",
+                ))  # fmt: skip
+            await self._fleet.remove(model)
+            self._context.models.remove(model)
+            self._added.discard(model.names[0])
+        await asyncio.to_thread(remove_model, cached, env.hub_cache_dir())
+        logger.info("deleted %s", cached.name)
+
+    # --- parts
+
+    def _check_place(self, name: str) -> None:
+        """Raises RequestError if a name is not one of the hub, and HttpError if no further model
+        may be offered."""
+        try:
+            hub_name(target_of(name) or name, env.hub_cache_dir())
+        except ModelNotFoundError as error:
+            raise RequestError(f"model: {error}", parameter="model", value=name) from None
+        if name not in self._context.names and len(self._added) >= _MAX_ADDED:
+            raise HttpError(
+                unavailable(f"{_MAX_ADDED} pulled models are offered, which is the limit.", 60)
+            )
+
+    async def _offer(self, name: str) -> None:
+        """Lets requests use a model of the cache. Raises QuireError if it cannot be served."""
+        if name in self._context.names:
+            return
+        model = self._context.new_model((name,))
+        member = await asyncio.to_thread(self._member, name, model)
+        if name in self._context.names:
+            return  # another pull of it was faster
+        self._fleet.add(member)
+        self._context.models.append(model)
+        self._added.add(name)
+
+    def _member(self, name: str, model: ServedModel) -> Member:
+        [entry] = catalog_of_words([name], self._engine, self._context.args)
+        budget = self._fleet.budget_bytes
+        share = budget // (len(self._fleet.members) + 1)
+        member = make_member(replace(entry, is_preloaded=False), model, share, budget)
+        if member.config is None:
+            raise ConfigError(f"{name} does not fit: {member.failure}")
+        model.planned = member.config
+        return member
+
+    def _cached(self, name: str) -> LibraryModel:
+        cache = env.hub_cache_dir()
+        try:
+            repo, wanted = hub_name(target_of(name) or name, cache)
+            return find_model(repo if wanted is None else f"{repo}:{wanted}", cache)
+        except ModelNotFoundError:
+            raise HttpError(
+                Problem(404, f"The model `{name[:200]}` is neither served nor in the hub's cache.")
+            ) from None
+
+    def _users_of(self, cached: LibraryModel) -> Sequence[ServedModel]:
+        """The served models whose files these are."""
+        found = []
+        for member in self._fleet.members:
+            with suppress(QuireError):
+                place = member.entry.engine.model or ""
+                repo, wanted = hub_name(target_of(place) or place, env.hub_cache_dir())
+                used = find_model(
+                    repo if wanted is None else f"{repo}:{wanted}", env.hub_cache_dir()
+                )
+                if used.name == cached.name:
+                    found.append(member.model)
+        return found

@@ -1,0 +1,63 @@
+"""The page in a real Chromium, on a scripted server (`page_server.py`).
+
+Tests are skipped where Playwright or a Chromium is not installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import page_server
+import pytest
+
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with page_server.ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
+    """Opens the page; whatever it complains about on the console fails the test."""
+    contexts, complaints = [], []
+
+    def open_one(*, url: str = "", is_ready: bool = True, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "console", lambda line: complaints.append(line.text) if line.type == "error" else None
+        )
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(url or server.url)
+        if is_ready:
+            page.wait_for_selector('#state[data-state="ready"]')
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    # Chromium itself reports refused requests as console errors; those are asked for.
+    assert [c for c in complaints if not c.startswith("Failed to load resource")] == []

@@ -1,0 +1,53 @@
+"""Images are attached to a message, shown and sent."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+from page_actions import ask
+
+
+def test_images_are_attached_shown_and_sent(open_page: Any, server: Any, tmp_path: Path) -> None:
+    server.script.takes_images = True
+    page = open_page()
+    page.wait_for_selector("#attach:visible")
+    files = [tmp_path / name for name in ("red.png", "blue.png", "notes.txt")]
+    for file, color in zip(files, (b"\xff\x00\x00", b"\x00\x00\xff", b"\x00" * 3), strict=True):
+        file.write_bytes(png_of(color))
+    page.set_input_files("#image-input", files)
+    page.wait_for_selector("#attachments li >> nth=1")
+    assert page.locator("#attachments li").count() == 2
+    page.click("[aria-label='Remove image 1']")
+    assert page.locator("#attachments li").count() == 1
+    if folder := os.environ.get("QUIRE_TEST_PICTURES"):
+        page.screenshot(path=f"{folder}/attached.png")
+    ask(page, "what color?")
+    if folder:
+        page.screenshot(path=f"{folder}/sent.png")
+    assert page.locator("#attachments li").count() == 0
+    shown = page.locator(".message.user img")
+    assert shown.count() == 1
+    assert shown.evaluate("image => image.naturalWidth") == 2
+    [message] = server.script.requests[-1]["messages"]
+    image, text = message["content"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert text == {"type": "text", "text": "what color?"}
+    page.reload()
+    assert page.locator(".message.user").inner_text().startswith("what color?")
+    assert page.locator(".message.user img").count() == 0
+
+
+def png_of(color: bytes) -> bytes:
+    """A PNG file of 2 x 2 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checksum = zlib.crc32(kind + data)
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+
+    head = struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0)
+    rows = zlib.compress((b"\x00" + 2 * color) * 2)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")

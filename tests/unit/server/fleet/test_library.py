@@ -1,0 +1,190 @@
+"""`/api/pull`, `/api/copy` and `/api/delete` over a fake fleet and a cache of files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fake_fleet import make_fleet
+from hub_cache import write_repo
+
+from quire.config.engine_args import EngineArgs
+from quire.config.places.aliases import read_aliases, set_alias
+from quire.config.places.library import models_of
+from quire.server.app import build_app
+from quire.server.fleet import library as library_module
+from quire.server.fleet.member import Member
+from quire.server.fleet.pull import Pull
+from server.conftest import Harness
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    for name in ("org/added", "org/plain", "org/served"):
+        write_repo(tmp_path / "hub", name, {"config.json": b"{}", "model.safetensors": b"1"})
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def harness(tiny_model: Path, hub: Path) -> Harness:
+    """Serves `a`; `org/served` since the start; `org/added`, which was pulled."""
+    sizes = {"a": 60, "org/served": 10, "org/added": 10}
+    assert len(models_of(hub)) == 3
+    context, loader = make_fleet(tiny_model, sizes, allow_model_changes=True)
+    for member in context.fleet.members:
+        member.entry = type(member.entry)(
+            (member.name,), EngineArgs(model=member.name), context.args, None
+        )
+    context.fleet.engine_args = EngineArgs()
+    loader.chat = None
+    harness = Harness(context, build_app(context, ()))
+    harness.app.state.library._added.add("org/added")
+    return harness
+
+
+def delete(harness: Harness, name: str) -> httpx.Response:
+    return harness.request("DELETE", "/api/delete", json={"model": name})
+
+
+def names(harness: Harness) -> list[str]:
+    return [one["name"] for one in harness.request("GET", "/api/tags").json()["models"]]
+
+
+def test_the_routes_need_the_option(tiny_model: Path) -> None:
+    context, _ = make_fleet(tiny_model, {"a": 60})
+    harness = Harness(context, build_app(context, ()))
+    reply = harness.post("/api/pull", {"model": "org/name"})
+    assert reply.status_code == 404
+    assert "--allow-model-changes" in reply.json()["error"]
+
+
+def test_a_copy_is_another_name_until_it_is_deleted(harness: Harness) -> None:
+    before = harness.context.models[0].fingerprint
+    reply = harness.post("/api/copy", {"source": "a:latest", "destination": "mine"})
+    assert (reply.status_code, reply.content) == (200, b"")
+    assert "mine" in names(harness)
+    assert "mine" in read_aliases()
+    assert harness.context.target("mine").model is harness.context.models[0]
+    assert harness.context.models[0].fingerprint == before
+    assert delete(harness, "mine").status_code == 200
+    assert "mine" not in names(harness) + list(read_aliases())
+    assert delete(harness, "mine").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"source": "a", "destination": "org/served"}, 400, "another model"),
+        ({"source": "none", "destination": "b"}, 404, "neither served"),
+        ({"source": "a", "destination": "../b"}, 400, "an alias must have"),
+        ({"source": "a", "destination": ""}, 400, "destination must be"),
+        ({"source": "a" * 300, "destination": "b"}, 400, "source must be"),
+    ],
+)
+def test_copies_that_cannot_be(harness: Harness, body: Any, status: int, text: str) -> None:
+    reply = harness.post("/api/copy", body)
+    assert (reply.status_code, text in reply.json()["error"]) == (status, True), reply.text
+    assert read_aliases() == {}
+
+
+def test_models_of_the_start_stay(harness: Harness, hub: Path) -> None:
+    set_alias("short", "org/served")
+    for name in ("a", "org/served", "hf.co/org/served"):
+        assert delete(harness, name).status_code == 403, name
+    assert delete(harness, "short").status_code == 200
+    assert read_aliases() == {}
+    assert len(models_of(hub)) == 3
+
+
+def test_a_model_that_was_pulled_is_unloaded_and_deleted(harness: Harness, hub: Path) -> None:
+    context = harness.context
+    model = context.target("org/added").model
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        await context.fleet.acquire(model)
+        body = {"model": "org/added"}
+        assert (await client.request("DELETE", "/api/delete", json=body)).status_code == 409
+        context.fleet.release(model)
+        assert (await client.request("DELETE", "/api/delete", json=body)).status_code == 200
+        assert model.engine is None
+        assert (await client.post("/v1/models/load", json=body)).status_code == 404
+        await context.fleet.close()
+
+    harness.run(scenario)
+    assert [one.name for one in models_of(hub)] == ["org/plain", "org/served"]
+    assert delete(harness, "org/plain").status_code == 200
+    assert "org/added" not in names(harness)
+
+
+def test_a_pull_without_a_network_says_why(harness: Harness) -> None:
+    reply = harness.post("/api/pull", {"model": "org/none"})
+    assert reply.headers["content-type"] == "application/x-ndjson"
+    first, last = reply.text.splitlines()
+    assert "manifest" in first
+    assert "HF_HUB_OFFLINE forbids it" in json.loads(last)["error"]
+    for name in ("../x", "--verify", "a" * 200):
+        assert harness.post("/api/pull", {"model": name}).status_code == 400, name
+
+
+def test_pulls_and_their_models_are_bounded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = harness.app.state.library
+    pulls = [library.pull("org/x") for _ in range(2)]
+    reply = harness.post("/api/pull", {"model": "org/y"})
+    assert (reply.status_code, "2 models are being pulled" in reply.text) == (503, True)
+    for pull in pulls:
+        pull.close()
+    monkeypatch.setattr(library_module, "_MAX_ADDED", 1)
+    assert "the limit" in harness.post("/api/pull", {"model": "org/y"}).json()["error"]
+    assert library._pulls == set()
+
+
+def test_a_pulled_model_is_offered(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = harness.context
+    config = context.models[0].planned
+
+    def member(entry: Any, model: Any, share: int, budget: int) -> Member:
+        assert (entry.names, share, budget) == (("org/plain",), 25, 100)
+        return Member(entry, model, config, 5)
+
+    monkeypatch.setattr(library_module, "make_member", member)
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        await harness.app.state.library._offer("org/plain")
+        reply = await client.post("/v1/models/load", json={"model": "org/plain"})
+        assert reply.json()["status"]["value"] == "loaded"
+        assert (
+            'quire:model_loaded{model_name="org/plain"} 1.0' in (await client.get("/metrics")).text
+        )
+        await context.fleet.close()
+
+    harness.run(scenario)
+    assert names(harness)[-1] == "org/plain"
+
+
+def test_a_reader_that_goes_ends_the_download() -> None:
+    async def offer() -> None:
+        raise AssertionError("nothing was fetched")
+
+    async def main() -> None:
+        closed: list[Pull] = []
+        pull = Pull("org/name", offer, closed.append)
+        lines = pull.lines()
+        first = asyncio.ensure_future(anext(lines))
+        while pull._process is None:
+            await asyncio.sleep(0.01)
+        pull.close()
+        with pytest.raises(StopAsyncIteration):
+            await first
+        assert pull._process.returncode == -9
+        assert closed == [pull]
+
+    asyncio.run(main())
