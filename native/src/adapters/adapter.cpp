@@ -244,7 +244,10 @@ void Adapter::change_embedding(int32_t matrix, int32_t table, int64_t id, float 
     const int64_t at = half * kLanes;
     const LowRank::Half& own = weight.halves[half];
     if (own.count == 0) continue;
-    const F32x16 added = gemm::expand(weight.change, half, hidden) * scale;
+    const float* row = hidden;
+    F32x16 added;
+    gemm::expand<1>(weight.change, half, &row, &added);
+    added = added * scale;
     const int64_t columns = weight.n - at;
     store_some(out, QUIRE_F32, at, columns, load_some(out, QUIRE_F32, at, columns) + added);
   }

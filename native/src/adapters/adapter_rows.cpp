@@ -13,7 +13,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kUnitRows = 16;
-constexpr int64_t kUnitLines = 4;
+constexpr int64_t kUnitLines = 8;
 
 std::vector<AdapterGroup> group(const std::vector<const Adapter*>& of_token, const int32_t* tokens,
                                 int64_t count) {
@@ -41,40 +41,93 @@ struct RowsOfX {
         stride_bytes(args.x_stride * (args.x_dtype == DType::kF32 ? 4 : 2)) {}
 };
 
-// Numbers of A x of one row: each line is summed along K in the same order always.
-template <int kLines>
-void multiply_lines(const AdapterWeight& weight, const uint8_t* x, int32_t x_dtype, int64_t line,
-                    float* out) {
-  const int64_t item = weight.dtype == QUIRE_F32 ? 4 : 2;
-  const uint8_t* a = weight.a.data() + line * weight.depth * item;
-  F32x16 sums[kLines] = {};
-  for (int64_t i = 0; i < weight.k; i += kLanes) {
-    const F32x16 numbers = load_some(x, x_dtype, i, weight.k - i);
-#pragma GCC unroll 4
+// Rows and lines of A that are multiplied together: as many sums as fit into registers.
+#if defined(__AVX512F__)
+constexpr int kTileRows = 4;
+constexpr int kTileLines = 4;
+#else
+constexpr int kTileRows = 2;
+constexpr int kTileLines = 2;
+#endif
+
+template <class T>
+QUIRE_INLINE F32x16 load_as(const T* p) {
+  if constexpr (sizeof(T) == 4)
+    return load_f32(p);
+  else
+    return load_bf16(p);
+}
+
+// Numbers of A x, `rows` and `lines` of them: each is summed along K in the same order always.
+template <int kRows, int kLines, class A, class X>
+void multiply_tile(const AdapterWeight& weight, const X* const* x, int64_t line,
+                   float* const* out) {
+  const A* a = reinterpret_cast<const A*>(weight.a.data()) + line * weight.depth;
+  F32x16 sums[kRows][kLines] = {};
+  const auto add = [&](const F32x16* numbers, int64_t i) {
     for (int l = 0; l < kLines; ++l) {
-      const uint8_t* from = a + l * weight.depth * item;
-      sums[l] = fma(numbers, load_some(from, weight.dtype, i, kLanes), sums[l]);
+      const F32x16 own = load_as(a + l * weight.depth + i);
+      for (int r = 0; r < kRows; ++r) sums[r][l] = fma(numbers[r], own, sums[r][l]);
+    }
+  };
+  F32x16 numbers[kRows];
+  int64_t i = 0;
+  for (; i + kLanes <= weight.k; i += kLanes) {
+    for (int r = 0; r < kRows; ++r) numbers[r] = load_as(x[r] + i);
+    add(numbers, i);
+  }
+  if (i < weight.k) {
+    constexpr int32_t dtype = sizeof(X) == 4 ? QUIRE_F32 : QUIRE_BF16;
+    for (int r = 0; r < kRows; ++r) numbers[r] = load_some(x[r], dtype, i, weight.k - i);
+    add(numbers, i);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int l = 0; l < kLines; ++l) {
+      out[r][line + l] = sum_lanes(sums[r][l]) * weight.scales[line + l];
     }
   }
-  for (int l = 0; l < kLines; ++l) out[l] = sum_lanes(sums[l]) * weight.scales[line + l];
+}
+
+template <int kRows, class A, class X>
+void multiply_lines(const AdapterWeight& weight, const X* const* x, int64_t line, int64_t end,
+                    float* const* out) {
+  for (; line + kTileLines <= end; line += kTileLines) {
+    multiply_tile<kRows, kTileLines, A>(weight, x, line, out);
+  }
+  for (; line < end; ++line) multiply_tile<kRows, 1, A>(weight, x, line, out);
+}
+
+template <class A, class X>
+void compute_as(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
+                const AdapterScratch& scratch) {
+  const AdapterWeight& weight = *unit.weight;
+  const int64_t end = std::min(unit.first_line + kUnitLines, weight.width);
+  auto* hidden = reinterpret_cast<float*>(scratch.hidden.data());
+  const X* from[kUnitRows];
+  float* out[kUnitRows];
+  for (int64_t i = 0; i < unit.count; ++i) {
+    const int64_t row = unit.rows[i] - first_row;
+    from[i] = reinterpret_cast<const X*>(x.data + row * x.stride_bytes);
+    out[i] = hidden + row * scratch.width;
+  }
+  int64_t i = 0;
+  for (; i + kTileRows <= unit.count; i += kTileRows) {
+    multiply_lines<kTileRows, A>(weight, from + i, unit.first_line, end, out + i);
+  }
+  for (; i < unit.count; ++i) multiply_lines<1, A>(weight, from + i, unit.first_line, end, out + i);
+}
+
+template <class A>
+void compute_with(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
+                  const AdapterScratch& scratch) {
+  if (x.dtype == QUIRE_F32) return compute_as<A, float>(unit, x, first_row, scratch);
+  compute_as<A, uint16_t>(unit, x, first_row, scratch);
 }
 
 void compute(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
              const AdapterScratch& scratch) {
-  const AdapterWeight& weight = *unit.weight;
-  const int64_t end = std::min(unit.first_line + kUnitLines, weight.width);
-  auto* hidden = reinterpret_cast<float*>(scratch.hidden.data());
-  for (int64_t i = 0; i < unit.count; ++i) {
-    const int64_t row = unit.rows[i] - first_row;
-    const uint8_t* from = x.data + row * x.stride_bytes;
-    float* out = hidden + row * scratch.width;
-    int64_t line = unit.first_line;
-    if (end - line == kUnitLines) {
-      multiply_lines<kUnitLines>(weight, from, x.dtype, line, out + line);
-      continue;
-    }
-    for (; line < end; ++line) multiply_lines<1>(weight, from, x.dtype, line, out + line);
-  }
+  if (unit.weight->dtype == QUIRE_F32) return compute_with<float>(unit, x, first_row, scratch);
+  compute_with<uint16_t>(unit, x, first_row, scratch);
 }
 
 // Which rows of a product are changed, and the units of work of their A x. False: none is.

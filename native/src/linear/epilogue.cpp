@@ -206,14 +206,53 @@ void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
 
 constexpr int64_t kChangedRows = 16;  // of a tile, changed before they are finished
 
-void change(const LowRank& by, const float* hidden, int64_t strip, float factor, float* row) {
+// Changes one half strip of rows: `hidden` and `values` point to the numbers of each.
+template <int kRows>
+void change_half(const LowRank& by, int64_t half, float factor, const float* const* hidden,
+                 float* const* values) {
+  F32x16 added[kRows];
+  expand<kRows>(by, half, hidden, added);
+  for (int r = 0; r < kRows; ++r) {
+    F32x16 value = load<F32x16>(values[r]) + added[r] * factor;
+    if (by.gains) value = value * load<F32x16>(by.gains + half * kHalfStrip);
+    store(values[r], value);
+  }
+}
+
+// Rows with one change.
+void change(const LowRank& by, int64_t strip, float factor, int64_t count,
+            const float* const* hidden, float* const* values) {
   for (int64_t h = 0; h < 2; ++h) {
-    const int64_t at = 2 * strip + h;
-    if (by.halves[at].count == 0 && by.gains == nullptr) continue;
-    const F32x16 added = expand(by, at, hidden) * factor;
-    F32x16 value = load<F32x16>(row + h * kHalfStrip) + added;
-    if (by.gains) value = value * load<F32x16>(by.gains + at * kHalfStrip);
-    store(row + h * kHalfStrip, value);
+    const int64_t half = 2 * strip + h;
+    if (by.halves[half].count == 0 && by.gains == nullptr) continue;
+    float* own[kChangedRows];
+    for (int64_t r = 0; r < count; ++r) own[r] = values[r] + h * kHalfStrip;
+    int64_t r = 0;
+    for (; r + kExpandedRows <= count; r += kExpandedRows) {
+      change_half<kExpandedRows>(by, half, factor, hidden + r, own + r);
+    }
+    for (; r + 2 <= count; r += 2) change_half<2>(by, half, factor, hidden + r, own + r);
+    if (r < count) change_half<1>(by, half, factor, hidden + r, own + r);
+  }
+}
+
+// Rows that have the same change are changed together.
+void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
+                 float* values) {
+  bool is_done[kChangedRows] = {};
+  for (int64_t first = 0; first < rows.count; ++first) {
+    const LowRank* by = changes.of_row[rows.first + first];
+    if (by == nullptr || is_done[first]) continue;
+    const float* hidden[kChangedRows];
+    float* own[kChangedRows];
+    int64_t count = 0;
+    for (int64_t r = first; r < rows.count; ++r) {
+      if (changes.of_row[rows.first + r] != by) continue;
+      is_done[r] = true;
+      hidden[count] = changes.hidden + (rows.first + r) * changes.stride;
+      own[count++] = values + r * kStripColumns;
+    }
+    change(*by, strip, factor, count, hidden, own);
   }
 }
 
@@ -226,13 +265,10 @@ void finish_changed(const LinearArgs& args, int64_t strip, RowSpan rows, const R
   for (int64_t done = 0; done < rows.count; done += kChangedRows) {
     const int64_t count = std::min(kChangedRows, rows.count - done);
     for (int64_t r = 0; r < count; ++r) {
-      float* row = values + r * kStripColumns;
-      store(row, sums.at(done + r, 0));
-      store(row + kHalfStrip, sums.at(done + r, 1));
-      const int64_t at = rows.first + done + r;
-      const LowRank* by = changes.of_row[at];
-      if (by) change(*by, changes.hidden + at * changes.stride, strip, args.scale, row);
+      store(values + r * kStripColumns, sums.at(done + r, 0));
+      store(values + r * kStripColumns + kHalfStrip, sums.at(done + r, 1));
     }
+    change_rows(changes, strip, args.scale, RowSpan{rows.first + done, count}, values);
     finish_sums(args, strip, RowSpan{rows.first + done, count}, FloatSums{values, 1.0f});
   }
 }
