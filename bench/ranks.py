@@ -69,6 +69,8 @@ def engine(args: argparse.Namespace, num_threads: int, tensor: int, stages: int)
         max_model_len=1024,
         max_num_seqs=32,
         num_threads=num_threads,
+        speculation=False,  # it saves more steps on one rank than on stages
+        kv_store=False,
         tensor_parallel_size=tensor,
         pipeline_parallel_size=stages,
         distributed_executor_backend=args.executor if tensor * stages > 1 else None,
