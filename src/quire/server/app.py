@@ -33,7 +33,6 @@ from quire.server.apis.responses.store.store import ResponseStore
 from quire.server.bodies.json_http import is_json
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
-from quire.server.fleet.library import Library
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
@@ -81,6 +80,8 @@ def build_app(context: ServerContext, keys: tuple[str, ...]) -> Starlette:
     if context.fleet is not None:
         sets.append(context.fleet.metrics.metric_set)
     if context.fleet is not None and context.fleet.engine_args is not None:
+        from quire.server.fleet.library import Library  # rarely used
+
         app.state.library = Library(context, context.fleet, context.fleet.engine_args)
     app.state.exposition = cache(partial(Exposition, partial(_metric_sets, context, sets)))
     if not context.args.disable_fastapi_docs:

@@ -19,7 +19,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an open one keeps an event loop, which other tests cannot have
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
     path = next(filter(None, map(shutil.which, _CHROMIUM)), None)
