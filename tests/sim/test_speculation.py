@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sweeps
 from tiny_checkpoint import write_tiny_checkpoint
 from wrong_drafts import VOCABULARY, Liar, Oracle
 
@@ -102,7 +103,7 @@ def answers(
     ids=["alone", "company", "preempted", "chunks-int8"],
 )
 def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
-    seed = random.randrange(1 << 30)
+    seed = sweeps.seed() or 0
     print(f"seed {seed}")
     wanted = answers(model, seed, speculation=False, **options)
     liar = Liar()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sweeps
 from tiny_checkpoint import write_tiny_checkpoint
 from tiny_heads import MTP_MODELS, write_head, write_mtp_model
 from wrong_drafts import Liar, Oracle
@@ -246,7 +247,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("checked")
 def test_a_random_round(models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        check_round(models, str(random.randrange(1 << 30)), tmp_path, patch)
+        check_round(models, str(sweeps.seed() or 0), tmp_path, patch)
 
 
 @pytest.mark.long
