@@ -64,7 +64,9 @@ def other(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 def engine(directory: Path, port: int, **given: Any) -> MultiprocExecutor:
