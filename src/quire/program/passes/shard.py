@@ -21,31 +21,33 @@ from functools import singledispatch
 
 from quire.errors import ConfigError, IntegrityError
 from quire.program.ops import (
-    Act,
-    Add,
     Attention,
-    Clamp,
     Columns,
     Embed,
     Experts,
     Gather,
-    Glu,
     HeadNorm,
     Linear,
     Logits,
     Module,
     Op,
-    PositionScale,
     Rope,
+    TakeRows,
+)
+from quire.program.passes.shares import Run, between, even, shared, shared_by_expert
+from quire.program.pointwise_ops import (
+    Act,
+    Add,
+    Clamp,
+    Glu,
+    PositionScale,
     RowScale,
     Scale,
     SigmoidGate,
     SoftCap,
-    TakeRows,
     Weigh,
     Xielu,
 )
-from quire.program.passes.shares import Run, between, even, shared, shared_by_expert
 from quire.program.program import Program
 from quire.program.values import Split, Value
 
