@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from noted_drafts import noted_drafts
 from safetensors.torch import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
 from tiny_heads import write_head, write_mtp_model
 from torch import Tensor, nn
 
 from quire import LLM, SamplingParams
-from quire.protocol import SchedulePlan, StepResult
 from quire.scheduler.drafting.row_costs import RowCosts
-from quire.scheduler.scheduler import Scheduler
 
 LONGEST = 128
 DRAFT = 4
@@ -256,18 +255,7 @@ def test_proposals_are_those_of_the_formula(
 ) -> None:
     """And the replies have the bits that they have without."""
     monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
-    proposed: list[tuple[list[int], list[int]]] = []
-    update = Scheduler.update
-
-    def noted(scheduler: Scheduler, plan: SchedulePlan, result: StepResult) -> Any:
-        outputs = update(scheduler, plan, result)
-        for request_id, ids in result.next_drafts.items():
-            request = scheduler.states.by_id.get(request_id)
-            if request is not None:
-                proposed.append((request.token_ids.copy(), ids))
-        return outputs
-
-    monkeypatch.setattr(Scheduler, "update", noted)
+    proposed = noted_drafts(monkeypatch)
     few = {"max_num_seqs": 4, "num_gpu_blocks_override": 18, "max_num_batched_tokens": 32}
     with open_llm(case, backend, **few) as llm:
         found = llm.generate(*requests(1), use_tqdm=False)

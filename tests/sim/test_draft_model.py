@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import sweeps
+from noted_drafts import noted_drafts
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
 from quire.errors import ConfigError, DoesNotFitError, ModelNotFoundError
-from quire.protocol import SchedulePlan, StepResult
 from quire.scheduler.drafting.row_costs import RowCosts
-from quire.scheduler.scheduler import Scheduler
 
 LONGEST = 128
 
@@ -115,18 +114,7 @@ def test_it_proposes_what_it_writes_itself(
 ) -> None:
     """Whatever was cached, rejected or preempted before."""
     monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
-    proposed: list[tuple[list[int], list[int]]] = []
-    update = Scheduler.update
-
-    def noted(scheduler: Scheduler, plan: SchedulePlan, result: StepResult) -> Any:
-        outputs = update(scheduler, plan, result)
-        for request_id, ids in result.next_drafts.items():
-            request = scheduler.states.by_id.get(request_id)
-            if request is not None:
-                proposed.append((request.token_ids.copy(), ids))
-        return outputs
-
-    monkeypatch.setattr(Scheduler, "update", noted)
+    proposed = noted_drafts(monkeypatch)
     with open_llm(models["target"], models[draft], num_gpu_blocks_override=16) as llm:
         llm.generate(*requests(3), use_tqdm=False)
     assert len(proposed) > 50

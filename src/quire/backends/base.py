@@ -12,6 +12,7 @@ size. Arrays are C-contiguous NumPy.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from quire.config.kv_groups import KVLayout
 from quire.config.records import Dtype
-from quire.errors import BackendError
+from quire.errors import BackendError, IntegrityError
 from quire.sampling.columns import SamplingColumns
 from quire.sampling.records import Logprobs
 
@@ -90,6 +91,16 @@ class LoadedAdapter(ABC):
     @abstractmethod
     def num_bytes(self) -> int:
         """Bytes of its weights."""
+
+
+def loaded_adapter(loaded: Mapping[str, LoadedAdapter], digest: str) -> LoadedAdapter | None:
+    """The adapter of a digest; None for "". Raises IntegrityError if it is not loaded."""
+    if not digest:
+        return None
+    found = loaded.get(digest)
+    if found is None:
+        raise IntegrityError(f"the adapter {digest} is not loaded")
+    return found
 
 
 @dataclass(frozen=True)

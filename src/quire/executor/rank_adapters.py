@@ -8,8 +8,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from quire.backends.base import LoadedAdapter, NamedAdapter
-from quire.errors import ConfigError, IntegrityError
+from quire.backends.base import LoadedAdapter, NamedAdapter, loaded_adapter
+from quire.errors import ConfigError
 from quire.executor.rank_processes import RankProcesses
 
 
@@ -56,9 +56,4 @@ class RankAdapters:
 
     def get(self, digest: str) -> LoadedAdapter | None:
         """The adapter as steps name it; None for "". Raises IntegrityError if it is not loaded."""
-        if not digest:
-            return None
-        found = self._loaded.get(digest)
-        if found is None:
-            raise IntegrityError(f"the adapter {digest} is not loaded")
-        return found
+        return loaded_adapter(self._loaded, digest)

@@ -204,8 +204,8 @@ class AdapterManager:
         return version if version.digest in self._residents else None
 
     def _begin(self, load: _Load) -> bool:
-        """Begins a load, unless a load is still running. Returns False if there is no room for it,
-        and for a command if it has to be asked again."""
+        """Starts a load if none is running. Returns False if the caller must try again later: there
+        is no room for the adapter, or the load of a command has to wait for another one."""
         if self._load is not None:
             if self._load.is_for(load.request) and not load.request.load_inplace:
                 self._load.tickets += load.tickets

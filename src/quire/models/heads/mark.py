@@ -34,7 +34,7 @@ def own_name(name: str) -> str:
 
 
 def without_head(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a model that is no draft head, whatever its file says."""
+    """The configuration of a model that is not a draft head, whatever its file says."""
     return {key: value for key, value in hf_config.items() if key != MARK}
 
 

@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.adapters.config import LoRAConfig
-from quire.backends.base import CompiledModel, LoadedAdapter, NamedAdapter, StepBatch
+from quire.backends.base import (
+    CompiledModel,
+    LoadedAdapter,
+    NamedAdapter,
+    StepBatch,
+    loaded_adapter,
+)
 from quire.config.records import EngineConfig
-from quire.errors import CheckpointError, ConfigError, IntegrityError
+from quire.errors import CheckpointError, ConfigError
 from quire.log import get_logger
 from quire.models import ModelDescription
 from quire.program import Program
@@ -78,12 +84,7 @@ class WorkerAdapters:
 
     def get(self, digest: str) -> LoadedAdapter | None:
         """A loaded adapter; None for "". Raises IntegrityError if it is not loaded."""
-        if not digest:
-            return None
-        found = self._loaded.get(digest)
-        if found is None:
-            raise IntegrityError(f"the adapter {digest} is not loaded")
-        return found
+        return loaded_adapter(self._loaded, digest)
 
     def found(self, batch: StepBatch) -> StepBatch:
         """The step with the adapters that it names. Raises IntegrityError as `get` does."""

@@ -1,4 +1,4 @@
-"""Of K and V that are given with a step, what a rank writes to its cache."""
+"""The part of given K and V that a rank writes to its cache: its layers and its heads."""
 
 from __future__ import annotations
 
