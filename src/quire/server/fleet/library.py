@@ -149,10 +149,8 @@ class Library:
         return member
 
     def _cached(self, name: str) -> LibraryModel:
-        cache = env.hub_cache_dir()
         try:
-            repo, wanted = hub_name(target_of(name) or name, cache)
-            return find_model(repo if wanted is None else f"{repo}:{wanted}", cache)
+            return _found(name)
         except ModelNotFoundError:
             raise HttpError(
                 Problem(404, f"The model `{name[:200]}` is neither served nor in the hub's cache.")
@@ -163,11 +161,13 @@ class Library:
         found = []
         for member in self._fleet.members:
             with suppress(QuireError):
-                place = member.entry.engine.model or ""
-                repo, wanted = hub_name(target_of(place) or place, env.hub_cache_dir())
-                used = find_model(
-                    repo if wanted is None else f"{repo}:{wanted}", env.hub_cache_dir()
-                )
-                if used.name == cached.name:
+                if _found(member.entry.engine.model or "").name == cached.name:
                     found.append(member.model)
         return found
+
+
+def _found(name: str) -> LibraryModel:
+    """The model of the hub's cache that a name or an alias stands for. Raises QuireError."""
+    cache = env.hub_cache_dir()
+    repo, wanted = hub_name(target_of(name) or name, cache)
+    return find_model(repo if wanted is None else f"{repo}:{wanted}", cache)

@@ -29,7 +29,7 @@ class Pull:
         """The lines of progress; the last one has `success` or an error. They end early after
         `close`. Raises HttpError, and what `offer` raises."""
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "quire", "pull", "--json", self._name,
+            sys.executable, "-m", "quire", "pull", "--json", "--", self._name,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL, limit=_MAX_LINE_BYTES,
         )  # fmt: skip
