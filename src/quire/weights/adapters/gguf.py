@@ -17,7 +17,7 @@ from quire.errors import CheckpointError, quoted
 from quire.gguf.architectures import ARCHITECTURES, Architecture
 from quire.gguf.block_types import block_values
 from quire.gguf.container import GgufHeader, GgufTensor, read_header
-from quire.weights.adapters.config import MAX_RANK, PeftConfig
+from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import AdapterFiles, LoraModule, check_size
 from quire.weights.mapped_file import MappedFile
@@ -79,9 +79,9 @@ def read_gguf_adapter(
         rank=max(ranks.values()),
         alpha=alpha,
         is_rank_stabilised=False,
-        rank_pattern={re.escape(name): rank for name, rank in ranks.items()},
+        rank_pattern=PatternTable(ranks),
         # Without an alpha, llama.cpp has no scale.
-        alpha_pattern={} if alpha else {re.escape(name): rank for name, rank in ranks.items()},
+        alpha_pattern=PatternTable({} if alpha else ranks),
         has_magnitudes=False,
         base_model="",
     )
