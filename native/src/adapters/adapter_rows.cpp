@@ -143,13 +143,16 @@ void plan_changes(const Step& step, const ProductRows* products, int64_t index, 
   AdapterScratch& scratch = step.model.adapters;
   const LowRank** of_row = scratch.of_row.data() + first_row;
   auto* hidden = reinterpret_cast<float*>(scratch.hidden->data()) + first_row * scratch.width;
-  scratch.changes[index] = {of_row, hidden, scratch.width};
+  RowChanges& changes = scratch.changes[index];
+  const LowRank** known = scratch.known.data() + index * step.batch.num_adapters;
+  changes = {of_row, hidden, scratch.width, known, 0};
   auto first = static_cast<int64_t>(scratch.rows.size());
   list_rows(step, products[index], m, scratch);
   for (int32_t n = 0; n < step.batch.num_adapters; ++n) {
     const int64_t end = scratch.starts[n];
     const AdapterWeight* weight =
         step.batch.adapters[n]->adapter.of_product(products[index].matrix);
+    if (weight != nullptr && first < end) known[changes.num_known++] = &weight->change;
     for (; weight != nullptr && first < end; first += kUnitRows) {
       const int64_t count = std::min(kUnitRows, end - first);
       for (int64_t i = 0; i < count; ++i) of_row[scratch.rows[first + i]] = &weight->change;
@@ -170,6 +173,7 @@ void plan_all(const Step& step, const ProductRows* products, LinearArgs* args, i
   scratch.units.clear();
   scratch.of_row.assign(total, nullptr);
   scratch.changes.resize(count);
+  scratch.known.resize(count * step.batch.num_adapters);
   int64_t first = 0;
   for (int64_t p = 0; p < count; ++p) {
     const size_t units = scratch.units.size();

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from adapter_writer import write_files
+from gguf_files import float_tensors, gguf_bytes
 from tiny_checkpoint import CONFIG
 
 from quire.errors import CheckpointError
 from quire.models import build_program, name_map
 from quire.program.passes import run_passes
 from quire.weights.adapters import AdapterWeights, adapter_bytes, bind_adapter, read_adapter
+from quire.weights.adapters.gguf import HeadCounts, read_gguf_adapter
+from quire.weights.adapters.read import AdapterFiles
 
 Tensors = Mapping[str, np.ndarray]
 E, D, INNER, RANK = 6, 64, 27, 3
@@ -37,11 +40,12 @@ SHAPES = {"gate": (INNER, D), "up": (INNER, D), "down": (D, INNER)}
 
 
 def load(folder: Path, model: str, *, max_rank: int = 16) -> AdapterWeights:
-    files = read_adapter(folder, max_rank=max_rank, max_bytes=1 << 20)
+    return bound(read_adapter(folder, max_rank=max_rank, max_bytes=1 << 20), model)
+
+
+def bound(files: AdapterFiles, model: str) -> AdapterWeights:
     canonical = name_map(CONFIGS[model]).canonical
-    return bind_adapter(
-        files, PROGRAMS[model], canonical, lambda: pytest.fail("no base is needed")
-    )
+    return bind_adapter(files, PROGRAMS[model], canonical, lambda: pytest.fail("no base is needed"))
 
 
 def write(folder: Path, tensors: Tensors, **config: Any) -> Path:
@@ -138,6 +142,22 @@ def test_a_matrix_may_be_of_all_experts(tmp_path: Path) -> None:
     found = changes(load(write(tmp_path, tensors), "qwen2_moe"))["gate_up"]
     a, b = matrices("gate")
     assert np.allclose(found[8 * INNER : 9 * INNER], 2.0 * b[4] @ a[0], atol=1e-5)
+
+
+def test_a_gguf_file_has_stacks(tmp_path: Path) -> None:
+    file, tensors = tmp_path / "adapter.gguf", {}
+    for kind in SHAPES:
+        for name, array in zip("ab", matrices(kind), strict=True):
+            tensors[f"blk.1.ffn_{kind}_exps.weight.lora_{name}"] = array
+    metadata = {
+        "general.architecture": "qwen2moe", "general.type": "adapter", "adapter.type": "lora",
+        "adapter.lora.alpha": 6.0,
+    }  # fmt: skip
+    file.write_bytes(gguf_bytes(metadata, float_tensors(tensors)))
+    files = read_gguf_adapter(file, HeadCounts(4, 2), max_rank=16, max_bytes=1 << 20)
+    found = changes(bound(files, "qwen2_moe"))
+    wanted = changes(load(write(tmp_path / "peft", one_by_one(EXPERTS["qwen2_moe"])), "qwen2_moe"))
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_a_pattern_names_the_parameter(tmp_path: Path) -> None:

@@ -120,9 +120,7 @@ def _check(files: AdapterFiles, module: LoraModule, slot: Slot) -> None:
         raise CheckpointError(f"{files.source}: use_dora with {module.name} is not supported")
 
 
-def _part(
-    files: AdapterFiles, module: LoraModule, slot: Slot, gains: Floats | None
-) -> AdapterPart:
+def _part(files: AdapterFiles, module: LoraModule, slot: Slot, gains: Floats | None) -> AdapterPart:
     scale = files.scale_of(module)
     a, b = module.arrays["A"], module.arrays["B"]
     if slot.is_embedding:

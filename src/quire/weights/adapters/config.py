@@ -28,12 +28,14 @@ _REFUSED: dict[str, str] = {
     "use_qalora": "QA-LoRA",
     "trainable_token_indices": "retrained tokens",
     "corda_config": "CorDA",
-    "eva_config": "",
-    "megatron_config": "",
+    "arrow_config": "adapters that are chosen by Arrow",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
 }
-"""Keys that must be empty, with what they ask for; "": the key has no effect on the tensors."""
-_CHANGED_BASE = ("pissa", "olora", "corda", "loftq")
-"""Initialisations that changed the base weights, so that the adapter fits other weights."""
+"""Keys that must be empty, with what they ask for."""
+_KEPT_BASE = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+"""Initialisations that did not change the base weights. After others the adapter fits other
+weights."""
 _MAX_EXPRESSIONS = 256
 _WORD = re.compile(r"[A-Za-z0-9_.\\-]+")
 
@@ -121,7 +123,7 @@ def read_config(folder: Path) -> PeftConfig:
 
 def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
     for name, feature in _REFUSED.items():
-        if feature and fields.get(name):
+        if fields.get(name):
             raise CheckpointError(f"{path}: {name} must be empty: {feature} are not supported")
     bias = fields.get("bias") or "none"
     if bias != "none":
@@ -129,9 +131,9 @@ def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
             f'{path}: bias must be "none", not {quoted(bias)}: Adapter bias is not supported.'
         )
     how = fields.get("init_lora_weights")
-    if isinstance(how, str) and how.lower().startswith(_CHANGED_BASE):
+    if isinstance(how, str) and how.lower() not in _KEPT_BASE:
         raise CheckpointError(
-            f"{path}: init_lora_weights={quoted(how)} changed the weights of the base model; "
+            f"{path}: init_lora_weights={quoted(how)} changes the weights of the base model; "
             "convert the adapter with PEFT's path_initial_model_for_weight_conversion"
         )
 

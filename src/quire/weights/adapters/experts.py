@@ -51,8 +51,8 @@ def placed_experts(
     module = replace(module, pattern=f"{match['experts']}.{name}", arrays={})
     if a.shape[1] != (rank := checked_rank(files.config, module.pattern, files.max_rank)):
         raise CheckpointError(
-            f"{files.source}: {module.name} has matrices of rank {a.shape[1]} for each expert, which "
-            f"are not of rank {rank}, as {files.config.path} says"
+            f"{files.source}: {module.name} has matrices of rank {a.shape[1]} for each expert, "
+            f"which are not of rank {rank}, as {files.config.path} says"
         )
     for expert, own in enumerate(stacks[name]):
         first, second = (matrices[expert % len(matrices)] for matrices in (a, b))
@@ -90,9 +90,10 @@ def _fitting(
             if (b.shape[1], a.shape[2]) == wanted and {len(a), len(b)} <= {1, num_experts}:
                 return name, is_swapped
     known = " or ".join(f"{name} [{rows}, {depth}]" for name, rows, depth in shapes)
+    first, second = (list(module.arrays[kind].shape) for kind in "AB")
     raise CheckpointError(
-        f"{files.source}: {module.name} has A {list(module.arrays['A'].shape)} and B "
-        f"{list(module.arrays['B'].shape)}, but each of the model's {num_experts} experts has {known}"
+        f"{files.source}: {module.name} has A {first} and B {second}, but each of the model's "
+        f"{num_experts} experts has {known}"
     )
 
 

@@ -1,8 +1,8 @@
 """`AdapterSlots`: the places of a program that an adapter can change, by the module's name.
 
 The name of a module is that of its tensor in the checkpoint without `.weight`. Experts that are in
-one tensor `X.experts.gate_up_proj` have the names that they would have in tensors of their own, such
-as `X.experts.3.gate_proj`.
+one tensor `X.experts.gate_up_proj` have the names that they would have in separate tensors, such as
+`X.experts.3.gate_proj`.
 """
 
 from __future__ import annotations
