@@ -17,16 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quire.errors import CheckpointError
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import EXPERTS, AdapterFiles, LoraModule, checked_rank
-from quire.weights.adapters.slots import ExpertSlots, Slot
 
-_Stacks = dict[str, list[list[Slot]]]
-"""The slots of each expert that a tensor of all experts changes, by the tensor's name."""
+if TYPE_CHECKING:
+    from quire.weights.adapters.slots import ExpertSlots, Slot
+
+    Stacks = dict[str, list[list[Slot]]]
+    """The slots of each expert that a tensor of all experts changes, by the tensor's name."""
 
 
 def placed_experts(
@@ -64,7 +67,7 @@ def placed_experts(
             yield replace(module, name=f"{module.name}, expert {expert}", arrays=arrays), [slot]
 
 
-def _stacks_of(slots: ExpertSlots, part: str | None) -> _Stacks:
+def _stacks_of(slots: ExpertSlots, part: str | None) -> Stacks:
     if part is None:
         return {"gate_up_proj": slots.inner, "down_proj": slots.down}
     if part == "2":
@@ -74,7 +77,7 @@ def _stacks_of(slots: ExpertSlots, part: str | None) -> _Stacks:
 
 
 def _fitting(
-    files: AdapterFiles, module: LoraModule, a: Floats, b: Floats, stacks: _Stacks
+    files: AdapterFiles, module: LoraModule, a: Floats, b: Floats, stacks: Stacks
 ) -> tuple[str, bool]:
     """The tensor that the matrices change, and whether A and B have changed places."""
     num_experts, shapes = len(next(iter(stacks.values()))), []

@@ -40,8 +40,9 @@ class Piece:
 
     def of(self, fused: NDArray[Any]) -> NDArray[Any]:
         """A view of the matrix, or of the bias, among the numbers of the fused tensor."""
-        numbers = fused[self.expert]
-        return (numbers.T if self.is_transposed else numbers)[self.rows]
+        numbers: NDArray[Any] = fused[self.expert]
+        part: NDArray[Any] = (numbers.T if self.is_transposed else numbers)[self.rows]
+        return part
 
 
 class SplitExperts(WeightStore):
