@@ -1,8 +1,8 @@
 """Cuts a program into stages, for ranks that compute one after the other (pipeline parallel).
 
 A stage is a program of its own: it receives the values that cross the cut before it, and sends
-those that cross the cut after it. Stages begin at layers, and are balanced by the bytes of weights
-that a step reads. A layer that attends over the K and V of another one is in its stage.
+those that cross the cut after it. Stages begin at layers, and are balanced by the bytes of their
+weights. A layer that attends over the K and V of another one is in its stage.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from quire.errors import ConfigError
-from quire.program.ops import Attention, Embed, EmbedSlices, Logits, Op, Receive, Send
+from quire.program.ops import Attention, Op, Receive, Send
 from quire.program.printer import group_by_layer
 from quire.program.program import Program
 from quire.program.values import GroupedFormat, Param, Value
 
-_LOOKUPS = (Embed, EmbedSlices)
-"""Ops that read a few rows of a table."""
 _BITS = {"dense": 16.0, "int8": 8.0, "int8_w8a8": 8.0, "int4": 4.0, "int4_w4a8": 4.0}
 
 
@@ -35,7 +33,7 @@ def cut(program: Program, num_stages: int) -> list[Program]:
             f"pipeline_parallel_size={num_stages}: the model can be cut into at most "
             f"{max(1, len(places) - 1)} stages"
         )
-    chosen = _balanced([_read_bytes(program.ops[a:b]) for a, b in _pairs(places)], num_stages)
+    chosen = _balanced([_weight_bytes(program.ops[a:b]) for a, b in _pairs(places)], num_stages)
     bounds = [places[index] for index in chosen]
     return [_stage(program, begin, end) for begin, end in _pairs(bounds)]
 
@@ -110,12 +108,9 @@ def _crossing(program: Program, place: int) -> tuple[Value, ...]:
     return tuple(dict.fromkeys(value for value in read if value in written))
 
 
-def _read_bytes(ops: Sequence[Op]) -> int:
-    """The bytes of weights that a step reads. The head counts half, because pieces of prompts do
-    not need it."""
-    params = {param: 1.0 for op in ops if not isinstance(op, _LOOKUPS) for param in op.params()}
-    params |= {op.weight: 0.5 for op in ops if isinstance(op, Logits)}
-    return round(sum(share * _bits(one) * one.num_elements for one, share in params.items()) / 8)
+def _weight_bytes(ops: Sequence[Op]) -> int:
+    params: dict[str, Param] = {param.name: param for op in ops for param in op.params()}
+    return round(sum(_bits(param) * param.num_elements for param in params.values()) / 8)
 
 
 def _bits(param: Param) -> float:
