@@ -188,7 +188,7 @@ def _scheduler(
 
 def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
-    parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
+    parallel = resolve.resolve_parallel(args, usage)
     check_events_of_engines(facts.kv_events, parallel.data_parallel_size)
     return parallel
 

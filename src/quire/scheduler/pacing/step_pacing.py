@@ -7,12 +7,13 @@ into pieces, which does not change the tokens of any answer.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from quire.config.records import SchedulerConfig
 from quire.scheduler.pacing.stages import prompt_rows_of_plan
 from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.pacing.step_costs import StepCosts
+from quire.scheduler.queue import RequestQueue
 from quire.scheduler.request import Request
 
 _NOT_BEGUN = 1 << 62
@@ -37,7 +38,9 @@ class StepPacing:
         begins there: at the first token, requests that arrived at the same moment may still be
         missing from the count."""
 
-    def budget(self, running: Sequence[Request], waiting: Collection[Request]) -> StepBudget:
+    def budget(
+        self, running: Sequence[Request], waiting: RequestQueue | Sequence[Request]
+    ) -> StepBudget:
         """The token budget of the next step, without the tokens of generating requests.
         `waiting`: requests that do not run yet."""
         config, num_waiting = self._config, len(waiting)
