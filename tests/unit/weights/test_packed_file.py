@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 def read(path: Path) -> list[np.ndarray]:
     """Every section, asked for as its own header describes it."""
     file = PackedFile(path)
-    file.populate()
+    file.populate([one.name for one in file.header.sections])
     return [
         file.section(one.name, one.tensors, (one.layout,), one.num_bytes)
         for one in file.header.sections
