@@ -108,9 +108,9 @@ def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens
     _add_tokens(backend, special, directory)
     check_ids(backend, special, path)
     add_frame(backend, config, special.roles, directory / "tokenizer_config.json")
-    if built is None or built.parts is None:
+    if built is None or built.models is None:
         return RustTokenizer(backend, special.roles)
-    own = SentencePieceEncoder(built.parts, backend, built.symbols)
+    own = SentencePieceEncoder(built.models, backend, built.symbols)
     return RustTokenizer(backend, special.roles, own.encode)
 
 
