@@ -18,12 +18,7 @@ from trained_tokenizers import TEXTS, corpus
 from quire.errors import CheckpointError, RequestError
 from quire.tokenizer import Tokenizer
 from quire.tokenizer.formats.protobuf import fields
-from quire.tokenizer.formats.sentencepiece_model import (
-    _piece,
-    check_charsmap,
-    read_sentencepiece,
-)
-from quire.tokenizer.formats.sentencepiece_parts import library_model
+from quire.tokenizer.formats.sentencepiece_model import _piece, read_sentencepiece
 from quire.tokenizer.trial import try_out
 
 WORDS = ["▁a", "ab", "▁b", "▁ab", "abab", "é▁", "▁▁", "ba", "aab", "▁aab", "<sep", "0x41"]
@@ -152,7 +147,7 @@ UNK = ("<unk>", 0.0, sp.UNKNOWN)
         (sp.model([UNK], normalizer=sp.number(5, 0)), "escape_whitespaces"),
         (sp.model([UNK]) + sp.block(5, sp.block(2, b"x")), "denormalizer_spec"),
         *(
-            (sp.model([UNK], normalizer=sp.block(2, charsmap)), "precompiled_charsmap is damaged")
+            (sp.model([UNK], normalizer=sp.block(2, charsmap)), "refuses it|2e\\+03 times as long")
             for charsmap in (
                 b"x",
                 bytes(4),
@@ -292,26 +287,23 @@ def test_changed_models(change: str, kind: str, rule: str, tmp_path: Path) -> No
     same_as_the_library(pieces + rest, tmp_path, seed=2)
 
 
-def test_a_damaged_charsmap_is_refused_or_applied() -> None:
+def test_a_damaged_charsmap_is_refused_or_applied(tmp_path: Path) -> None:
     data = trained(corpus(), model_type="bpe", vocab_size=300)
-    good = read_sentencepiece(data, Path("x")).charsmap
+    good = read_sentencepiece(data, tmp_path).charsmap
     generator = random.Random(7)
     outcomes = {"refused": 0, "applied": 0}
     for _ in range(60):
         bad = bytearray(good)
-        for _ in range(generator.choice([1, 30, 3000])):
+        for _ in range(generator.choice([1, 3, 30])):
             bad[generator.randrange(len(bad))] = generator.randrange(256)
-        if generator.random() < 0.2:
-            del bad[generator.randrange(len(bad)) :]
         try:
-            check_charsmap(bytes(bad), Path("x"))
+            tokenizer = load(tmp_path, data + sp.block(3, sp.block(2, bytes(bad))))
         except CheckpointError:
             outcomes["refused"] += 1
             continue
-        model = library_model(data + sp.block(3, sp.block(2, bytes(bad))), Path("x"), adds_prefix=True)
         outcomes["applied"] += 1
         for text in ("e\u0301 ﬁ①\u1100\u1161 \U0001d15e\n", "".join(map(chr, range(0x250)))):
-            model.encode(text)
+            tokenizer.encode(text)
     assert min(outcomes.values()) > 5
 
 

@@ -24,10 +24,10 @@ from quire.tokenizer.formats.sentencepiece_model import (
     UNUSED,
     USER_DEFINED,
     SentencePieceModel,
-    check_charsmap,
     read_sentencepiece,
 )
 from quire.tokenizer.formats.sentencepiece_parts import library_model
+from quire.tokenizer.growth import charsmap_growth, refuse_growth
 from quire.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def build_sentencepiece(data: bytes, path: Path, config: Mapping[str, Any]) -> B
         backend.add_tokens(symbols)
     models = None
     if not is_exact:
-        check_charsmap(model.charsmap, path)
+        refuse_growth("precompiled_charsmap", charsmap_growth(model.charsmap), path)
         prefixes_each = adds_prefix and (is_legacy or model.removes_spaces)
         first = later = library_model(data, path, adds_prefix=adds_prefix)
         if adds_prefix and not prefixes_each:

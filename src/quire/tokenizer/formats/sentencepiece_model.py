@@ -11,10 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from quire.errors import CheckpointError, quoted
-from quire.tokenizer.growth import MAX_GROWTH
 from quire.tokenizer.formats.protobuf import BYTES, FIXED32, VARINT, fields
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -24,8 +21,6 @@ UNIGRAM, BPE = 1, 2
 _OTHER_KINDS = {3: "words", 4: "characters"}
 _MAX_PIECES = 1 << 22
 _NUM_BYTES = 256
-_IS_VALUE, _HAS_VALUE = 1 << 31, 1 << 8
-"""Bits of the units of a map of characters."""
 MAX_PIECE_CHARS = 512
 """The memory of all prefixes of a piece grows with its square."""
 
@@ -194,36 +189,3 @@ def _roles(pieces: list[Piece], trainer: _Fields, path: Path) -> dict[str, str]:
         for role, (number, default) in names.items()
     }
     return {role: text for role, text in texts.items() if text in controls}
-
-
-def check_charsmap(data: bytes, path: Path) -> None:
-    """Refuses a map of characters with which the library would read other memory than the map's:
-    each child of a unit is a unit, each unit with a value leads to one, each value is the place of
-    a text. `data`: the length of a trie, the trie (a double array of darts-clone), the texts."""
-    if not data:
-        return
-    size = int.from_bytes(data[:4], "little")
-    if size % 4 or not 4 <= size <= len(data) - 4:
-        raise _damaged(path, f"the trie has {size} bytes, the map {len(data)}")
-    units, texts = np.frombuffer(data, "<u4", size // 4, 4).astype(np.int64), data[4 + size :]
-    inner = np.flatnonzero(units < _IS_VALUE)
-    bases = inner ^ (units[inner] >> 10 << ((units[inner] & 1 << 9) >> 6))
-    if (bases | 0xFF >= len(units)).any():
-        raise _damaged(path, "a unit of the trie leads out of it")
-    values = units[bases[units[inner] & _HAS_VALUE != 0]]
-    if (values < _IS_VALUE).any():
-        raise _damaged(path, "a key has no value")
-    begins = values & (_IS_VALUE - 1)
-    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
-    if (begins >= len(texts)).any() or not starts[begins].all():
-        raise _damaged(path, "the value of a key must be the start of a text")
-    if texts[-1:] not in (b"\0", b"") or max(map(len, texts.split(b"\0"))) > MAX_GROWTH:
-        raise _damaged(path, f"its texts must have at most {MAX_GROWTH} bytes and end in a zero")
-    try:
-        texts.decode()
-    except UnicodeDecodeError:
-        raise _damaged(path, "its texts are not valid UTF-8") from None
-
-
-def _damaged(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path}: precompiled_charsmap is damaged: {what}")
