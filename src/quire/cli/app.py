@@ -46,7 +46,7 @@ COMMANDS = (
     Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
     Command("models", "models", "List the supported architectures"),
-    Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
+    Command("kv", "kv", "The KV store: ls | du | verify | prune | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
     Command("completion", "library.completion", "Print a shell's code to complete commands"),

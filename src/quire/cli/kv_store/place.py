@@ -23,28 +23,15 @@ def add_place(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
-def add_archive(parser: Parser, what: str) -> None:
-    """Declare the positional argument for a tar file."""
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=what)
-
-
-def archive_of(args: argparse.Namespace) -> Path:
-    """The path of the tar file. Raises ConfigError if it is missing."""
-    if args.file is None:
-        raise ConfigError("name the tar file: quire kv export FILE, quire kv import FILE")
-    return env.expanded(str(args.file))
-
-
-def place_of(args: argparse.Namespace, *, may_be_new: bool = False) -> Path:
-    """The directory. Raises ConfigError if a given directory does not exist, unless
-    `may_be_new`."""
+def place_of(args: argparse.Namespace) -> Path:
+    """The directory. Raises ConfigError if a given directory does not exist."""
     if args.path is None:
         try:
             return env.cache_dir() / "kv"
         except RuntimeError:
             raise ConfigError("this user has no home directory; give --path") from None
     path = env.expanded(str(args.path))
-    if not path.is_dir() and (path.exists() or not may_be_new):
+    if not path.is_dir():
         raise ConfigError(f"--path {path} must be an existing directory")
     return path
 

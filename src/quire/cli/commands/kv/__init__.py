@@ -11,8 +11,6 @@ COMMANDS = (
     Command("du", "kv.du", "Show the total size of the stored K/V"),
     Command("verify", "kv.verify", "Read every file and compare it with its checksum"),
     Command("prune", "kv.prune", "Remove old K/V, K/V above a size, or all K/V"),
-    Command("export", "kv.export_files", "Export chunks to a tar file"),
-    Command("import", "kv.import_files", "Import chunks from a tar file"),
     Command("warm", "kv.warm", "Compute the prompts of a file, so that their K/V is stored"),
     Command("bench", "kv.bench", "Measure each tier, and when loading is faster than computing"),
 )

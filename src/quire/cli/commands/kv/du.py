@@ -6,7 +6,7 @@ import argparse
 
 from quire.cli.kv_store.place import add_place, place_of, show
 from quire.config.command_line.parser import Parser
-from quire.kvstore.tools.directory import folders
+from quire.kvstore.directory import folders
 from quire.units import format_bytes
 
 

@@ -11,8 +11,8 @@ from quire.cli.kv_store.place import add_place, place_of, show
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_duration, parse_size
 from quire.errors import ConfigError, quoted
+from quire.kvstore.directory import chosen, remove
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tools.directory import chosen, remove
 from quire.units import format_bytes
 
 _FOLDER = re.compile(r"[0-9a-f]{1,32}")

@@ -11,8 +11,8 @@ import sys
 
 from quire.cli.kv_store.place import add_place, place_of, show
 from quire.config.command_line.parser import Parser
+from quire.kvstore.directory import check, remove
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tools.directory import check, remove
 from quire.units import format_bytes
 
 
