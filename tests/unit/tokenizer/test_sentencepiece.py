@@ -17,8 +17,7 @@ from trained_tokenizers import TEXTS, corpus
 
 from quire.errors import CheckpointError, RequestError
 from quire.tokenizer import Tokenizer
-from quire.tokenizer.formats.protobuf import fields
-from quire.tokenizer.formats.sentencepiece_model import _piece, read_sentencepiece
+from quire.tokenizer.formats.sentencepiece_model import _piece, fields, read_sentencepiece
 from quire.tokenizer.trial import try_out
 
 WORDS = ["▁a", "ab", "▁b", "▁ab", "abab", "é▁", "▁▁", "ba", "aab", "▁aab", "<sep", "0x41"]
