@@ -27,9 +27,9 @@ from quire.metrics.http_metrics import HttpMetrics
 from quire.metrics.series import MetricSet
 from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
+from quire.server.apis.page import LiveView
 from quire.server.apis.page import routes as page
-from quire.server.apis.page.live import LiveView
-from quire.server.apis.responses.store.store import ResponseStore
+from quire.server.apis.responses.store import ResponseStore
 from quire.server.bodies.json_http import is_json
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
@@ -239,7 +239,7 @@ def user_middleware(path: str) -> Middleware:
             f"middleware={quoted(path)} cannot be imported: {error}; write package.module.Name"
         ) from None
     if inspect.isclass(found):
-        return Middleware(cast(Any, found))
+        return Middleware(cast("Any", found))
     if inspect.iscoroutinefunction(found):
         from starlette.middleware.base import BaseHTTPMiddleware
 

@@ -8,39 +8,26 @@ from typing import Any, Literal
 
 from quire import env
 from quire.config.kv_cache import KVEventsConfig
-from quire.server.apis import adapters, kv_store
+from quire.server.apis import adapters, cohere, embeddings, kv_store, page, scores, service, tei
 from quire.server.apis import invocations as sagemaker
 from quire.server.apis.chat import routes as chat_routes
 from quire.server.apis.chat import schema as chat
-from quire.server.apis.cohere import routes as cohere_routes
-from quire.server.apis.cohere import schema as cohere
 from quire.server.apis.completions import routes as completion_routes
 from quire.server.apis.completions import schema as completion
-from quire.server.apis.embeddings import routes as embedding_routes
-from quire.server.apis.embeddings import schema as embedding
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
-from quire.server.apis.engine import server_info
-from quire.server.apis.fleet import routes as fleet_routes
 from quire.server.apis.llama_server import routes as llama
 from quire.server.apis.llama_server import schema as llama_schema
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
-from quire.server.apis.ollama import library as ollama_library
 from quire.server.apis.ollama import models as ollama_models
 from quire.server.apis.ollama import routes as ollama
 from quire.server.apis.ollama import schema as ollama_schema
 from quire.server.apis.ollama import texts as ollama_texts
-from quire.server.apis.page import routes as page
 from quire.server.apis.responses import create, stored
-from quire.server.apis.responses.schema import events, reply
+from quire.server.apis.responses.schema import reply
 from quire.server.apis.responses.schema.request import ResponsesRequest
-from quire.server.apis.scores import routes as score_routes
-from quire.server.apis.scores import schema as scores
-from quire.server.apis.service import routes as service
-from quire.server.apis.service import schema
-from quire.server.apis.tei import routes as tei
 from quire.server.apis.text import routes as text
 from quire.server.apis.text import schema as text_schema
 from quire.server.apis.tokens import routes as token_routes
@@ -143,9 +130,9 @@ _PROBES: tuple[tuple[Literal["GET", "POST"], str, Handler], ...] = (
     ("POST", "/ping", service.ping),
 )
 _RERANKS: tuple[tuple[str, Handler], ...] = (
-    ("/rerank", score_routes.rerank),
-    ("/v1/rerank", score_routes.rerank),
-    ("/v2/rerank", score_routes.rerank_v2),
+    ("/rerank", scores.rerank),
+    ("/v1/rerank", scores.rerank),
+    ("/v2/rerank", scores.rerank_v2),
 )
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -179,20 +166,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
-        "POST", "/v1/embeddings", embedding_routes.embeddings, "pooling",
-        embedding.EmbeddingRequest, embedding.EmbeddingResponse, errors=(*_BAD_BODY, 500),
+        "POST", "/v1/embeddings", embeddings.embeddings, "pooling",
+        embeddings.EmbeddingRequest, embeddings.EmbeddingResponse, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
-        "POST", "/pooling", embedding_routes.pooling, "pooling",
-        embedding.PoolingRequest, embedding.PoolingResponse, errors=(*_BAD_BODY, 500),
+        "POST", "/pooling", embeddings.pooling, "pooling",
+        embeddings.PoolingRequest, embeddings.PoolingResponse, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
-        "POST", "/classify", embedding_routes.classify, "pooling",
-        embedding.ClassifyRequest, embedding.ClassifyResponse, errors=(*_BAD_BODY, 500),
+        "POST", "/classify", embeddings.classify, "pooling",
+        embeddings.ClassifyRequest, embeddings.ClassifyResponse, errors=(*_BAD_BODY, 500),
     ),
     *(
         Endpoint(
-            "POST", path, score_routes.score, "pooling",
+            "POST", path, scores.score, "pooling",
             scores.ScoreRequest, scores.ScoreResponse, errors=(*_BAD_BODY, 500),
         )
         for path in ("/score", "/v1/score")
@@ -205,7 +192,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         for path, handler in _RERANKS
     ),
     Endpoint(
-        "POST", "/v2/embed", cohere_routes.embed, "pooling",
+        "POST", "/v2/embed", cohere.embed, "pooling",
         cohere.CohereEmbedRequest, cohere.CohereEmbedReply, errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
@@ -258,18 +245,18 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ollama_schema.ShownModel, errors=_BAD_BODY, form="ollama",
     ),
     Endpoint(
-        "POST", "/api/pull", ollama_library.pull_model, "models", ollama_library.PullRequest,
-        ollama_library.PullLine, stream=ollama_library.PullLine,
+        "POST", "/api/pull", ollama_models.pull_model, "models", ollama_models.PullRequest,
+        ollama_models.PullLine, stream=ollama_models.PullLine,
         stream_media="application/x-ndjson", errors=(*_BAD_BODY, 500), form="ollama",
         switch="library",
     ),
     Endpoint(
-        "POST", "/api/copy", ollama_library.copy_model, "models", ollama_library.CopyRequest,
+        "POST", "/api/copy", ollama_models.copy_model, "models", ollama_models.CopyRequest,
         media="", errors=_BAD_BODY, form="ollama", switch="library",
     ),
     Endpoint(
-        "DELETE", "/api/delete", ollama_library.delete_model, "models",
-        ollama_library.DeleteRequest, media="", errors=(*_BAD_BODY, 403, 409), form="ollama",
+        "DELETE", "/api/delete", ollama_models.delete_model, "models",
+        ollama_models.DeleteRequest, media="", errors=(*_BAD_BODY, 403, 409), form="ollama",
         switch="library",
     ),
     Endpoint(
@@ -324,7 +311,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST", "/v1/responses", create.create_response, "responses",
-        ResponsesRequest, reply.Response, stream=events.AnyEvent, has_named_events=True,
+        ResponsesRequest, reply.Response, stream=reply.AnyEvent, has_named_events=True,
         errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
@@ -337,7 +324,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "GET", "/v1/responses/{response_id}", stored.get_response, "responses",
-        query=reply.ResponseQuery, response=reply.Response, stream=events.AnyEvent,
+        query=reply.ResponseQuery, response=reply.Response, stream=reply.AnyEvent,
         has_named_events=True, errors=(400, 404),
     ),
     Endpoint(
@@ -372,20 +359,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET", "/tokenizer_info", text.tokenizer_info, "prompts",
         response=dict[str, Any], switch="tokenizer_info",
     ),
-    Endpoint("GET", "/v1/models", service.models, "models", response=schema.ModelList),
+    Endpoint("GET", "/v1/models", service.models, "models", response=service.ModelList),
     *(
         Endpoint(
-            "POST", path, handler, "models", fleet_routes.ModelCommand, fleet_routes.ModelNow,
+            "POST", path, handler, "models", service.ModelCommand, service.ModelNow,
             errors=(*_BAD_BODY, 409), switch="several_models",
         )
         for prefix in ("/v1/models", "/models")
         for path, handler in (
-            (f"{prefix}/load", fleet_routes.load), (f"{prefix}/unload", fleet_routes.unload),
+            (f"{prefix}/load", service.load_model), (f"{prefix}/unload", service.unload_model),
         )
     ),
     Endpoint(
         "GET", "/v1/models/{model_id}", service.model, "models",
-        response=schema.ModelCard, errors=(404,),
+        response=service.ModelCard, errors=(404,),
     ),
     Endpoint(
         "POST", "/v1/load_lora_adapter", adapters.load, "models", adapters.LoadLoRARequest,
@@ -395,15 +382,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST", "/v1/unload_lora_adapter", adapters.unload, "models", adapters.UnloadLoRARequest,
         media="text/plain", errors=_BAD_BODY, switch="adapters",
     ),
-    Endpoint("GET", "/version", service.version, "server", response=schema.VersionResponse),
+    Endpoint("GET", "/version", service.version, "server", response=service.VersionResponse),
     Endpoint(
         "GET", "/kv_event_sources", service.kv_event_sources, "server",
         response=dict[str, KVEventsConfig],
     ),
-    Endpoint("GET", "/load", service.load, "server", response=schema.LoadResponse),
+    Endpoint("GET", "/load", service.load, "server", response=service.LoadResponse),
     *(
         Endpoint(
-            method, path, handler, "health", response=schema.StatusResponse, can_be_unwell=True
+            method, path, handler, "health", response=service.StatusResponse, can_be_unwell=True
         )
         for method, path, handler in _PROBES
     ),
@@ -422,7 +409,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         errors=_BAD_BODY, switch="kv_store",
     ),
     Endpoint(
-        "GET", "/server_info", server_info.server_info, "development",
+        "GET", "/server_info", engine.server_info, "development",
         query=control.ServerInfoQuery, response=control.ServerInfo, errors=(400,), switch="dev",
     ),
     Endpoint(
@@ -482,7 +469,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         media="", errors=(400,), switch="profiler",
     ),
     Endpoint(
-        "GET", "/get_world_size", server_info.get_world_size, "development",
+        "GET", "/get_world_size", engine.get_world_size, "development",
         query=control.WorldSizeQuery, response=control.WorldSize, errors=(400,), switch="dev",
     ),
 )  # fmt: skip

@@ -1,15 +1,16 @@
-"""Converts a request's prompt or messages to the token ids for the engine.
+"""Content parts `prompt_embeds` of a conversation: rows in place of the embeddings of a text.
 
-Generation, `/tokenize` and the render endpoints use it, so that all give the same ids. Long texts
-are rendered and tokenized in the server's `WorkPool`, off the event loop.
+A mark that no user can know stands for each of them while the chat template is rendered.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
+import msgspec.structs
 
 from quire.chat.images import take_images
 from quire.chat.job import ChatInput
@@ -17,14 +18,8 @@ from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
 from quire.parsers.tool_formats.json.generic import with_tools_in_words
-from quire.server.apis.chat.embeds import TakenEmbeds, take_embeds
 from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
-from quire.server.apis.chat.schema import (
-    ChatMessage,
-    ChatRequest,
-    ContentPart,
-    thinking_variables,
-)
+from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart, thinking_variables
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
@@ -33,8 +28,58 @@ from quire.server.generation.prompts import PreparedPrompt, encode, prompt_ids
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
-if TYPE_CHECKING:
-    pass
+_TYPE = "prompt_embeds"
+
+
+@dataclass(slots=True)
+class TakenEmbeds:
+    """A conversation with marks in place of the parts, and what the parts have, in order."""
+
+    messages: list[ChatMessage] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    mark: str = field(default_factory=lambda: f"quire{secrets.token_hex(12)}")
+
+    def around(self, text: str) -> list[str]:
+        """The pieces of a rendered conversation around the marks. Raises RequestError unless the
+        template has kept each of them."""
+        pieces = text.split(self.mark)
+        if len(pieces) != len(self.data) + 1:
+            raise RequestError(
+                f"the chat template must show each of the {len(self.data)} parts of type "
+                f"{_TYPE} once, but it shows {len(pieces) - 1}",
+                parameter="messages",
+            )
+        return pieces
+
+
+def take_embeds(messages: Sequence[ChatMessage]) -> TakenEmbeds | None:
+    """Takes all such parts out of the messages; None: there are none. Raises RequestError for a
+    part without data."""
+    contents = [one.content for one in messages if isinstance(one.content, list)]
+    if not any(map(_is_taken, [part for content in contents for part in content])):
+        return None
+    taken = TakenEmbeds()
+    for message in messages:
+        content = message.content
+        if isinstance(content, list):
+            message = msgspec.structs.replace(
+                message, content=[_without(part, taken) for part in content]
+            )
+        taken.messages.append(message)
+    return taken
+
+
+def _is_taken(part: str | ContentPart) -> bool:
+    return isinstance(part, ContentPart) and part.type == _TYPE
+
+
+def _without(part: str | ContentPart, taken: TakenEmbeds) -> str | ContentPart:
+    if not isinstance(part, ContentPart) or not _is_taken(part):
+        return part
+    if part.data is None:
+        raise embeds_error("a part of type prompt_embeds must have `data`, the base64 of a tensor")
+    taken.data.append(part.data)
+    return ContentPart(type="text", text=taken.mark)
 
 
 async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUse) -> ChatPrompt:

@@ -6,13 +6,15 @@ import hashlib
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from quire.config.records import ModelConfig
-from quire.errors import ModelError
+from quire.errors import ModelError, RequestError
 from quire.server.apis.ollama.schema import (
     ListedModel,
     LoadedModel,
@@ -23,10 +25,19 @@ from quire.server.apis.ollama.schema import (
     ShownModel,
     ShowRequest,
 )
-from quire.server.apis.ollama.writer import written_time
+from quire.server.apis.ollama.writer import OLLAMA_FORM, written_time
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.context import ServerContext
+from quire.server.fleet.pull import Pull
+from quire.server.generation.request_fields import Count
+from quire.server.http.event_stream import EventStream
+from quire.server.http.presence import until_gone
+from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from quire.server.fleet.library import Library
+
 
 _VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients compare it before they use newer fields."""
@@ -167,3 +178,97 @@ async def _capabilities(model: ServedModel) -> list[str]:
     if model.config.model.images is not None:
         found.append("vision")
     return found
+
+
+_LATEST = ":latest"
+_MAX_NAME_CHARS = 256
+
+
+class PullRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model of the hub."""
+
+    model: str | None = None
+    name: str | None = None
+    """An older name of `model`."""
+    insecure: bool | None = None
+    """Accepted and not used: HF_ENDPOINT of the server names the hub."""
+    stream: bool | None = None
+
+
+class PullLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One step of a pull."""
+
+    status: str = ""
+    digest: str = ""
+    """The same for all lines with bytes."""
+    total: Count = 0
+    completed: Count = 0
+    error: str = ""
+    """Why the model was not pulled; nothing follows."""
+
+
+class CopyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model, and its further name."""
+
+    source: str
+    destination: str
+
+
+class DeleteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model."""
+
+    model: str | None = None
+    name: str | None = None
+    """An older name of `model`."""
+
+
+async def pull_model(http: Request) -> Response | ASGIApp:
+    """Fetches a model from the hub, and offers it."""
+    asked = await read_body(http, PullRequest)
+    pull = _library_of(http).pull(_checked(asked.model or asked.name, "model"))
+    if asked.stream is False:
+        last = await until_gone(http, pull.close, _last(pull))
+        return Response() if last is None else json_response(last)
+    keep_alive_s = context_of(http).args.sse_keep_alive_interval
+    return EventStream(pull.lines(), pull.close, form=OLLAMA_FORM, keep_alive_s=keep_alive_s)
+
+
+async def copy_model(http: Request) -> Response:
+    """Gives a model a further name."""
+    asked = await read_body(http, CopyRequest)
+    library = _library_of(http)
+    library.copy(_checked(asked.source, "source"), _checked(asked.destination, "destination"))
+    return Response()
+
+
+async def delete_model(http: Request) -> Response:
+    """Deletes a further name, or a model that was pulled."""
+    asked = await read_body(http, DeleteRequest)
+    await _library_of(http).delete(_checked(asked.model or asked.name, "model"))
+    return Response()
+
+
+async def _last(pull: Pull) -> PullLine:
+    """The end of a pull. Raises HttpError if it failed."""
+    last = PullLine()
+    async for line in pull.lines():
+        last = msgspec.json.decode(line, type=PullLine)
+    if last.error:
+        raise HttpError(Problem(500, last.error))
+    return last
+
+
+def _library_of(http: Request) -> Library:
+    library: Library = http.app.state.library
+    return library
+
+
+def _checked(name: str | None, field: str) -> str:
+    """The name without `:latest`. Raises RequestError."""
+    name = (name or "").removesuffix(_LATEST)
+    if not name or len(name) > _MAX_NAME_CHARS or not name.isprintable():
+        raise RequestError(
+            f"{field} must be a name of at most {_MAX_NAME_CHARS} printable characters, such as "
+            "org/name:Q4_K_M", parameter=field,
+        )  # fmt: skip
+    return name

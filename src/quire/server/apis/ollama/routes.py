@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.server.apis.ollama.keep_alive import keep_loaded
+from quire.server.apis.ollama.texts import keep_loaded
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
 from quire.server.pooling.fields import PoolingFields, as_inputs

@@ -1,4 +1,4 @@
-"""`/api/chat` and `/api/generate`: Ollama's routes for texts over the chats' own."""
+"""`keep_alive` of Ollama's requests: how long a model stays loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from quire.server.apis.ollama.conversion import (
     fields_without_effect,
     generate_request,
 )
-from quire.server.apis.ollama.keep_alive import keep_loaded
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     GenerateRequest,
@@ -29,6 +28,7 @@ from quire.server.apis.ollama.schema import (
     TextFields,
 )
 from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
+from quire.server.apis.service import parsed_keep_alive
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.limits import count_chars
@@ -36,6 +36,19 @@ from quire.server.generation.prompts import prompt_ids
 from quire.server.generation.replies.head import ReplyHead
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
+
+
+def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
+    """Applies a request's `keep_alive`. A server of one model never unloads it: the reply names the
+    field as ignored. Raises RequestError for a value that is no time."""
+    if keep_alive is None:
+        return
+    seconds = parsed_keep_alive(keep_alive)
+    context = context_of(http)
+    if context.fleet is None:
+        context.ignored_fields.tell(http, ["keep_alive"])
+    else:
+        context.fleet.keep_alive(model, seconds)
 
 
 async def chat(http: Request) -> Response | ASGIApp:

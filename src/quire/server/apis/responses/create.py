@@ -1,16 +1,16 @@
-"""`POST /v1/responses`: makes a response, as /v1/chat/completions makes a reply.
-
-Its prompt alone is made by `/v1/responses/render` and counted by `/v1/responses/input_tokens`.
-"""
+"""`ResponseRun`: from a generation to a response: whole, as a stream, or in the background."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.errors import QuireError
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.routes import chat_prompts
@@ -19,10 +19,9 @@ from quire.server.apis.responses.input.asked import Asked, asked_of
 from quire.server.apis.responses.input.conversion import named_as_asked
 from quire.server.apis.responses.output.shape import ResponseShape
 from quire.server.apis.responses.output.writer import ResponsesWriter
-from quire.server.apis.responses.run import ResponseRun
 from quire.server.apis.responses.schema.reply import InputTokens
 from quire.server.apis.responses.schema.request import ResponsesRequest
-from quire.server.apis.responses.store.store import response_store
+from quire.server.apis.responses.store import ResponseStore, StoredResponse, response_store
 from quire.server.bodies.json_http import (
     context_of,
     json_response,
@@ -33,7 +32,127 @@ from quire.server.bodies.json_http import (
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, whole_reply
 from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import written
+from quire.server.generation.run import Generation
 from quire.server.http.presence import until_gone
+from quire.server.work_pool import WorkPool
+
+
+class ResponseRun:
+    """Makes one response, and keeps it if it is stored."""
+
+    def __init__(
+        self,
+        pool: WorkPool,
+        store: ResponseStore,
+        generation: Generation,
+        writer: ResponsesWriter,
+        stored: StoredResponse,
+        *,
+        is_stored: bool,
+    ) -> None:
+        """`is_stored`: `stored` is kept, once the response is complete."""
+        self.generation = generation
+        self._pool = pool
+        self._store = store
+        self._writer = writer
+        self._stored = stored
+        self._is_stored = is_stored
+
+    async def whole(self) -> list[bytes]:
+        """The response, in pieces; none if the generation was closed. Raises the error that ended
+        it otherwise."""
+        async for _ in written(self.generation, self._writer, self._pool):
+            pass
+        if not self._writer.has_ended:
+            return []
+        reply = await self._reply()
+        self._keep(reply)
+        return reply
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The events, those of one step together. The response is kept before the last one."""
+        async for sent in self._updates():
+            yield b"".join(sent)
+        if self._writer.has_ended:
+            last = await self._last()
+            if self._is_stored and not self._writer.has_failed:
+                self._keep(await self._reply())
+            yield b"".join(last)
+
+    async def in_background(self) -> None:
+        """Completes a response that is stored already, with its events for callers who ask for
+        them. It always ends, because the store never drops a response that is in progress."""
+        try:
+            await self._make_in_background()
+            await self._keep_end()
+        except BaseException as error:
+            self._give_up(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.generation.close()
+
+    async def _make_in_background(self) -> None:
+        """Keeps the events, if they are wanted, up to the last one."""
+        stored, store, writer = self._stored, self._store, self._writer
+        try:
+            async for sent in self._updates():
+                if stored.status == "queued" and writer.has_output:
+                    store.set_reply(stored, "in_progress", await self._in_progress())
+                if stored.has_events:
+                    store.add_events(stored, sent)
+            if writer.has_ended and stored.has_events:
+                store.add_events(stored, await self._last())
+        except Exception as error:  # such as: the store has no room for more events
+            writer.fail(error)
+            if stored.has_events:
+                stored.add_events(await self._last())
+
+    async def _keep_end(self) -> None:
+        stored, store, writer = self._stored, self._store, self._writer
+        if writer.has_ended:
+            store.set_reply(stored, writer.status, await self._reply(), writer.stored_output())
+        else:
+            store.set_reply(stored, "cancelled", writer.cancelled(), writer.stored_output())
+
+    def _give_up(self, error: BaseException) -> None:
+        """Marks the response as failed, without its output, because its end cannot be written."""
+        stored, writer = self._stored, self._writer
+        writer.fail(error)
+        if stored.has_events:
+            stored.add_events(writer.bare_failure_event(len(stored.events)))
+        self._store.set_reply(stored, "failed", writer.bare_failure())
+
+    async def _updates(self) -> AsyncIterator[list[bytes]]:
+        """All events but the last one. Ends early if the generation is closed."""
+        writer = self._writer
+        yield await self._pool.run(writer.size_of_begin(), writer.begin)
+        try:
+            async for sent in written(self.generation, self._writer, self._pool):
+                if sent:
+                    yield sent
+        except Exception as error:
+            self._writer.fail(error)
+
+    async def _in_progress(self) -> list[bytes]:
+        writer = self._writer
+        return await self._pool.run(writer.size_of_begin(), writer.in_progress)
+
+    async def _last(self) -> list[bytes]:
+        writer = self._writer
+        return await self._pool.run(writer.size_of_end(), writer.last)
+
+    async def _reply(self) -> list[bytes]:
+        writer = self._writer
+        return await self._pool.run(writer.size_of_end(), writer.whole)
+
+    def _keep(self, reply: list[bytes]) -> None:
+        if self._is_stored:
+            store, writer = self._store, self._writer
+            with suppress(QuireError):  # the store is full, or the id is taken
+                store.add(self._stored)
+                store.set_reply(self._stored, writer.status, reply, writer.stored_output())
 
 
 async def create_response(http: Request) -> Response | ASGIApp:

@@ -13,8 +13,12 @@ from quire.server.apis.responses.schema.reply import (
     ResponseDeleted,
     ResponseQuery,
 )
-from quire.server.apis.responses.store.entry import ResponseKey, StoredItem, StoredResponse
-from quire.server.apis.responses.store.store import response_store
+from quire.server.apis.responses.store import (
+    ResponseKey,
+    StoredItem,
+    StoredResponse,
+    response_store,
+)
 from quire.server.bodies.json_http import (
     context_of,
     json_response,

@@ -9,9 +9,8 @@ from starlette.types import ASGIApp
 from quire.errors import RequestError
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.tokens.as_completion import as_completion, fields_without_effect
 from quire.server.apis.tokens.schema import AbortTokensRequest, TokensRequest
-from quire.server.apis.tokens.writer import TokensWriter
+from quire.server.apis.tokens.writer import TokensWriter, as_completion, fields_without_effect
 from quire.server.bodies.json_http import context_of, read_body
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of

@@ -9,15 +9,22 @@ from starlette.requests import Request
 
 from quire.errors import RequestError
 from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.responses.input.checks import check_fields, fields_without_effect
-from quire.server.apis.responses.input.conversion import chat_request
-from quire.server.apis.responses.input.kept_items import input_items, kept_item, restored
-from quire.server.apis.responses.input.messages import kind_of
+from quire.server.apis.responses.input.conversion import (
+    chat_request,
+    check_fields,
+    fields_without_effect,
+)
+from quire.server.apis.responses.input.messages import input_items, kept_item, kind_of, restored
 from quire.server.apis.responses.output.open_items import new_id
 from quire.server.apis.responses.schema.items import Item
 from quire.server.apis.responses.schema.request import ResponsesRequest
-from quire.server.apis.responses.store.entry import ResponseKey, StoredItem, StoredResponse
-from quire.server.apis.responses.store.store import ResponseStore, response_store
+from quire.server.apis.responses.store import (
+    ResponseKey,
+    ResponseStore,
+    StoredItem,
+    StoredResponse,
+    response_store,
+)
 from quire.server.apis.responses.tools import Offered, offered_tools, shown_tools
 from quire.server.context import ServerContext
 from quire.server.http.auth import owner_of

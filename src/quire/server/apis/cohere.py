@@ -1,20 +1,47 @@
-"""`/v2/embed`: the route."""
+"""`/v2/embed`: the request and the reply."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.server.apis.cohere.schema import CohereEmbedReply, CohereEmbedRequest, EmbeddingType
 from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.request_fields import Int64
 from quire.server.pooling.fields import PoolingFields
 from quire.server.pooling.run import PoolingJob, size_of, usage_of
 from quire.server.pooling.vectors import written
+
+EmbeddingType = Literal["float", "binary", "ubinary", "base64"]
+
+
+class CohereEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts that become vectors."""
+
+    model: str | None = None
+    texts: list[str] | None = None
+    input_type: str | None = None
+    """The name of the prompt that is put before each text, if the model has one of this name."""
+    output_dimension: Int64 | None = None
+    embedding_types: list[EmbeddingType] | None = None
+    truncate: Literal["NONE", "START", "END"] | None = "END"
+    max_tokens: Int64 | None = None
+    """Longer texts are cut as `truncate` says."""
+
+
+class CohereEmbedReply(msgspec.Struct, kw_only=True):
+    """The vectors, by type, in the order of the texts."""
+
+    id: str
+    embeddings: dict[str, list[Any]]
+    texts: list[str]
+    meta: dict[str, Any]
+
 
 _BITS = 8
 """Numbers in a byte of a binary vector."""
