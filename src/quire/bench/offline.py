@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
-from quire.bench.report import save_json
+from quire.bench.metrics import save_json
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
 

@@ -20,14 +20,19 @@ from typing import Any, Literal
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from quire.bench.charts.load_report import LoadPoint, parse_levels, report
-from quire.bench.charts.serve_chart import draw
+from quire.bench.charts import LoadPoint, draw, parse_levels, report
 from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
 from quire.bench.http_stream import Client, ReplyError
-from quire.bench.load import RequestResult, Target, run_load, send_one
-from quire.bench.metrics import METRIC_TITLES, parse_goodput, summarise
-from quire.bench.report import DETAILED_KEYS, parse_pairs, print_served, save_json
-from quire.bench.traffic import TrafficArgs, arrival_times
+from quire.bench.load import RequestResult, Target, TrafficArgs, arrival_times, run_load, send_one
+from quire.bench.metrics import (
+    DETAILED_KEYS,
+    METRIC_TITLES,
+    parse_goodput,
+    parse_pairs,
+    print_served,
+    save_json,
+    summarise,
+)
 from quire.errors import ConfigError
 from quire.files import write_text
 from quire.redaction import redact

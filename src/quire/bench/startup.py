@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from quire.bench.metrics import save_json
 from quire.bench.offline import percentiles_of
-from quire.bench.report import save_json
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError
 

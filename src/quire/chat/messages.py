@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.chat.images import IMAGE_PART
-from quire.chat.job import MAX_NESTING, ContentFormat
+from quire.chat.job import IMAGE_PART, MAX_NESTING, ContentFormat
 from quire.errors import RequestError
 
 _TEXT_KEYS = {

@@ -1,16 +1,14 @@
-"""The files of `quire run-batch`: local paths or URLs.
-
-A file at a URL is downloaded completely before the batch begins (GET), or uploaded after it (PUT).
-"""
+"""What `quire run-batch` needs around its requests: files, also at URLs, and a page of metrics."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
@@ -88,3 +86,34 @@ def _send(path: Path, url: str) -> None:
                 ) from None
             logger.warning("attempt %d to send the replies failed: %s", attempt, error)
             time.sleep(RETRY_S)
+
+
+_HEAD_S = 10.0
+"""Seconds within which a request must arrive."""
+
+
+async def serve_metrics(text: Callable[[], bytes], host: str, port: int) -> asyncio.Server:
+    """Serve the current metrics for every GET request. Raises ConfigError if the address is in use.
+
+    Runs on the event loop, the only thread that changes what `text` reads.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_S)
+            is_get = head.startswith(b"GET ")
+            body = text() if is_get else b""
+            status = b"200 OK" if is_get else b"405 Method Not Allowed"
+            writer.write(
+                b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body)) + body
+            )
+            await writer.drain()
+        writer.close()
+
+    try:
+        return await asyncio.start_server(answer, host, port)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"metrics cannot be served at {host}:{port}: {error}; give another --port"
+        ) from None

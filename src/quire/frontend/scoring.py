@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
-from quire.frontend.inputs.tasks import works, wrong_task
-from quire.frontend.inputs.too_long import text_fills_model
+from quire.frontend.inputs.model_checks import text_fills_model, works, wrong_task
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
 from quire.tokenizer import Tokenizer

@@ -23,12 +23,11 @@ from starlette.routing import Route
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 from quire.metrics.exposition import Exposition
-from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
 from quire.metrics.series import MetricSet
-from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
+from quire.server.apis import page
 from quire.server.apis.page import LiveView
-from quire.server.apis.page import routes as page
 from quire.server.apis.responses.store import ResponseStore
 from quire.server.bodies.json_http import is_json
 from quire.server.context import ServerContext
@@ -36,12 +35,9 @@ from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
-from quire.server.http.body import BodyMiddleware
-from quire.server.http.error_forms import for_route
-from quire.server.http.local_guard import LocalGuardMiddleware
+from quire.server.http.middleware import BodyMiddleware, LocalGuardMiddleware, RequestIdMiddleware
 from quire.server.http.presence import while_present
-from quire.server.http.problems import Problem, problem_of
-from quire.server.http.request_id import RequestIdMiddleware
+from quire.server.http.problems import Problem, for_route, problem_of
 from quire.server.openapi import docs_page, openapi_document
 from quire.units import KiB
 

@@ -14,7 +14,7 @@ import pytest
 from small_disk import small_disk
 
 from quire.cli import batch_files, main
-from quire.cli.metrics_server import serve_metrics
+from quire.cli.batch_files import serve_metrics
 from quire.errors import ConfigError
 
 

@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.bench.sweep.results import (
+from quire.bench.sweep.server_process import ServerProcess
+from quire.bench.sweep.settings import (
+    Setting,
+    are_linked,
     csv_of,
     file_name,
     new_experiment,
+    parse_links,
     read_result,
+    read_settings,
     run_command,
     table_of,
 )
-from quire.bench.sweep.server_process import ServerProcess
-from quire.bench.sweep.settings import Setting, are_linked, parse_links, read_settings
 from quire.errors import ConfigError, QuireError
 from quire.files import write_text
 

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.bench.sweep.results import (
+from quire.bench.sweep.settings import (
+    Setting,
     csv_of,
     file_name,
     new_experiment,
     read_result,
+    read_settings,
     run_command,
     table_of,
 )
-from quire.bench.sweep.settings import Setting, read_settings
 from quire.errors import ConfigError
 from quire.files import write_text
 

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.cli.chat_facts import reply_rows, turn_rows
-from quire.cli.kv_store.rows import store_rows
-from quire.cli.speed_lines import speed_lines
+from quire.cli.explain_rows import reply_rows, speed_lines, store_rows, turn_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser

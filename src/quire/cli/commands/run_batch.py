@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from quire.cli.batch_files import local_input, local_output
-from quire.cli.metrics_server import serve_metrics
+from quire.cli.batch_files import local_input, local_output, serve_metrics
 from quire.config.command_line.engine_options import (
     add_engine_options,
     add_unsupported,

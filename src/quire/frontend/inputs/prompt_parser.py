@@ -13,6 +13,11 @@ from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.frontend.inputs.model_checks import (
+    prompt_fills_context,
+    prompt_too_long,
+    text_fills_model,
+)
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
     PlacedRows,
@@ -22,11 +27,6 @@ from quire.frontend.inputs.prompt_embeds import (
     rows_at,
 )
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.inputs.too_long import (
-    prompt_fills_context,
-    prompt_too_long,
-    text_fills_model,
-)
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 from quire.tokenizer import Tokenizer

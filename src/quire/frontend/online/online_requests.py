@@ -18,8 +18,7 @@ from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.online.loop_binding import LoopBinding
-from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.online.request_stream import LoopBinding, RequestStream
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.system.deferred_signals import with_signals_deferred

@@ -13,9 +13,7 @@ from starlette.responses import Response
 from quire.errors import RequestError
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Int64
-from quire.server.pooling.fields import PoolingFields
-from quire.server.pooling.run import PoolingJob, size_of, usage_of
-from quire.server.pooling.vectors import written
+from quire.server.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
 
 EmbeddingType = Literal["float", "binary", "ubinary", "base64"]
 

@@ -21,9 +21,20 @@ from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Count, Int64
-from quire.server.pooling.fields import Inputs, PoolingFields, PoolingUsage, as_inputs
-from quire.server.pooling.run import PoolingJob, Result, size_of, usage_of
-from quire.server.pooling.vectors import EmbedDtype, Endianness, numbers, written
+from quire.server.pooling import (
+    EmbedDtype,
+    Endianness,
+    Inputs,
+    PoolingFields,
+    PoolingJob,
+    PoolingUsage,
+    Result,
+    as_inputs,
+    numbers,
+    size_of,
+    usage_of,
+    written,
+)
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 

@@ -16,8 +16,7 @@ from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
 from quire.server.bodies.json_http import json_response, read_body
 from quire.server.generation.request_fields import Count
-from quire.server.pooling.fields import PoolingFields, PoolingUsage
-from quire.server.pooling.run import PoolingJob, size_of
+from quire.server.pooling import PoolingFields, PoolingJob, PoolingUsage, size_of
 
 Texts = str | list[str]
 DocumentText = str | dict[str, Any]

@@ -94,7 +94,7 @@ async def _json_text(request: Request) -> bytes:
 
 
 def _large_field_names(data: bytes) -> set[str]:
-    from quire.server.bodies.json_scan import scan_object  # needs NumPy
+    from quire.server.bodies.json_pieces import scan_object  # needs NumPy
 
     fields = scan_object(data)
     return {field.name for field in fields if data[field.begin : field.end].strip() != b"null"}

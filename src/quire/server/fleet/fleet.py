@@ -20,7 +20,7 @@ from quire.errors import QuireError
 from quire.log import get_logger
 from quire.metrics.series import Counter, Gauge, MetricSet
 from quire.planning.machine import available_memory
-from quire.server.fleet.room import Holding, to_unload
+from quire.server.fleet.member import Holding, to_unload
 from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules
 from quire.server.served_model import ServedModel
@@ -29,7 +29,7 @@ from quire.units import format_bytes
 if TYPE_CHECKING:
     from quire.config.engine_args import EngineArgs
     from quire.server.fleet.member import Member
-    from quire.server.life.loading import ModelLoader
+    from quire.server.loading import ModelLoader
 
 logger = get_logger(__name__)
 _WATCH_S = 0.25

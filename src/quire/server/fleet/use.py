@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.http.error_forms import for_route
-from quire.server.http.problems import problem_of
+from quire.server.http.problems import for_route, problem_of
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:

@@ -14,24 +14,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
+from quire.metrics.http_metrics import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
-from quire.server.generation.beams.fields import (
+from quire.server.generation.beams import (
     beam_sampling_params,
     beam_search_params,
     fields_without_beams,
     refuse_with_beams,
 )
-from quire.server.generation.constraints import as_asked, named_as_asked
+from quire.server.generation.limits import fields_without_effect, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, Prompt
-from quire.server.generation.refusals import fields_without_effect, refuse_unsupported
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.generation.run import Deadline, Generation, chosen_engine, deadline_of
-from quire.server.generation.sampling import check_lists, lists_work, sampling_params
+from quire.server.generation.sampling import (
+    as_asked,
+    check_lists,
+    lists_work,
+    named_as_asked,
+    sampling_params,
+)
 from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
 from quire.server.http.presence import until_gone
@@ -106,7 +111,7 @@ async def _start(
     model.limits.check_reply(request, params, lengths, config.vocab_size)
     start = Generation.start
     if request.use_beam_search:
-        from quire.server.generation.beams.run import BeamGeneration  # rarely used
+        from quire.server.generation.beams import BeamGeneration  # rarely used
 
         beams = beam_search_params(request, params, config.max_model_len)
         start = partial(BeamGeneration.begin, beams=beams)

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope, Send
+
+from quire.server.http.problems import Problem, for_route
 
 T = TypeVar("T")
 
@@ -64,3 +67,27 @@ async def _watching(request: Request) -> AsyncIterator[asyncio.Task[None]]:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def send_problem(scope: Scope, send: Send, problem: Problem) -> None:
+    """Answers with an error body, in the form of the request's route."""
+    problem = for_route(scope, problem)
+    headers = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
+    await send_bytes(send, problem.status, problem.body(), headers)
+
+
+async def send_bytes(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]] | None = None,
+    content_type: bytes = b"application/json",
+) -> None:
+    """Answers with a whole body."""
+    fields = [
+        (b"content-type", content_type),
+        (b"content-length", str(len(body)).encode()),
+        *(headers or []),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})

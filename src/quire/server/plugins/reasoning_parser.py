@@ -16,12 +16,9 @@ from quire.parsers.parser import ReplyParser, parse_whole
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, reply_format
 from quire.server.plugins.deltas import delta_of
-from quire.server.plugins.families.beginnings import Beginning, FamilyRules, rules_of
-from quire.server.plugins.families.calls_as_text import calls_as_text
-from quire.server.plugins.families.streams import Stream
-from quire.server.plugins.loading import import_plugin
+from quire.server.plugins.families import Beginning, FamilyRules, Stream, calls_as_text, rules_of
 from quire.server.plugins.records import DeltaMessage
-from quire.server.plugins.registry import ParserRegistry
+from quire.server.plugins.registry import ParserRegistry, import_plugin
 
 _NO_TOOLS: Mapping[str, Mapping[str, Any]] = {}
 

@@ -22,8 +22,8 @@ from quire.server.apis.responses.input.conversion import chat_request
 from quire.server.apis.responses.schema import request as responses
 from quire.server.apis.responses.tools import chat_tool_fields, offered_tools, shown_tools
 from quire.server.bodies.decoder import body_decoder
-from quire.server.generation.beams.fields import beam_search_params, refuse_with_beams
-from quire.server.generation.refusals import refuse_unsupported
+from quire.server.generation.beams import beam_search_params, refuse_with_beams
+from quire.server.generation.limits import refuse_unsupported
 from quire.server.generation.sampling import params_of
 from quire.server.http.problems import decode_problem
 

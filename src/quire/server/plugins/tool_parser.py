@@ -16,9 +16,7 @@ from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.registry import TOOL_FORMATS, reply_format
 from quire.server.plugins.deltas import delta_of
-from quire.server.plugins.families.streams import Stream
-from quire.server.plugins.families.whole_replies import WholeRules, whole_rules
-from quire.server.plugins.loading import import_plugin
+from quire.server.plugins.families import Stream, WholeRules, whole_rules
 from quire.server.plugins.records import (
     DeltaMessage,
     ExtractedToolCallInformation,
@@ -26,7 +24,7 @@ from quire.server.plugins.records import (
     ToolCall,
     make_tool_call_id,
 )
-from quire.server.plugins.registry import ParserRegistry
+from quire.server.plugins.registry import ParserRegistry, import_plugin
 
 
 class ToolParser:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from quire.bench.datasets import DatasetArgs
+from quire.bench.load import TrafficArgs
 from quire.bench.serve import ServeBenchArgs, run
-from quire.bench.traffic import TrafficArgs
 from quire.config.command_line.groups import DATASET_OPTIONS
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser

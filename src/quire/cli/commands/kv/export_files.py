@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from quire.cli.kv_store.place import add_archive, add_place, archive_of, place_of, show
+from quire.cli.kv_store import add_archive, add_place, archive_of, place_of, show
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError
 from quire.files import replacing

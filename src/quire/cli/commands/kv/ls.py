@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from quire.cli.kv_store.place import add_place, age, place_of, show
+from quire.cli.kv_store import add_place, age, place_of, show
 from quire.config.command_line.parser import Parser
 from quire.kvstore.tools.directory import folders
 from quire.units import format_bytes

@@ -7,7 +7,7 @@ import argparse
 import re
 import time
 
-from quire.cli.kv_store.place import add_place, place_of, show
+from quire.cli.kv_store import add_place, place_of, show
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_duration, parse_size
 from quire.errors import ConfigError, quoted

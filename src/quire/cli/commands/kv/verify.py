@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from quire.cli.kv_store.place import add_place, place_of, show
+from quire.cli.kv_store import add_place, place_of, show
 from quire.config.command_line.parser import Parser
 from quire.kvstore.tiers import disk_files
 from quire.kvstore.tools.directory import check, remove

@@ -1,22 +1,132 @@
-"""Answer a prompt for every row of a file: CSV, JSON lines or Parquet in, rows with replies out.
+"""`ReplyJob`: the model's reply to the prompt of a row, for `quire generate`.
 
-Many rows are computed at once. A row that fails gets its error in a column and does not affect
-others. Finished rows are kept, so the same command goes on after it was stopped or killed.
+A row is a request to the server's application, so it is checked and answered like one over HTTP.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from typing import TYPE_CHECKING, Any
 
 from quire.cli.rows.options import add_row_options, facts_of, open_server
-from quire.cli.rows.prompts import Prompts
-from quire.cli.rows.reading import RowFile
-from quire.cli.rows.replies import ReplyJob, read_schema, request_body
-from quire.cli.rows.work import RowRun
+from quire.cli.rows.prompts import Prompts, read_text
+from quire.cli.rows.reading import Row, RowFile
+from quire.cli.rows.work import RowError, RowRun
 from quire.cli.rows.writing import TABLES, check_target
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count, parse_json
-from quire.errors import ConfigError
+from quire.errors import ConfigError, EngineDeadError, quoted
+
+if TYPE_CHECKING:
+    from quire.cli.in_process import InProcessServer
+    from quire.cli.rows.journal import Answer
+
+
+_SAMPLING = ("temperature", "top_p", "max_tokens", "stop", "seed")
+_OWN_FIELDS = ("messages", "prompt", "model", "stream", "n", "response_format")
+
+
+class ReplyJob:
+    """Owned by one event loop."""
+
+    server: InProcessServer
+    """Must be set before the first row."""
+
+    def __init__(
+        self, prompts: Prompts, body: dict[str, Any], schema: Any, reply_column: str
+    ) -> None:
+        """`body`: the fields that all requests share; `schema`: of the replies, or None."""
+        self.prompts = prompts
+        self._schema = schema
+        self._body = body
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        self._properties = tuple(properties) if isinstance(properties, dict) else ()
+        self.columns: tuple[str, ...] = self._properties or (reply_column,)
+        if schema is None:
+            self.columns = (reply_column, f"{reply_column}_finish_reason")
+        self.error_column: str | None = f"{reply_column}_error"
+
+    def facts(self) -> dict[str, Any]:
+        """What the replies depend on, as JSON values by name."""
+        return {
+            **self.prompts.facts(),
+            "schema": self._schema,
+            "sampling": self._body,
+            "columns": self.columns,
+        }
+
+    async def answer(self, number: int, row: Row) -> Answer:
+        """The reply. Raises RowError, or EngineDeadError if the engine has stopped."""
+        del number
+        body = {**self._body, **self.prompts.fields(row)}
+        if self._schema is not None:
+            form = {"name": "row", "schema": self._schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
+        path = "/v1/chat/completions"
+        if self.prompts.is_plain:
+            path = "/v1/completions"
+            body.setdefault("max_tokens", self.server.engine.model_config.max_model_len)
+        reply = await self.server.post(path, body)
+        if reply.status != 200:
+            if self.server.engine.errored:
+                raise EngineDeadError(_message(reply.body))
+            raise RowError(_message(reply.body))
+        choice = reply.body["choices"][0]
+        text = choice["text"] if self.prompts.is_plain else choice["message"]["content"]
+        return {
+            **self._values(text or "", choice["finish_reason"]),
+            "tokens": reply.body["usage"]["completion_tokens"],
+        }
+
+    def cells(self, answer: Answer) -> Row:
+        """The reply as columns."""
+        return dict(zip(self.columns, answer["cells"], strict=True))
+
+    def _values(self, text: str, finish_reason: str) -> Answer:
+        if self._schema is None:
+            return {"cells": [text, finish_reason]}
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise RowError(
+                f"the reply ended ({finish_reason}) before its JSON was complete: {quoted(text)}"
+            ) from None
+        if self._properties:
+            return {"cells": [value.get(name) for name in self._properties]}
+        return {"cells": [value]}
+
+
+def request_body(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields that all requests share. Raises ConfigError."""
+    given = {name: getattr(args, name, None) for name in _SAMPLING}
+    body = {name: value for name, value in given.items() if value is not None}
+    further = {} if args.request is None else args.request
+    if not isinstance(further, dict):
+        raise ConfigError(f"--request must be a JSON object, got {quoted(further)}")
+    if wrong := next((name for name in (*_OWN_FIELDS, *body) if name in further), None):
+        raise ConfigError(f"--request must not have {wrong}: an option of this command sets it")
+    return {**body, **further}
+
+
+def read_schema(given: str | None) -> Any:
+    """The schema, from JSON or a file; None without one. Raises ConfigError."""
+    if given is None:
+        return None
+    text = given if given.lstrip().startswith("{") else read_text("--schema", given)
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--schema must be JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise ConfigError(f"--schema must be a JSON object, got {quoted(schema)}")
+    return schema
+
+
+def _message(body: Any) -> str:
+    """The message of an error reply."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return str(error.get("message", error) if isinstance(error, dict) else error)
 
 
 def configure(parser: Parser) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import msgspec.structs
 
-from quire.chat.images import take_images
-from quire.chat.job import ChatInput
+from quire.chat.job import ChatInput, take_images
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
@@ -23,8 +22,7 @@ from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart,
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
-from quire.server.generation.prompt_embeds import decode_embeds
-from quire.server.generation.prompts import PreparedPrompt, encode, prompt_ids
+from quire.server.generation.prompts import PreparedPrompt, decode_embeds, encode, prompt_ids
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 

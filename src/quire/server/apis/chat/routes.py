@@ -15,7 +15,7 @@ from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.chat.writer import BatchChatWriter, ChatWriter
 from quire.server.bodies.json_http import context_of, read_body
 from quire.server.generation.begin import begin, generate, whole_of
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.served_model import ServedModel
 
 

@@ -25,9 +25,8 @@ from quire.server.apis.chat.schema import (
     ReplyToolCall,
 )
 from quire.server.bodies.json_pieces import JsonPieces
-from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.replies.logprobs import prompt_logprobs
-from quire.server.generation.replies.portions import Update, size_of, size_of_whole
+from quire.server.generation.replies.portions import ReplyHead, Update, size_of, size_of_whole
 from quire.server.generation.replies.usage import added, timings, usage_of
 from quire.server.generation.replies.writer import ReplyWriter
 from quire.server.work_pool import check_wanted

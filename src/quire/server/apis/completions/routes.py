@@ -26,11 +26,15 @@ from quire.server.apis.completions.schema import (
 from quire.server.bodies.json_http import read_body
 from quire.server.bodies.json_pieces import JsonList
 from quire.server.generation.begin import generate
-from quire.server.generation.prompt_embeds import decode_embeds
-from quire.server.generation.prompts import PreparedPrompt, prompt_ids
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.prompts import PreparedPrompt, decode_embeds, prompt_ids
 from quire.server.generation.replies.logprobs import CompletionLists, prompt_logprobs
-from quire.server.generation.replies.portions import Update, num_entries, size_of, size_of_whole
+from quire.server.generation.replies.portions import (
+    ReplyHead,
+    Update,
+    num_entries,
+    size_of,
+    size_of_whole,
+)
 from quire.server.generation.replies.writer import ReplyWriter
 from quire.server.generation.request_fields import PROMPT_KINDS
 from quire.server.generation.sampling import is_echo_alone

@@ -34,8 +34,13 @@ from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.head import ReplyHead
-from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
+from quire.server.generation.replies.portions import (
+    ReplyHead,
+    Update,
+    size_of,
+    size_of_whole,
+    written,
+)
 from quire.server.http.event_stream import PLAIN_FORM, event
 from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel

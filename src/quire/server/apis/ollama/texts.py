@@ -33,7 +33,7 @@ from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.prompts import prompt_ids
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 

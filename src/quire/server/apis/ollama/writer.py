@@ -20,11 +20,15 @@ from quire.server.apis.ollama.schema import (
     ReplyFunction,
     ReplyMessage,
 )
-from quire.server.generation.replies.head import ReplyHead
-from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
-from quire.server.http.error_forms import ollama_problem
+from quire.server.generation.replies.portions import (
+    ReplyHead,
+    Update,
+    size_of,
+    size_of_whole,
+    written,
+)
 from quire.server.http.event_stream import StreamForm
-from quire.server.http.problems import HttpError, Problem
+from quire.server.http.problems import HttpError, Problem, ollama_problem
 from quire.server.work_pool import WorkPool
 from quire.tokenizer import Tokenizer
 

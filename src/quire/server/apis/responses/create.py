@@ -31,8 +31,7 @@ from quire.server.bodies.json_http import (
 )
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, whole_reply
-from quire.server.generation.replies.head import ReplyHead
-from quire.server.generation.replies.portions import written
+from quire.server.generation.replies.portions import ReplyHead, written
 from quire.server.generation.run import Generation
 from quire.server.http.presence import until_gone
 from quire.server.work_pool import WorkPool

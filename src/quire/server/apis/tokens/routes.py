@@ -15,7 +15,7 @@ from quire.server.bodies.json_http import context_of, read_body
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.run import Generation
 from quire.server.http.auth import TENANT_SALT
 

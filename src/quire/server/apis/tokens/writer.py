@@ -27,9 +27,14 @@ from quire.server.apis.tokens.schema import (
     TokensRequest,
 )
 from quire.server.bodies.json_pieces import JsonPieces
-from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.replies.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
-from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
+from quire.server.generation.replies.portions import (
+    ReplyHead,
+    Update,
+    size_of,
+    size_of_whole,
+    written,
+)
 from quire.server.generation.replies.usage import UsageCounter, usage_of
 from quire.server.generation.run import Generation
 from quire.server.http.event_stream import event

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, UnsetType
 
 from quire.outputs import RequestOutput, RequestStateStats
-from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.server.generation.reply_fields import (
     CompletionTokensDetails,
     PromptTokensDetails,

@@ -10,9 +10,8 @@ import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.bodies.json_pieces import JsonList, JsonPieces
-from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.replies.logprobs import LogprobsWriter
-from quire.server.generation.replies.portions import Update, written
+from quire.server.generation.replies.portions import ReplyHead, Update, written
 from quire.server.generation.replies.usage import UsageCounter, metrics_of, usage_of
 from quire.server.generation.reply_fields import ChunkFields, WholeReplyFields
 from quire.server.generation.request_fields import GenerationFields

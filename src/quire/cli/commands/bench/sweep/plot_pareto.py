@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from quire.bench.sweep.pareto import SweepParetoArgs, draw_pareto
+from quire.bench.sweep.plot import SweepParetoArgs, draw_pareto
 from quire.config.command_line.options import add_options, read
 from quire.config.command_line.parser import Parser
 from quire.errors import ConfigError
