@@ -8,8 +8,7 @@ import msgspec
 from tools.from_vllm.markdown import code, codes, table
 
 from quire.cli.app import COMMANDS, Command
-from quire.cli.commands import bench
-from quire.cli.commands.bench import sweep
+from quire.cli.commands.bench import BENCH, SWEEP
 from quire.params import NOT_YET
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
@@ -100,8 +99,8 @@ def absent_routes() -> str:
 def commands() -> str:
     """Every command."""
     rows = [_row("quire", command) for command in COMMANDS]
-    rows += [_row("quire bench", command) for command in bench.COMMANDS]
-    rows += [_row("quire bench sweep", command) for command in sweep.COMMANDS]
+    rows += [_row("quire bench", command) for command in BENCH.commands]
+    rows += [_row("quire bench sweep", command) for command in SWEEP.commands]
     return table(["command", "what"], rows)
 
 

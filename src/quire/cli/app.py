@@ -1,7 +1,7 @@
 """`quire`: picks the command, imports only that one, and turns errors into one line.
 
-A command is a module with `configure(parser)`, which declares its options, and
-`execute(args)`, which does the work and returns the exit code.
+A command is a function `NAME(args)`, which does the work and returns the exit code, beside
+`NAME_options(parser)`, which declares its options; or the `execute` and `configure` of a module.
 """
 
 from __future__ import annotations
@@ -9,15 +9,21 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
 
 from quire.redaction import redact
 from quire.system.garbage import expect_imports
 from quire.version import __version__
+
+if TYPE_CHECKING:
+    import argparse
+
+    from quire.config.command_line.parser import Parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +31,64 @@ class Command:
     """One command; its module is imported only when the command runs."""
 
     name: str
-    module: str
+    place: str
+    """Module, and function or group after a colon."""
     summary: str
+
+    def load(self) -> Action | Group:
+        """Import the command's module."""
+        from inspect import getdoc
+
+        place, _, name = self.place.partition(":")
+        module = import_module(f"quire.cli.commands.{place}")
+        if not name:
+            return Action(module.__doc__ or "", module.configure, module.execute)
+        found = getattr(module, name)
+        if isinstance(found, Group):
+            return found
+        return Action(getdoc(found) or "", getattr(module, f"{name}_options"), found)
+
+
+class Action(NamedTuple):
+    """What a command does."""
+
+    about: str
+    configure: Callable[[Parser], object]
+    execute: Callable[[argparse.Namespace], int]
+
+
+class Group(NamedTuple):
+    """Commands below one name."""
+
+    about: str
+    commands: tuple[Command, ...]
 
 
 COMMANDS = (
     Command("serve", "serve", "Serve models over HTTP to OpenAI clients, with a web page"),
     Command("run", "run", "Generate text or chat in this process, without a server"),
-    Command("chat", "chat", "Chat with a running server"),
-    Command("complete", "complete", "Complete text with a running server"),
-    Command("pull", "library.pull", "Fetch models from the hub"),
-    Command("list", "library.list_models", "List the models on this machine"),
-    Command("show", "library.show", "Show what is known of a model on this machine"),
-    Command("ps", "library.ps", "Show the models of a running server"),
-    Command("rm", "library.rm", "Delete models from the hub's cache"),
-    Command("alias", "library.alias", "Give a model a short name"),
+    Command("chat", "chat:chat", "Chat with a running server"),
+    Command("complete", "chat:complete", "Complete text with a running server"),
+    Command("pull", "library:pull", "Fetch models from the hub"),
+    Command("list", "library:local", "List the models on this machine"),
+    Command("show", "library:show", "Show what is known of a model on this machine"),
+    Command("ps", "library:ps", "Show the models of a running server"),
+    Command("rm", "library:rm", "Delete models from the hub's cache"),
+    Command("alias", "library:alias", "Give a model a short name"),
     Command("top", "top", "Watch a running server in the terminal"),
-    Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
-    Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
-    Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
+    Command("bench", "bench:BENCH", "Benchmarks: latency | throughput | serve | sweep | startup"),
+    Command("quantize", "convert:quantize", "Quantise a model's weights once, for a faster start"),
+    Command("merge", "convert:merge", "Write a checkpoint with a LoRA adapter in its weights"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
-    Command("models", "models", "List the supported architectures"),
-    Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
+    Command("models", "library:models", "List the supported architectures"),
+    Command(
+        "kv", "kv:KV", "The KV store: ls | du | verify | prune | export | import | warm | bench"
+    ),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
-    Command("completion", "library.completion", "Print a shell's code to complete commands"),
-    Command("generate", "rows.generate", "Answer a prompt for every row of a file"),
-    Command("embed", "rows.embed", "Give every text of a file a vector"),
+    Command("completion", "library:completion", "Print shell code that completes commands"),
+    Command("generate", "generate", "Answer a prompt for every row of a file"),
+    Command("embed", "embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 
@@ -140,15 +177,14 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
     from quire.errors import QuireError
     from quire.log import flush
 
-    module = import_module(f"quire.cli.commands.{command.module}")
-    if hasattr(module, "COMMANDS"):
-        return dispatch(f"{prog} {command.name}", module.ABOUT, module.COMMANDS, words)
-    parser = Parser(f"{prog} {command.name}", (module.__doc__ or "").partition("\n\n")[0])
-    module.configure(parser)
+    found = command.load()
+    if isinstance(found, Group):
+        return dispatch(f"{prog} {command.name}", found.about, found.commands, words)
+    parser = Parser(f"{prog} {command.name}", found.about.partition("\n\n")[0])
+    found.configure(parser)
     args = parser.parse(words)
     try:
-        code: int = module.execute(args)
-        return code
+        return found.execute(args)
     except QuireError as error:
         flush()
         print(f"{prog} {command.name}: {error}", file=sys.stderr)

@@ -11,8 +11,9 @@ import pytest
 
 from quire.backends import cpu
 from quire.backends.cpu import library, machine
-from quire.cli import checks, main
-from quire.cli.checks import Finding
+from quire.cli import main
+from quire.cli.commands import doctor as checks
+from quire.cli.commands.doctor import Finding
 from quire.errors import BackendError
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from quire.cli.checks import cpuinfo, num_memory_nodes
+from quire.cli.commands.doctor import cpuinfo, num_memory_nodes
 from quire.cli.terminal import quiet_log
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quire.cli.in_process import InProcessServer
     from quire.cli.rows.journal import Answer
 
+
 _OUTPUTS = (".npy", ".jsonl", ".parquet")
 
 

@@ -55,14 +55,18 @@ class TierTimes:
         return None if gain_s <= 0 else max(1, round(self.ask_s / gain_s))
 
 
-def configure(parser: Parser) -> None:
-    """Declare the options."""
+def bench_options(parser: Parser) -> None:
     add_engine_options(parser)
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
-def execute(args: argparse.Namespace) -> int:
-    """Time the model without a store, then each tier."""
+def bench(args: argparse.Namespace) -> int:
+    """Measure the tiers of the KV store for a model: `quire kv bench MODEL`.
+
+    Reports for each tier how long writing and reading a chunk takes, and from how many tokens on
+    loading is faster than computing. Written chunks are removed afterwards. Files are read from the
+    page cache, as the files of recent prompts are.
+    """
     from quire.planning.plan import build_engine_config
 
     given = engine_args(args)
