@@ -153,27 +153,20 @@ def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dic
         write_text(Path(args.plot), draw(summary))
         print(f"chart: {args.plot}")
     if args.html is not None:
-        facts = _facts(args, dataset, traffic, summary)
+        count = summary["num_prompts"]
+        rate = traffic.request_rate
+        facts = {
+            "model": str(summary["model_id"]),
+            "server": redact(args.url),
+            "date": datetime.now().strftime("%Y-%m-%d %H:%M"),
+            "requests": f"{count} of {dataset.dataset_name} at each load",
+            "arrival": "as early as possible" if math.isinf(rate) else f"{rate:g} per second",
+            "tokens of a prompt": f"{mean(summary['input_lens']):.0f} on average",
+            "tokens of a reply": f"{mean(summary['output_lens']):.0f} on average",
+        }
         write_text(Path(args.html), report(facts, points))
         print(f"report: {args.html}")
     return summary
-
-
-def _facts(
-    args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs, summary: Mapping[str, Any]
-) -> dict[str, str]:
-    """What was measured, for the head of the report."""
-    count = summary["num_prompts"]
-    rate = traffic.request_rate
-    return {
-        "model": str(summary["model_id"]),
-        "server": redact(args.url),
-        "date": datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "requests": f"{count} of {dataset.dataset_name} at each load",
-        "arrival": "as early as possible" if math.isinf(rate) else f"{rate:g} per second",
-        "tokens of a prompt": f"{mean(summary['input_lens']):.0f} on average",
-        "tokens of a reply": f"{mean(summary['output_lens']):.0f} on average",
-    }
 
 
 async def _measure(

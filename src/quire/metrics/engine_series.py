@@ -127,7 +127,17 @@ class EngineSeries:
         has_ranks = config.parallel.world_size_across_dp > 1
         self.ranks = RankSeries(self.metric_set) if has_ranks else None
         self.images = None if config.model.images is None else ImageSeries(self.metric_set)
-        _describe(self.metric_set, config)
+        make = self.metric_set
+        facts = cache_facts(config)
+        labels, values = tuple(facts), tuple(str(value) for value in facts.values())
+        info = make.gauges(
+            "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels, [values]
+        )
+        info.of(*values).set(1)
+        version = make.gauges(
+            "quire:build_info", "The server's version.", ("version",), [(__version__,)]
+        )
+        version.of(__version__).set(1)
 
     def _make_gauges(self, make: MetricSet) -> None:
         self.num_requests_running = make.gauge(
@@ -301,20 +311,6 @@ class EngineSeries:
             "Histogram of time spent in DECODE phase for request.",
             bounds,
         )
-
-
-def _describe(make: MetricSet, config: EngineConfig) -> None:
-    """Gauges with the constant value 1, whose labels describe the configuration."""
-    facts = cache_facts(config)
-    labels, values = tuple(facts), tuple(str(value) for value in facts.values())
-    info = make.gauges(
-        "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels, [values]
-    )
-    info.of(*values).set(1)
-    version = make.gauges(
-        "quire:build_info", "The server's version.", ("version",), [(__version__,)]
-    )
-    version.of(__version__).set(1)
 
 
 def cache_facts(config: EngineConfig) -> dict[str, object]:

@@ -28,7 +28,13 @@ class ServerProcess:
         self._command = list(command)
         self._output = None if shows_output else subprocess.DEVNULL
         self._ready_timeout_s = ready_timeout_s
-        self._url = _url_of(command)
+        found = {"--host": "127.0.0.1", "--port": "8000"}
+        for index, word in enumerate(command):
+            flag, sign, value = word.partition("=")
+            if flag in found:
+                found[flag] = value if sign else "".join(command[index + 1 : index + 2])
+        host = found["--host"].replace("0.0.0.0", "127.0.0.1")
+        self._url = f"http://{host}:{found['--port']}"
 
     def __enter__(self) -> ServerProcess:
         if self._is_ready():
@@ -102,13 +108,3 @@ class ServerProcess:
                 return bool(reply.status == 200)
         except OSError:
             return False
-
-
-def _url_of(command: Sequence[str]) -> str:
-    found = {"--host": "127.0.0.1", "--port": "8000"}
-    for index, word in enumerate(command):
-        flag, sign, value = word.partition("=")
-        if flag in found:
-            found[flag] = value if sign else "".join(command[index + 1 : index + 2])
-    host = found["--host"].replace("0.0.0.0", "127.0.0.1")
-    return f"http://{host}:{found['--port']}"

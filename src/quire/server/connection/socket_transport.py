@@ -137,14 +137,10 @@ class SocketTransport(asyncio.Transport):
             self._is_paused = False
             self._protocol.resume_writing()
         if not self._unsent:
-            self._end_writing()
-
-    def _end_writing(self) -> None:
-        """All bytes are sent."""
-        if self._is_closing:
-            self._lose(None)
-        elif self._has_written_eof:
-            self._shut_down()
+            if self._is_closing:
+                self._lose(None)
+            elif self._has_written_eof:
+                self._shut_down()
 
     def _shut_down(self) -> None:
         try:

@@ -100,7 +100,14 @@ class Library:
 
     def pull(self, name: str) -> Pull:
         """Begins to fetch a model, which is offered in the end. Raises HttpError, RequestError."""
-        self._check_place(name)
+        try:
+            hub_name(target_of(name) or name, env.hub_cache_dir())
+        except ModelNotFoundError as error:
+            raise RequestError(f"model: {error}", parameter="model", value=name) from None
+        if name not in self._context.names and len(self._added) >= _MAX_ADDED:
+            raise HttpError(
+                unavailable(f"{_MAX_ADDED} pulled models are offered, which is the limit.", 60)
+            )
         if len(self._pulls) >= _MAX_PULLS:
             raise HttpError(
                 unavailable(f"{_MAX_PULLS} models are being pulled, which is the limit.", 30)
@@ -162,18 +169,6 @@ class Library:
         logger.info("deleted %s", cached.name)
 
     # --- parts
-
-    def _check_place(self, name: str) -> None:
-        """Raises RequestError if a name is not one of the hub, and HttpError if no further model
-        may be offered."""
-        try:
-            hub_name(target_of(name) or name, env.hub_cache_dir())
-        except ModelNotFoundError as error:
-            raise RequestError(f"model: {error}", parameter="model", value=name) from None
-        if name not in self._context.names and len(self._added) >= _MAX_ADDED:
-            raise HttpError(
-                unavailable(f"{_MAX_ADDED} pulled models are offered, which is the limit.", 60)
-            )
 
     async def _offer(self, name: str) -> None:
         """Lets requests use a model of the cache. Raises QuireError if it cannot be served."""

@@ -70,18 +70,13 @@ def load_plugins(
         TOOL_FORMATS[tool_name] = type(calls.__name__, (PluginCalls,), {"parser": calls})
     reasoning = ReasoningParserManager.find(reasoning_name)
     if reasoning is not None:
-        REASONING_FORMATS[reasoning_name] = _tags(reasoning)
-
-
-def _tags(parser: type[ReasoningParser]) -> PluginTags:
-    """The marks are asked of an object without a tokenizer: for most they are constants."""
-    begin = end = None
-    with suppress(Exception):
-        bare = parser.__new__(parser)
-        begin, end = bare.reasoning_start_str, bare.reasoning_end_str
-    if not begin or not end:
-        begin = end = ""
-    return PluginTags(begin, end, parser=parser)
+        begin = end = None
+        with suppress(Exception):
+            bare = reasoning.__new__(reasoning)
+            begin, end = bare.reasoning_start_str, bare.reasoning_end_str
+        if not begin or not end:
+            begin = end = ""
+        REASONING_FORMATS[reasoning_name] = PluginTags(begin, end, parser=reasoning)
 
 
 def check_plugins(tool_name: str | None, reasoning_name: str, tokenizer: Any) -> None:

@@ -109,7 +109,8 @@ def infill_ids(tokenizer: Tokenizer, asked: InfillRequest) -> tuple[list[int], l
             "Qwen2.5-Coder, or /completion",
             parameter="model",
         )
-    ids = _beginning(tokenizer)
+    first = tokenizer.encode("a", add_special_tokens=True)[:1]
+    ids = first if first == [tokenizer.bos_token_id] else []
     separator = None if marks.file is None else tokenizer.token_to_id(marks.file)
     for extra in asked.input_extra or ():
         if separator is not None:
@@ -137,9 +138,3 @@ def _mark(tokenizer: Tokenizer, name: str) -> list[int]:
 
 def _text(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False) if text else []
-
-
-def _beginning(tokenizer: Tokenizer) -> list[int]:
-    """The model's start token, where its tokenizer adds one."""
-    first = tokenizer.encode("a", add_special_tokens=True)[:1]
-    return first if first == [tokenizer.bos_token_id] else []
