@@ -100,11 +100,7 @@ def _check(at_s: float, input_len: int, output_len: int) -> None:
 
 
 def _prompt(
-    hash_ids: Sequence[int],
-    length: int,
-    piece_len: int,
-    allowed: np.ndarray[Any, Any],
-    number: int,
+    hash_ids: Sequence[int], length: int, piece_len: int, allowed: np.ndarray[Any, Any], number: int
 ) -> list[int]:
     """Return the tokens of the hash ids' pieces; the remaining tokens are unique to the request."""
     ids: list[int] = []

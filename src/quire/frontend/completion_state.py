@@ -125,10 +125,7 @@ class CompletionState:
         """Counts of draft tokens, as in `EngineCoreOutput`."""
         self.pooled: PooledRows | None = None
         """The result of a pooling request."""
-        self.stats = RequestStateStats(
-            arrival_time=arrival_time,
-            queued_ts=arrival_time,
-        )
+        self.stats = RequestStateStats(arrival_time=arrival_time, queued_ts=arrival_time)
         self._params = params
         self._text = ""
         """The whole text; for a stream of deltas, the text not sent yet."""

@@ -234,9 +234,7 @@ class EngineSeries:
             "vllm:request_prompt_tokens", "Number of prefill tokens processed.", token_bounds
         )
         self.request_generation_tokens = make.histogram(
-            "vllm:request_generation_tokens",
-            "Number of generation tokens processed.",
-            token_bounds,
+            "vllm:request_generation_tokens", "Number of generation tokens processed.", token_bounds
         )
         self.request_max_num_generation_tokens = make.histogram(
             "vllm:request_max_num_generation_tokens",

@@ -35,9 +35,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
     __slots__ = ("_before", "_decode", "_ends", "_ids", "_lists", "_ranks", "_texts", "_values")
 
     def __init__(
-        self,
-        decode: Callable[[int, Sequence[int]], str] | None = None,
-        before: Sequence[int] = (),
+        self, decode: Callable[[int, Sequence[int]], str] | None = None, before: Sequence[int] = ()
     ) -> None:
         """`decode` returns the text of a token after others; None: tokens have no text, unless they
         are appended with one. `before`: the last tokens before the first one that has

@@ -42,9 +42,7 @@ BENCH = Group(
         Command("throughput", "bench:throughput", "Tokens per second, in this process"),
         Command("serve", "bench:serve", "Load on a running server: TTFT, TPOT, ITL, E2EL"),
         Command(
-            "sweep",
-            "bench:SWEEP",
-            "Load on a server with many settings, and charts of the results",
+            "sweep", "bench:SWEEP", "Load on a server with many settings, and charts of the results"
         ),
         Command("startup", "bench:startup", "Seconds until a new process is ready"),
     ),

@@ -81,9 +81,7 @@ def _complete(conversation: RemoteConversation, prompt: str, show_stats: bool) -
 def add_server_options(parser: Parser, quick_metavar: str) -> None:
     """Add the options that both commands share, with vLLM's names."""
     parser.add_argument(
-        "--url",
-        default="http://localhost:8000/v1",
-        help="The server's address; /v1 is optional.",
+        "--url", default="http://localhost:8000/v1", help="The server's address; /v1 is optional."
     )
     parser.add_argument("--model-name", help="The model (default: the first one listed).")
     parser.add_argument("--api-key", help="Overrides the environment variable OPENAI_API_KEY.")

@@ -90,11 +90,7 @@ def _as_builtin(value: Any) -> Any:
 
 
 def _write_parquet(
-    path: Path,
-    file: IO[bytes],
-    rows: Iterable[Row],
-    columns: Sequence[str],
-    types: dict[str, Any],
+    path: Path, file: IO[bytes], rows: Iterable[Row], columns: Sequence[str], types: dict[str, Any]
 ) -> None:
     import pyarrow
 

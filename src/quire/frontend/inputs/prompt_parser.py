@@ -131,8 +131,7 @@ class PromptParser:
             return self._embeds(prompt, text, ids, salt, tokenization)
         if prompt.get("prompt_is_token_ids") is not None:
             raise PromptError(
-                "prompt_is_token_ids must come with prompt_embeds",
-                parameter="prompt_is_token_ids",
+                "prompt_is_token_ids must come with prompt_embeds", parameter="prompt_is_token_ids"
             )
         if prompt.get("multi_modal_data"):
             return self._with_images(prompt, text, ids, salt, tokenization)

@@ -29,10 +29,7 @@ class ProgressBar:
         if use_tqdm:
             make = use_tqdm if callable(use_tqdm) else _tqdm()
             self._bar = make(
-                total=total,
-                desc="Processed prompts",
-                dynamic_ncols=True,
-                postfix=_speeds(0.0, 0.0),
+                total=total, desc="Processed prompts", dynamic_ncols=True, postfix=_speeds(0.0, 0.0)
             )
 
     def add(self, output: AnyOutput) -> None:

@@ -157,8 +157,7 @@ async def pooling(http: Request) -> Response:
     job = PoolingJob.of(http, request, "pool")
     if request.dimensions is not None:
         raise RequestError(
-            "dimensions is currently not supported here; use /v1/embeddings",
-            parameter="dimensions",
+            "dimensions is currently not supported here; use /v1/embeddings", parameter="dimensions"
         )
     params = request.params(request.task)
     return await _answer(job, request, params, partial(_vectors, job, request, _pooled))

@@ -167,9 +167,7 @@ async def predict(http: Request) -> Response:
     is_one = isinstance(request.inputs, str) or isinstance(request.inputs[0], str)
     _truncate(job, request.truncate, request.truncation_direction)
     pairs = PairTokens(
-        job.model.config.model,
-        job.model.tokenizer(),
-        ScoreLimits(truncates=bool(request.truncate)),
+        job.model.config.model, job.model.tokenizer(), ScoreLimits(truncates=bool(request.truncate))
     )
     results = await job.run(
         "inputs",

@@ -27,11 +27,7 @@ class SocketTransport(asyncio.Transport):
     ) -> None:
         """`client` does not block. Raises OSError if it is not connected any more."""
         super().__init__(
-            {
-                "socket": client,
-                "peername": client.getpeername(),
-                "sockname": client.getsockname(),
-            }
+            {"socket": client, "peername": client.getpeername(), "sockname": client.getsockname()}
         )
         self._loop = loop
         self._socket = client

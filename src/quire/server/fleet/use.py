@@ -114,12 +114,7 @@ class WhileLoading:
     Its status is 200, so an error is an event of the stream.
     """
 
-    def __init__(
-        self,
-        working: asyncio.Future[Any],
-        use: ModelUse,
-        form: Form,
-    ) -> None:
+    def __init__(self, working: asyncio.Future[Any], use: ModelUse, form: Form) -> None:
         self._working = working
         self._use = use
         self._form = form

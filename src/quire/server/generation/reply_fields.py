@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.server.generation.request_fields import (
-    Count,
-)
+from quire.server.generation.request_fields import Count
 
 FinishReasonText = Literal[
     "stop", "length", "abort", "error", "repetition", "tool_calls", "function_call"

@@ -15,10 +15,7 @@ from starlette.types import Receive, Scope, Send
 from quire.server.http.problems import HttpError, Problem, problem_of
 
 DONE = b"data: [DONE]\n\n"
-_HEADERS = [
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class MessagesErrorResponse(msgspec.Struct, kw_only=True, tag="error"):
 
 MESSAGES_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _DETAILS: dict[str | None, dict[str, Any]] = {
-    "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+    "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 }
 """Details by the refused field: they make Anthropic's clients try again without
 it."""

@@ -119,10 +119,7 @@ class ParserRegistry:
 
     @classmethod
     def register_module(
-        cls,
-        name: str | list[str] | None = None,
-        force: bool = True,
-        module: Parser | None = None,
+        cls, name: str | list[str] | None = None, force: bool = True, module: Parser | None = None
     ) -> Any:
         """Registers a class under these names, or under its own; without one, returns a decorator
         that does. `force`: also in the place of another. Raises TypeError, and KeyError."""

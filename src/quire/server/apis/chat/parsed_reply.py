@@ -11,14 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from quire.outputs import CompletionOutput
-from quire.parsers.events import (
-    Arguments,
-    CallBegins,
-    CallEnds,
-    Event,
-    Message,
-    Reasoning,
-)
+from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message, Reasoning
 from quire.parsers.reasoning.token_count import ReasoningTokenCount
 from quire.server.apis.chat.reply_plan import PLAIN, ReplyPlan, ReplyReader
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer

@@ -202,13 +202,7 @@ async def _begin(
         [prompt], engine = prompts, head.target.model.loaded_engine()
         defaults = engine.config.model.default_sampling_params
         shape = ResponseShape(
-            asked.request,
-            defaults,
-            head.id,
-            head.created,
-            head.model,
-            asked.is_stored,
-            num_bytes,
+            asked.request, defaults, head.id, head.created, head.model, asked.is_stored, num_bytes
         )
         return ResponsesWriter(
             shape,

@@ -90,10 +90,7 @@ class StoredResponse:
         return (*self.given, *self.output)
 
     def set_reply(
-        self,
-        status: ResponseStatus,
-        reply: Sequence[bytes],
-        output: Sequence[StoredItem] = (),
+        self, status: ResponseStatus, reply: Sequence[bytes], output: Sequence[StoredItem] = ()
     ) -> int:
         """A new state; returns how many bytes more it takes."""
         before = _size(self.reply) + _size(item.data for item in self.output)

@@ -185,10 +185,7 @@ def _refuse_beams(request: GenerationFields) -> None:
 
 
 def _rendered(
-    head: ReplyHead,
-    request: GenerationFields,
-    prompt: PreparedPrompt,
-    params: SamplingParams,
+    head: ReplyHead, request: GenerationFields, prompt: PreparedPrompt, params: SamplingParams
 ) -> RenderedPrompt:
     """Applies the checks of a request that runs."""
     model = head.target.model

@@ -42,11 +42,7 @@ class ReplyHead:
 
     @classmethod
     def of(
-        cls,
-        context: ServerContext,
-        http: Request,
-        request: GenerationFields,
-        prefix: str,
+        cls, context: ServerContext, http: Request, request: GenerationFields, prefix: str
     ) -> ReplyHead:
         """For a request; its id is the caller's `X-Request-Id` or `request_id`, or random.
 

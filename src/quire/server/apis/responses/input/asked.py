@@ -101,9 +101,7 @@ def _resolved(store: ResponseStore, owner: bytes, item: Item) -> Item | StoredIt
 
 
 def _converted(
-    request: ResponsesRequest,
-    history: Sequence[StoredItem],
-    given: Sequence[Item | StoredItem],
+    request: ResponsesRequest, history: Sequence[StoredItem], given: Sequence[Item | StoredItem]
 ) -> tuple[ChatRequest, list[StoredItem], Offered]:
     """The chat, the input's items for the store, and the tools."""
     offered = offered_tools(request.tools or [])

@@ -50,8 +50,7 @@ def check_fields(request: ResponsesRequest) -> None:
         value: Any = getattr(request, name)
         if value not in neutral:
             raise RequestError(
-                f"{name} does not work here, got {quoted(value):.100}; {instead}.",
-                parameter=name,
+                f"{name} does not work here, got {quoted(value):.100}; {instead}.", parameter=name
             )
     for name in request.include or ():
         if name not in _INCLUDES + _HOSTED_INCLUDES:
