@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,37 +16,6 @@ from quire.planning.plan import EnginePlan, settle
 from quire.server.fleet.catalog import CatalogEntry
 from quire.server.served_model import ServedModel, check_formats
 from quire.units import MiB
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a loaded model holds."""
-
-    name: str
-    num_bytes: int
-    last_used: float
-
-
-def to_unload(missing_bytes: int, holdings: Iterable[Holding]) -> list[str] | None:
-    """Names of the models whose memory makes up for what is missing; None: all are not enough.
-
-    The least recently used come first. A model that turns out not to be needed, because a larger
-    one was added after it, stays.
-    """
-    chosen, freed = list[Holding](), 0
-    for holding in sorted(holdings, key=lambda one: one.last_used):
-        if freed >= missing_bytes:
-            break
-        chosen.append(holding)
-        freed += holding.num_bytes
-    if freed < missing_bytes:
-        return None
-    for holding in reversed(chosen[:]):
-        if freed - holding.num_bytes >= missing_bytes:
-            chosen.remove(holding)
-            freed -= holding.num_bytes
-    return [holding.name for holding in chosen]
-
 
 MemberState = Literal["unloaded", "loading", "loaded", "unloading", "failed"]
 _PROCESS_BYTES = 128 * MiB
