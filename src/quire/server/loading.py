@@ -94,7 +94,7 @@ def _max_restarts(args: ServerArgs, config: EngineConfig) -> int:
 
 def _check_plugins(args: ServerArgs, engine: AsyncLLM) -> None:
     if args.tool_parser_plugin or args.reasoning_parser_plugin:
-        from quire.server.plugins.of_request import check_plugins
+        from quire.server.plugins.formats import check_plugins
 
         name = engine.config.structured_outputs.reasoning_parser
         check_plugins(args.tool_call_parser, name, engine.get_tokenizer())

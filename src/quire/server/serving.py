@@ -25,7 +25,7 @@ from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
-from quire.server.fleet.live import LiveModels, Outcome, one_model
+from quire.server.fleet.live_models import LiveModels, Outcome, one_model
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
 from quire.server.served_model import check_formats
@@ -98,7 +98,7 @@ def _models(
 def _load_plugins(engine_args: EngineArgs, args: ServerArgs) -> None:
     if args.tool_parser_plugin or args.reasoning_parser_plugin:
         from quire.parsers.detection.names import FormatChoice
-        from quire.server.plugins.of_request import load_plugins
+        from quire.server.plugins.formats import load_plugins
 
         name = engine_args.reasoning_parser
         name = name or (engine_args.structured_outputs_config or {}).get("reasoning_parser", "")

@@ -13,7 +13,7 @@ from quire.ray.serve.access import check_cluster
 from quire.ray.serve.autoscaling import PLACES, QUEUE_SECONDS
 from quire.ray.serve.config import LLMConfig
 from quire.server.app import build_app
-from quire.server.fleet.live import context_of_configs
+from quire.server.fleet.live_models import context_of_configs
 from quire.server.loading import ModelLoader
 
 logger = get_logger(__name__)
