@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.app import COMMANDS, Action, Command, Group
+from quire.cli.app import COMMANDS
+from quire.cli.command import Action, Command, Group
 from quire.config.command_line.parser import Parser
 
 ROOT = Path(__file__).parents[1]

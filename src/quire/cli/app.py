@@ -1,68 +1,18 @@
-"""`quire`: picks the command, imports only that one, and turns errors into one line.
-
-A command is a function `NAME(args)`, which does the work and returns the exit code, beside
-`NAME_options(parser)`, which declares its options; or the `execute` and `configure` of a module.
-"""
+"""`quire`: picks the command, imports only that one, and turns errors into one line."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
 
+from quire.cli.command import Command, Group
 from quire.redaction import redact
 from quire.system.garbage import expect_imports
 from quire.version import __version__
-
-if TYPE_CHECKING:
-    import argparse
-
-    from quire.config.command_line.parser import Parser
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command; its module is imported only when the command runs."""
-
-    name: str
-    place: str
-    """Module, and function or group after a colon."""
-    summary: str
-
-    def load(self) -> Action | Group:
-        """Import the command's module."""
-        from inspect import getdoc
-
-        place, _, name = self.place.partition(":")
-        module = import_module(f"quire.cli.commands.{place}")
-        if not name:
-            return Action(module.__doc__ or "", module.configure, module.execute)
-        found = getattr(module, name)
-        if isinstance(found, Group):
-            return found
-        return Action(getdoc(found) or "", getattr(module, f"{name}_options"), found)
-
-
-class Action(NamedTuple):
-    """What a command does."""
-
-    about: str
-    configure: Callable[[Parser], object]
-    execute: Callable[[argparse.Namespace], int]
-
-
-class Group(NamedTuple):
-    """Commands below one name."""
-
-    about: str
-    commands: tuple[Command, ...]
-
 
 COMMANDS = (
     Command("serve", "serve", "Serve models over HTTP to OpenAI clients, with a web page"),

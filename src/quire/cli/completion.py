@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quire.cli.app import Command, Group
+from quire.cli.command import Command, Group
 from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.parser import Parser
 

@@ -13,7 +13,7 @@ from quire.bench.sweep.plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, 
 from quire.bench.sweep.serve import SweepServeArgs, run_sweep
 from quire.bench.sweep.startup import SweepStartupArgs, run_startup_sweep
 from quire.bench.sweep.workload import SweepWorkloadArgs, run_workload_sweep
-from quire.cli.app import Command, Group
+from quire.cli.command import Command, Group
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.groups import DATASET_OPTIONS
 from quire.config.command_line.options import add_options, read

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quire import env
-from quire.cli.app import Command, Group
+from quire.cli.command import Command, Group
 from quire.config.checkpoint.model_files import read_text
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser

@@ -14,7 +14,7 @@ from quire.ray.serve.autoscaling import PLACES, QUEUE_SECONDS
 from quire.ray.serve.config import LLMConfig
 from quire.server.app import build_app
 from quire.server.fleet.live_models import context_of_configs
-from quire.server.loading import ModelLoader
+from quire.server.fleet.loading import ModelLoader
 
 logger = get_logger(__name__)
 

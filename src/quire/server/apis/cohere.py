@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from quire.errors import RequestError
 from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
 from quire.server.generation.request_fields import Int64
-from quire.server.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
 
 EmbeddingType = Literal["float", "binary", "ubinary", "base64"]
 

@@ -20,8 +20,7 @@ from quire.server.apis.chat.prompts import chat_text
 from quire.server.apis.chat.schema import ChatMessage
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import json_response, read_body
-from quire.server.generation.request_fields import Count, Int64
-from quire.server.pooling import (
+from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
     Inputs,
@@ -35,6 +34,7 @@ from quire.server.pooling import (
     usage_of,
     written,
 )
+from quire.server.generation.request_fields import Count, Int64
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 

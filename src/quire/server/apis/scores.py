@@ -15,8 +15,8 @@ from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
 from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.pooling import PoolingFields, PoolingJob, PoolingUsage, size_of
 from quire.server.generation.request_fields import Count
-from quire.server.pooling import PoolingFields, PoolingJob, PoolingUsage, size_of
 
 Texts = str | list[str]
 DocumentText = str | dict[str, Any]

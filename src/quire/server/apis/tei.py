@@ -16,8 +16,8 @@ from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.generation.pooling import PoolingFields, PoolingJob, Result, as_inputs, size_of
 from quire.server.generation.request_fields import Count, Int64
-from quire.server.pooling import PoolingFields, PoolingJob, Result, as_inputs, size_of
 from quire.tokenizer import Tokenizer
 from quire.version import __version__
 

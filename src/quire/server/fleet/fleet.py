@@ -27,8 +27,8 @@ from quire.units import format_bytes
 
 if TYPE_CHECKING:
     from quire.config.engine_args import EngineArgs
+    from quire.server.fleet.loading import ModelLoader
     from quire.server.fleet.member import Member
-    from quire.server.loading import ModelLoader
 
 logger = get_logger(__name__)
 _WATCH_S = 0.25

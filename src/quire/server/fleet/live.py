@@ -17,9 +17,9 @@ from quire.server.context import ServerContext
 from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
 from quire.server.fleet.live_models import LiveModels, context_of_configs
+from quire.server.fleet.loading import ModelLoader
 from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError
-from quire.server.loading import ModelLoader
 from quire.server.served_adapters import served_modules
 from quire.units import format_bytes
 

@@ -11,8 +11,15 @@ from starlette.responses import Response
 
 from quire.server.apis.ollama.texts import keep_loaded
 from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.pooling import (
+    PoolingFields,
+    PoolingJob,
+    Result,
+    as_inputs,
+    size_of,
+    usage_of,
+)
 from quire.server.generation.request_fields import Count, Int64
-from quire.server.pooling import PoolingFields, PoolingJob, Result, as_inputs, size_of, usage_of
 
 _NS = 10**9
 
