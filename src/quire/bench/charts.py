@@ -121,7 +121,6 @@ def report(facts: Mapping[str, str], points: Sequence[LoadPoint]) -> str:
 
 
 def _finding(points: Sequence[LoadPoint]) -> str:
-    """The most important numbers, in two sentences."""
     best = max(points, key=lambda one: float(one.summary["output_throughput"]))
     least = points[0]
     return (
@@ -167,7 +166,6 @@ def _by_load(
     points: Sequence[LoadPoint],
     values: Mapping[str, Callable[[LoadPoint], float]],
 ) -> str:
-    """A chart over the load, whose axis is logarithmic."""
     places = [math.log2(point.level or 1) for point in points]
     series = [
         plot.Series(name, [(x, value(point)) for x, point in zip(places, points, strict=True)])
@@ -179,7 +177,6 @@ def _by_load(
 
 
 def _trade(points: Sequence[LoadPoint]) -> str:
-    """What a greater output costs in latency."""
     pairs = [
         (float(point.summary["output_throughput"]), point.latencies["median_itl_ms"], point.name)
         for point in points

@@ -158,7 +158,6 @@ def percentiles_of(seconds: Sequence[float]) -> dict[int, float]:
 
 @contextmanager
 def _profiled(llm: LLM) -> Iterator[None]:
-    """Profile the body. Raises ConfigError without --profiler-config."""
     llm.start_profile()
     yield
     llm.stop_profile()

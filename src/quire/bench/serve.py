@@ -231,7 +231,6 @@ async def _send_load(
 
 
 def _due_times(traffic: TrafficArgs, requests: Sequence[SampleRequest], seed: int) -> list[float]:
-    """Seconds after the start at which each request is sent. Raises ConfigError."""
     own = [request.due_s for request in requests if request.due_s is not None]
     if not own:
         return arrival_times(traffic, len(requests), seed)
@@ -244,7 +243,6 @@ def _due_times(traffic: TrafficArgs, requests: Sequence[SampleRequest], seed: in
 
 
 async def _post(client: Client, path: str) -> None:
-    """Calls a route without a body. Raises ReplyError if it fails."""
     response = await client.send("POST", path)
     body = await client.body(response)
     if response.status != 200:
@@ -261,7 +259,6 @@ def _headers(args: ServeBenchArgs) -> dict[str, str]:
 
 
 async def _model(args: ServeBenchArgs, client: Client) -> tuple[str, str]:
-    """The model's name in requests, and where its tokenizer is found."""
     if args.model is not None:
         return args.served_model_name or args.model, args.model
     response = await client.send("GET", "/v1/models")

@@ -112,7 +112,6 @@ def _prompt(
 
 
 def _piece(seed: int, length: int, allowed: np.ndarray[Any, Any]) -> list[int]:
-    """The first tokens of the piece with this seed."""
     tokens: list[int] = allowed[
         np.random.default_rng(seed).integers(0, len(allowed), length)
     ].tolist()

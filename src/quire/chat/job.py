@@ -116,7 +116,6 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
 
 
 def _source(part: Mapping[str, Any], where: str) -> Any:
-    """The URL or the picture of a part."""
     for name in ("image_url", "image_pil", "image", "url"):
         value = part.get(name)
         if isinstance(value, Mapping):

@@ -172,7 +172,6 @@ def _parse_arguments(index: int, tool_calls: Any) -> None:
 
 
 def _parsed(arguments: Any) -> Any:
-    """None for a text that is no JSON."""
     if not isinstance(arguments, str):
         return arguments
     try:

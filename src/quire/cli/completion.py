@@ -49,7 +49,6 @@ def script(shell: str) -> str:
 
 
 def _models() -> list[str]:
-    """Models on this machine, and aliases."""
     from quire import env
     from quire.config.places.aliases import read_aliases
     from quire.config.places.library import models_of

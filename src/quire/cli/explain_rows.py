@@ -131,7 +131,6 @@ def turn_rows(config: EngineConfig) -> Rows:
 
 
 def _templates(config: EngineConfig) -> ChatTemplates | None:
-    """The chat templates of the model; None without a tokenizer."""
     path = config.model.tokenizer_path
     if path is None:
         return None

@@ -190,7 +190,6 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return found
 
     def _span(self, position: int) -> slice:
-        """The slice of the arrays for a position, counted from 0."""
         begin = self._ends[position - 1] if position else 0
         return slice(begin, self._ends[position])
 
@@ -201,7 +200,6 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return [text for place in places for text in self._texts_of(place, self._span(place))]
 
     def _texts_of(self, position: int, span: slice) -> list[str | None]:
-        """The texts of a position's tokens."""
         if self._texts is not None:
             return self._texts[span]
         decode = self._decode

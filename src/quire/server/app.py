@@ -205,7 +205,6 @@ def _answer(request: Request, problem: Problem) -> Response:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Starlette's errors: unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     detail = str(error.detail) if isinstance(error, HTTPException) else ""
@@ -217,7 +216,6 @@ async def _on_exception(request: Request, error: Exception) -> Response:
 
 
 def _metric_sets(context: ServerContext, sets: Sequence[MetricSet]) -> list[MetricSet]:
-    """The metrics of the engines that are loaded, and those of the server."""
     engines = [model.engine for model in context.models if model.engine is not None]
     return [*(engine.metrics.series.metric_set for engine in engines), *sets]
 

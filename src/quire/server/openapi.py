@@ -75,7 +75,6 @@ def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str,
 
 
 def _each(kind: Any) -> list[Any]:
-    """The types of a body: none, one, or those of a tuple."""
     return list(kind) if isinstance(kind, tuple) else [] if kind is None else [kind]
 
 
@@ -102,7 +101,6 @@ def _operation(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """What stands in the path and in the query."""
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", endpoint.path)

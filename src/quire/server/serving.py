@@ -85,7 +85,6 @@ def _models(
     catalog: Sequence[CatalogEntry],
     request_log: RequestLogChoice | None,
 ) -> tuple[ServerContext, LiveModels]:
-    """The server's context with its models, none of which is loaded yet."""
     if catalog:
         from quire.server.fleet.live import fleet_of  # rarely used
 

@@ -259,7 +259,6 @@ def _number(point: Point, name: str) -> float | None:
 
 
 def _frontier(places: Sequence[_Place]) -> list[_Place]:
-    """Return the Pareto-optimal points, sorted by tokens per user."""
     found: list[_Place] = []
     for place in sorted(places, key=lambda one: (-one.per_user, -one.per_device)):
         if not found or place.per_device > found[-1].per_device:

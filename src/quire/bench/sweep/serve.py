@@ -175,7 +175,6 @@ class Sweep:
         return read_result(path)
 
     def _note_failure(self, place: Path, error: QuireError) -> None:
-        """Record the failure; raise it unless `continue_on_error` is set."""
         if not self._args.continue_on_error:
             raise error
         note = {"error_type": type(error).__name__, "error": str(error)}

@@ -178,7 +178,6 @@ def _words(key: str, value: Any) -> list[str]:
 
 
 def _without(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """The words without these options and their values."""
     kept: list[str] = []
     is_dropping = False
     for word in words:

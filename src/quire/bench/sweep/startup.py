@@ -78,7 +78,6 @@ def run_startup_sweep(args: SweepStartupArgs) -> list[dict[str, Any]]:
 def _measure(
     args: SweepStartupArgs, engine: Setting, startup: Setting, directory: Path
 ) -> list[dict[str, Any]]:
-    """Run one combination; return all results."""
     place, found = directory / _name(engine, startup), []
     base = startup.applied_to(engine.applied_to(shlex.split(args.startup_cmd)))
     for number in range(args.num_runs):

@@ -78,7 +78,6 @@ class _WorkloadSweep(Sweep):
         return Setting(options, "-".join([*name, "WL", f"{self._variable}={value}"]))
 
     def _between(self, low: float, high: float) -> Sequence[float]:
-        """Return evenly spaced, distinct levels between the ends."""
         steps = range(1, self._num_levels - 1)
         values = [low + (high - low) * step / (self._num_levels - 1) for step in steps]
         if self._variable == _CONCURRENCY:
@@ -86,7 +85,6 @@ class _WorkloadSweep(Sweep):
         return sorted({float(f"{value:.{_DIGITS}g}") for value in values if value > 0})
 
     def _reached(self, run: Mapping[str, Any]) -> float:
-        """Return the sustained load: requests per second, or mean concurrent requests."""
         try:
             rate = float(run["request_throughput"])
             if self._variable == _CONCURRENCY:
@@ -100,7 +98,6 @@ class _WorkloadSweep(Sweep):
         return rate
 
     def _num_prompts(self, bench: Setting) -> int:
-        """Return the number of requests per run."""
         given = _value(bench, _NUM_PROMPTS)
         words = iter(self.bench_cmd)
         for word in words:

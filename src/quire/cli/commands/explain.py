@@ -119,7 +119,6 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
 
 
 def _pooling_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """What a pooling model gives for a text."""
     pooling = plan.config.model.pooling
     if pooling is None:
         return []
@@ -148,7 +147,6 @@ def _arithmetic(plan: EnginePlan) -> str:
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """Rows per parameter kind (the name without its layer number) and per format."""
     from quire.program import GroupedFormat
 
     kinds: dict[tuple[str, str], list[int]] = {}
@@ -185,7 +183,6 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _draft_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """The part of the draft model in the memory."""
     model, draft, backend = plan.config.draft, plan.compiled.draft, plan.facts.backend
     if model is None or draft is None:
         return []
@@ -238,7 +235,6 @@ def _read_by_a_token(plan: EnginePlan) -> str:
 
 
 def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """Memory of one token and of the longest request, and its groups of layers."""
     needs, cache = plan.needs, plan.config.cache
     groups, longest = cache.layout.groups, plan.config.model.max_model_len
     by_position = sum(group.is_by_position for group in groups)
@@ -307,7 +303,6 @@ def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _server_rows(plan: EnginePlan) -> list[str]:
-    """The bounds of a server with default options, in the order in which a request meets them."""
     from quire.server import ServerArgs, describe_bounds
 
     return [
@@ -317,7 +312,6 @@ def _server_rows(plan: EnginePlan) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert records and paths to JSON types."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):

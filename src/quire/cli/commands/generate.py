@@ -124,7 +124,6 @@ def read_schema(given: str | None) -> Any:
 
 
 def _message(body: Any) -> str:
-    """The message of an error reply."""
     error = body.get("error", body) if isinstance(body, dict) else body
     return str(error.get("message", error) if isinstance(error, dict) else error)
 

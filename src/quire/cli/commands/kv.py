@@ -295,7 +295,6 @@ def warm(args: argparse.Namespace) -> int:
 
 
 def _prompts(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields prompts for `LLM.generate` or `LLM.chat`. Raises ConfigError for an invalid line."""
     for number, line in enumerate(read_text(path, max_bytes=_MAX_FILE_BYTES).splitlines(), 1):
         if not line.strip():
             continue
@@ -309,7 +308,6 @@ def _prompts(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _of_json(value: dict[str, Any]) -> dict[str, Any]:
-    """Validate one JSON prompt. Raises ValueError."""
     match value:
         case {"messages": list(), **rest} if not rest:
             return value

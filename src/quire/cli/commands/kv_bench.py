@@ -100,7 +100,6 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def _seconds_per_token(given: EngineArgs, config: EngineConfig) -> float:
-    """Compute time per token of a prompt of at most 512 tokens."""
     from quire.llm import LLM
     from quire.params import SamplingParams
 
@@ -121,7 +120,6 @@ def _seconds_per_token(given: EngineArgs, config: EngineConfig) -> float:
 
 
 def _tiers(store: KVStoreConfig) -> Iterator[tuple[str, AbstractContextManager[Tier]]]:
-    """Yields each tier's name and the tier, as a context manager that closes it."""
     if store.memory_bytes:
         from quire.kvstore.tiers.memory import MemoryTier
 
@@ -148,7 +146,6 @@ def _beside(path: Path) -> Iterator[Tier]:
 
 
 def _measure(name: str, tier: Tier, shape: ChunkShape) -> TierTimes:
-    """Measure a tier. Raises ConfigError if it fails."""
     namespace = os.urandom(32)
     try:
         write_s, read_s = _times(tier, namespace, shape)
@@ -158,7 +155,6 @@ def _measure(name: str, tier: Tier, shape: ChunkShape) -> TierTimes:
 
 
 def _times(tier: Tier, namespace: bytes, shape: ChunkShape) -> tuple[float, float]:
-    """Median seconds for writing and for reading a chunk."""
     piece = os.urandom(min(MiB, shape.num_bytes))
     data = (piece * (shape.num_bytes // len(piece) + 1))[: shape.num_bytes]
     writes, reads = [], []

@@ -211,7 +211,6 @@ async def answer_line(server: InProcessServer, line: bytes) -> dict[str, Any]:
 
 
 def _checked(record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The path and body of a request. Raises ValueError if it is invalid."""
     if not isinstance(record.get("custom_id"), str):
         raise ValueError('custom_id must be a string: write {"custom_id": "my-1", ...}')
     if record.get("method", "POST") != "POST":

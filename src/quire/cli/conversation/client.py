@@ -108,7 +108,6 @@ class Server:
             return None
 
     def _get(self, path: str, *, has_version: bool = True) -> dict[str, Any]:
-        """The JSON object at a path. Raises ServerError."""
         connection, response = self._send("GET", path, None, has_version=has_version)
         try:
             found = json.loads(response.read(_MAX_REPLY_BYTES))

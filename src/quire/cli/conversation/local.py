@@ -79,7 +79,6 @@ class LocalConversation(Conversation):
     def _rendered(
         self, messages: list[dict[str, Any]], tokenizer: Tokenizer
     ) -> tuple[str, dict[str, Any]]:
-        """The conversation as text, and as the engine's prompt."""
         chat = ChatInput(messages, chat_template_kwargs=self.template_variables())
 
         def encode(text: str) -> list[int]:

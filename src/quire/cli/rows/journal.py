@@ -113,7 +113,6 @@ class Journal:
             self._compare(found, facts)
 
     def _parse(self, line: bytes, *, is_first: bool) -> Any:
-        """The JSON of a line. Raises ConfigError."""
         with suppress(ValueError):
             found: Any = json.loads(line)
             is_answer = isinstance(found, list) and len(found) == 2

@@ -163,7 +163,6 @@ class RowRun:
             raise ConfigError(self.progress.first_error)
 
     async def _take_rows(self, rows: Iterator[tuple[int, Row]], journal: Journal) -> None:
-        """Compute one row after the other until none is left."""
         for number, row in rows:
             try:
                 answer = await self.job.answer(number, row)
@@ -177,7 +176,6 @@ class RowRun:
             self.progress.add(answer.get("tokens", 0))
 
     def _write(self, journal: Journal) -> None:
-        """Write the old and the new columns of all rows, in the order of the input."""
         columns = (*self.source.columns, *self._added())
         rows = (
             {**row, **self._cells(journal.answer(number))}

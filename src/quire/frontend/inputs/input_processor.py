@@ -222,7 +222,6 @@ class InputProcessor:
         tokenization: Tokenization,
         trace_headers: Mapping[str, str] | None,
     ) -> EngineInput:
-        """A request for a vector or for classes."""
         model = self.model_config
         if model.pooling is None:
             raise RequestError(cannot_pool(model))

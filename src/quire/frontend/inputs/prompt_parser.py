@@ -153,7 +153,6 @@ class PromptParser:
         salt: str | None,
         tokenization: Tokenization,
     ) -> ParsedPrompt:
-        """A prompt with pictures."""
         data = prompt["multi_modal_data"]
         self.images.check_on("multi_modal_data")
         if tokenization.truncation is not None:
@@ -185,7 +184,6 @@ class PromptParser:
         salt: str | None,
         tokenization: Tokenization,
     ) -> ParsedPrompt:
-        """A prompt of embeddings, or of embeddings and tokens."""
         model = self._model_config
         given = prompt["prompt_embeds"]
         if isinstance(given, PlacedRows):

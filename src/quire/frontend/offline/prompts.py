@@ -140,7 +140,6 @@ def search_beams(
 def _run(
     engine: LLMEngine, loop: SharedLoop, searches: Sequence[BeamSearch], use_tqdm: Progress
 ) -> None:
-    """Run the searches to the end, in shared steps."""
     num_steps = max(search.num_steps_left for search in searches)
     with counted(range(num_steps), use_tqdm, "Beam search") as steps:
         for _ in steps:
@@ -156,7 +155,6 @@ def _run(
 def _outputs(
     engine: LLMEngine, loop: SharedLoop, inputs: Sequence[EngineInput]
 ) -> list[RequestOutput]:
-    """The outputs of these requests, in order. Any exception aborts unfinished requests."""
     tickets: list[Ticket] = []
     try:
         for request in inputs:

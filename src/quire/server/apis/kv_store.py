@@ -85,7 +85,6 @@ async def _call(model: ServedModel, command: str, *args: Any) -> Any:
 
 
 async def _prompt(model: ServedModel, request: KVPinRequest) -> PreparedPrompt:
-    """The tokens that a request with this prompt would have."""
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("give either prompt or messages", parameter="prompt")
     model.tokenizer()  # refuses where there is none

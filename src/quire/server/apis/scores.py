@@ -210,7 +210,6 @@ async def _scores(
     second_name: str,
     truncates: bool = False,
 ) -> list[ScoringRequestOutput] | None:
-    """None: the client has gone."""
     limits = _limits(job, request, truncates=truncates)
     scoring = await job.model.pool.run(
         size_of([*queries, *documents]),

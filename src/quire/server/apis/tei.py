@@ -240,7 +240,6 @@ async def info(http: Request) -> Response:
 async def _results(
     job: PoolingJob, request: TeiRequest, params: PoolingParams
 ) -> list[Result] | None:
-    """None: the client has gone."""
     inputs = as_inputs("inputs", request.inputs)  # type: ignore[arg-type]
     _truncate(job, request.truncate, request.truncation_direction)
     tokenization = job.request.tokenization(job.model)

@@ -201,7 +201,6 @@ def count_byte(data: bytes, byte: bytes) -> int:
 
 
 def _field(data: bytes, place: _Place, end: int) -> list[JsonField]:
-    """The field that ends here; None at the end of an empty object."""
     if place.colon is None:
         if data[place.begin : end].strip():
             raise msgspec.DecodeError("JSON is malformed: a field has no value")

@@ -86,7 +86,6 @@ def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) ->
 
 
 def _value(data: bytes, field: JsonField) -> bytes:
-    """The JSON text of a field's value."""
     return data[field.begin : field.end].strip(_BLANK)
 
 

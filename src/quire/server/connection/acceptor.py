@@ -166,7 +166,6 @@ class Acceptor:
             self._open(client, slot)
 
     def _close(self, client: socket.socket) -> None:
-        """Closes a client that has no connection yet."""
         waiting = self._take(client.fileno())
         client.close()
         if waiting is not None:

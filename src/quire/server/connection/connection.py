@@ -289,7 +289,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         task.add_done_callback(tasks.discard)
 
     def _on_late(self, phase: Phase) -> None:
-        """A phase has passed its time limit."""
         if phase is Phase.HEAD:
             problem = headers_too_late(self._args.header_timeout)
         elif phase is Phase.BODY:
@@ -307,14 +306,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._pipeline.reject_rest(problem)
 
     def _stop_requests(self) -> None:
-        """Parses no further bytes, and answers no further requests."""
         self._receiver.stop()
         self._pipeline.disconnect()
 
     # The end
 
     def _refuse(self, problem: Problem) -> None:
-        """Sends the last reply, an error."""
         self.sender.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
         self._linger(has_sent_all=False)
 
@@ -336,7 +333,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def _read(self, is_wanted: bool) -> None:
-        """Resumes or pauses reading from the client."""
         if is_wanted is self._is_reading or self._is_client_done or self._transport.is_closing():
             return
         self._is_reading = is_wanted
@@ -369,7 +365,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 def _has_unread(connected: Any) -> bool:
-    """Whether bytes that a client has sent were not read yet."""
     if connected is None:
         return False
     found = fcntl.ioctl(connected.fileno(), termios.FIONREAD, bytes(4))
@@ -377,5 +372,4 @@ def _has_unread(connected: Any) -> bool:
 
 
 def _address(given: object) -> Address | None:
-    """A TCP address; None for the name of a unix socket."""
     return (str(given[0]), int(given[1])) if isinstance(given, tuple) else None

@@ -201,7 +201,6 @@ class Library:
             ) from None
 
     def _users_of(self, cached: LibraryModel) -> Sequence[ServedModel]:
-        """The served models whose files these are."""
         found = []
         for member in self._fleet.members:
             with suppress(QuireError):

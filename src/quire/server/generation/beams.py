@@ -237,7 +237,6 @@ def _searches(
     trace_headers: Mapping[str, str] | None,
     adapter: AnyAdapterRequest | None,
 ) -> list[BeamSearch]:
-    """Validated, before their first steps. Raises RequestError."""
     processor = model.live_engine().input_processor
     max_model_len = model.config.model.max_model_len
     searches = []

@@ -252,6 +252,5 @@ def _names(scope: Scope) -> tuple[bytes, ...]:
 
 
 def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Bytes of a body, as its header says; 0 without one."""
     value = next((value for name, value in headers if name == b"content-length"), b"0")
     return int(value) if value.isdigit() and len(value) < 20 else 0

@@ -105,7 +105,6 @@ def _array_of(given: Any) -> Any:
 
 
 def _png(image: Any) -> bytes:
-    """The picture as a file without loss, turned as its EXIF data say."""
     from PIL import ImageOps
 
     try:

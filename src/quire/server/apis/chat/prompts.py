@@ -251,7 +251,6 @@ _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
 
 
 def _check_template_fields(model: ServedModel, request: ChatRequest | TokenizeRequest) -> None:
-    """Raises RequestError if the template's inputs are longer than the limit of a prompt."""
     limits, size = model.limits, 0
     for name in _TEMPLATE_FIELDS:
         size += count_chars(getattr(request, name), limits.max_tokenize_bytes)

@@ -153,7 +153,6 @@ def _paragraphs(texts: Iterable[str]) -> str:
 
 
 def _blocks(path: str, turn: InputMessage) -> list[tuple[str, Block]]:
-    """The blocks of a turn, with their places in the body."""
     if isinstance(turn.content, str):
         return [(f"{path}.content", Block(type="text", text=turn.content))]
     return [(f"{path}.content[{index}]", block) for index, block in enumerate(turn.content)]
@@ -200,7 +199,6 @@ def _content(parts: Sequence[str | ContentPart]) -> str | list[str | ContentPart
 def _assistant_message(
     blocks: Sequence[tuple[str, Block]], tool_names: dict[str, str]
 ) -> ChatMessage:
-    """What `/v1/chat/completions` would have answered: reasoning, the answer, calls."""
     reasoning, texts, calls = [], [], []
     for path, block in blocks:
         if block.type == "text":

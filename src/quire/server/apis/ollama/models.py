@@ -70,7 +70,6 @@ async def running(http: Request) -> Response:
 
 
 def _known(context: ServerContext) -> list[str]:
-    """The names of all models but those that cannot be loaded."""
     fleet = context.fleet
     if fleet is None:
         return context.names
@@ -116,7 +115,6 @@ async def version(_: Request) -> Response:
 
 
 def _entry(context: ServerContext, name: str) -> dict[str, Any]:
-    """The fields of a listed model."""
     model = context.target(name).model
     config = model.config.model
     size, changed_at = _files(config.path)
@@ -160,7 +158,6 @@ def _files(path: Path) -> tuple[int, float]:
 
 
 def _parameters(model: ServedModel) -> str:
-    """Default sampling parameters, a line each."""
     defaults = model.config.model.default_sampling_params
     return "\n".join(f"{name} {value}" for name, value in defaults.items())
 
@@ -248,7 +245,6 @@ async def delete_model(http: Request) -> Response:
 
 
 async def _last(pull: Pull) -> PullLine:
-    """The end of a pull. Raises HttpError if it failed."""
     last = PullLine()
     async for line in pull.lines():
         last = msgspec.json.decode(line, type=PullLine)
@@ -263,7 +259,6 @@ def _library_of(http: Request) -> Library:
 
 
 def _checked(name: str | None, field: str) -> str:
-    """The name without `:latest`. Raises RequestError."""
     name = (name or "").removesuffix(_LATEST)
     if not name or len(name) > _MAX_NAME_CHARS or not name.isprintable():
         raise RequestError(

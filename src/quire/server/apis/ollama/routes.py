@@ -101,7 +101,6 @@ async def _vectors(
     truncates: bool,
     dimensions: int | None = None,
 ) -> tuple[PoolingJob, list[Result] | None]:
-    """None: the client has gone."""
     fields = PoolingFields(model=request.model, truncate_prompt_tokens=-1 if truncates else None)
     job = PoolingJob.of(http, fields, "embd")
     job.require("embed")

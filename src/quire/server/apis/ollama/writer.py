@@ -114,7 +114,6 @@ class OllamaWriter:
         return GenerateReply(response=content, thinking=more, **fields)
 
     def _read(self, events: list[Event]) -> tuple[str, str, list[ReplyCall]]:
-        """The content, the reasoning and the calls that these events complete."""
         content, thinking, calls = [], [], []
         for event in events:
             if isinstance(event, Content):
@@ -131,7 +130,6 @@ class OllamaWriter:
         return "".join(content), "".join(thinking), calls
 
     def _end(self, output: RequestOutput, one: CompletionOutput) -> dict[str, Any]:
-        """The fields of the last line."""
         if one.finish_reason in ("abort", "error"):
             raise HttpError(Problem(500, output.error or "The server aborted this request."))
         fields: dict[str, Any] = {

@@ -182,7 +182,6 @@ class LogprobsWriter:
         )
 
     def _bytes(self, token_id: int) -> bytes:
-        """The token's bytes, which may not be valid UTF-8."""
         if self._tokenizer is None:
             return b""
         pieces = self._tokenizer.pieces

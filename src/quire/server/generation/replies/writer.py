@@ -130,7 +130,6 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
     def _response(
         self, kind: type[Whole], choices: JsonList, finals: Sequence[RequestOutput]
     ) -> Whole:
-        """A whole reply with these choices."""
         usage = usage_of(finals, self.reasoning_tokens())
         response = self._head.begin(kind, choices=choices.encoded(), usage=usage)
         response.metrics = metrics_of(
@@ -150,5 +149,4 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
         }
 
     def _ids(self, token_ids: Sequence[int]) -> Any:
-        """A list of token ids, as a field of the struct that is encoded next."""
         return self._pieces.new_list(token_ids).encoded()

@@ -84,7 +84,6 @@ class ResponseShape:
         return replace(self, request=request).response(status, error=error)
 
     def _sampling(self, name: str, default: float) -> float:
-        """A sampling parameter of this response."""
         asked: float | None = getattr(self.request, name)
         return self.defaults.get(name, default) if asked is None else asked
 

@@ -289,7 +289,6 @@ class ResponsesWriter:
         return response
 
     def _encoded(self, made: Iterable[StreamEvent]) -> list[bytes]:
-        """Encodes events, if the client gets any."""
         sent = []
         for event in made:
             if self._has_events:
