@@ -5,7 +5,7 @@ An API adds two functions: one makes the prompts of a request, the other the wri
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -26,7 +26,7 @@ from quire.server.generation.beams import (
 )
 from quire.server.generation.limits import fields_without_effect, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, Prompt
-from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.generation.run import Deadline, Generation, chosen_engine, deadline_of
@@ -41,11 +41,10 @@ from quire.server.http.auth import TENANT_SALT
 from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
 from quire.server.http.presence import until_gone
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import WorkPool
 
-Writer = TypeVar("Writer")
+MadeWriter = TypeVar("MadeWriter")
 Prepare = Callable[[ServedModel, Asked], Awaitable[list[Prompt]]]
-MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], Writer]
+MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], MadeWriter]
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context: the caller's span that a request belongs to."""
@@ -59,20 +58,14 @@ class WholeWriter(Protocol):
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]: ...
 
 
-class StreamWriter(WholeWriter, Protocol):
-    """Writes a whole reply or a stream."""
-
-    def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]: ...
-
-
 async def begin(
     http: Request,
     request: Asked,
     head: ReplyHead,
     prepare: Prepare[Asked, Prompt],
-    make_writer: MakeWriter[Asked, Prompt, Writer],
+    make_writer: MakeWriter[Asked, Prompt, MadeWriter],
     own_name: Callable[[str], str] = str,
-) -> tuple[Generation, Writer]:
+) -> tuple[Generation, MadeWriter]:
     """Checks a request and hands it to the engine. `own_name` maps a field of a chat to its name in
     this API. Raises RequestError, CapacityError, EngineDeadError, HttpError."""
     context, model = context_of(http), head.target.model
@@ -144,7 +137,7 @@ async def generate(
     request: Asked,
     id_prefix: str,
     prepare: Prepare[Asked, Prompt],
-    make_writer: MakeWriter[Asked, Prompt, StreamWriter],
+    make_writer: MakeWriter[Asked, Prompt, Writer],
 ) -> Response | ASGIApp:
     """Answers a request."""
     head = ReplyHead.of(context_of(http), http, request, id_prefix)
@@ -153,7 +146,7 @@ async def generate(
 
 
 async def reply_of(
-    http: Request, is_stream: bool, generation: Generation, writer: StreamWriter
+    http: Request, is_stream: bool, generation: Generation, writer: Writer
 ) -> Response | ASGIApp:
     """The reply to a request that has begun, whole or as a stream."""
     return (
@@ -166,7 +159,7 @@ async def reply_of(
 def stream_of(
     http: Request,
     generation: Generation,
-    writer: StreamWriter,
+    writer: Writer,
     form: StreamForm = OPENAI_FORM,
     keep_alive_s: float = 0,
 ) -> EventStream:

@@ -26,7 +26,7 @@ from quire.server.apis.chat.schema import (
 )
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.generation.replies.logprobs import prompt_logprobs
-from quire.server.generation.replies.portions import ReplyHead, Update, size_of, size_of_whole
+from quire.server.generation.replies.portions import ReplyHead, Update, size_of
 from quire.server.generation.replies.usage import added, timings, usage_of
 from quire.server.generation.replies.writer import ReplyWriter
 from quire.server.work_pool import check_wanted
@@ -52,9 +52,7 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         self._role = _role_of_reply(request, role)
         self._echo = _echo_text(request, self._role)
         self._has_begun = False
-
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        return size_of_whole(finals, 1 if self._wants_ids else 0)
+        self.num_copies = 1 if self._wants_ids else 0
 
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
         request, pieces, [final] = self._request, self._pieces, finals

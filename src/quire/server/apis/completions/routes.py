@@ -28,13 +28,7 @@ from quire.server.bodies.json_pieces import JsonList
 from quire.server.generation.begin import generate
 from quire.server.generation.prompts import PreparedPrompt, decode_embeds, prompt_ids
 from quire.server.generation.replies.logprobs import CompletionLists, prompt_logprobs
-from quire.server.generation.replies.portions import (
-    ReplyHead,
-    Update,
-    num_entries,
-    size_of,
-    size_of_whole,
-)
+from quire.server.generation.replies.portions import ReplyHead, Update, num_entries, size_of
 from quire.server.generation.replies.writer import ReplyWriter
 from quire.server.generation.request_fields import PROMPT_KINDS
 from quire.server.generation.sampling import is_echo_alone
@@ -60,14 +54,13 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
         self._tokenizer = tokenizer
         self._is_echo_alone = is_echo_alone(request)
         """The one token that is generated is not shown."""
+        self._shows_prompt = request.echo is True or self._wants_ids
+        self.num_copies = self._n if self._shows_prompt else 0
         self._started = set[int]()
         """Choices of a stream that have had a chunk."""
         self._echoes: dict[int, str] = {}
         self._echoed_lists: dict[int, CompletionLists] = {}
         """Echoed log-probabilities by prompt; all `n` choices share them."""
-
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        return size_of_whole(finals, self._n if self._shows_prompt else 0)
 
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
         pieces = self._pieces
@@ -109,10 +102,6 @@ class CompletionWriter(ReplyWriter[CompletionRequest, CompletionChunk]):
             self._chunks.count(index, len(each.completion.token_ids))
             parts.append(self._chunks.chunk(each.prompt_index, choice))
         return b"".join(parts)
-
-    @property
-    def _shows_prompt(self) -> bool:
-        return self._request.echo is True or self._wants_ids
 
     def _index(self, update: Update) -> int:
         return update.prompt_index * self._n + update.completion.index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,21 +34,14 @@ from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.portions import (
-    ReplyHead,
-    Update,
-    size_of,
-    size_of_whole,
-    written,
-)
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.http.event_stream import PLAIN_FORM, event
 from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import WorkPool
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.server.generation.run import Generation
+    pass
 
 
 LLAMA_FORM = PLAIN_FORM
@@ -56,7 +49,7 @@ LLAMA_FORM = PLAIN_FORM
 
 
 @dataclass(slots=True)
-class LlamaWriter:
+class LlamaWriter(Writer):
     """Writes the reply to one request."""
 
     model: str
@@ -64,26 +57,11 @@ class LlamaWriter:
     _num_tokens: int = 0
     """Tokens of the reply so far."""
 
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-        return size_of_whole(finals, 0)
-
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
         [final] = finals
         return [msgspec.json.encode(self._part(final, final.outputs[0]))]
 
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The events of a streamed reply, those of one step together."""
-        async for data in written(generation, self, pool):
-            yield data
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-        return size_of(update.completion)
-
     def events(self, updates: Sequence[Update]) -> bytes:
-        """The events for these updates."""
         parts = (self._part(update.output, update.completion) for update in updates)
         return b"".join(event(msgspec.json.encode(part)) for part in parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,21 +37,13 @@ from quire.server.apis.messages.reply import (
     ThinkingDelta,
     ToolUseBlock,
 )
-from quire.server.generation.replies.portions import (
-    ReplyHead,
-    Update,
-    size_of,
-    size_of_whole,
-    written,
-)
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.http.event_stream import StreamForm
 from quire.server.http.problems import HttpError, Problem, messages_problem
-from quire.server.work_pool import WorkPool
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.apis.chat.reply_plan import ChatPrompt
-    from quire.server.generation.run import Generation
 
 
 _EMPTY = msgspec.Raw(b"{}")
@@ -165,7 +157,7 @@ def _error_event(problem: Problem) -> bytes:
 MESSAGES_FORM = StreamForm(end=b"", keep_alive=encoded_event(Ping()), error=_error_event)
 
 
-class MessagesWriter:
+class MessagesWriter(Writer):
     """Writes the reply to one request."""
 
     def __init__(
@@ -186,12 +178,7 @@ class MessagesWriter:
         """Tokens of the reply so far."""
         self._has_begun = False
 
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-        return size_of_whole(finals, 0)
-
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
         [final] = finals
         [one] = final.outputs
         self._num_tokens = len(one.token_ids)
@@ -204,18 +191,7 @@ class MessagesWriter:
         message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
         return [msgspec.json.encode(message)]
 
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The events of a streamed reply, those of one step together."""
-        async for data in written(generation, self, pool):
-            if data:
-                yield data
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-        return size_of(update.completion)
-
     def events(self, updates: Sequence[Update]) -> bytes:
-        """The events for these updates."""
         parts = [encoded_event(event) for update in updates for event in self._events(update)]
         return b"".join(parts)
 

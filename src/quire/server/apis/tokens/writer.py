@@ -4,7 +4,7 @@ whose fields do not come from the model's defaults. Called by the route.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -28,17 +28,10 @@ from quire.server.apis.tokens.schema import (
 )
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.generation.replies.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
-from quire.server.generation.replies.portions import (
-    ReplyHead,
-    Update,
-    size_of,
-    size_of_whole,
-    written,
-)
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer, size_of
 from quire.server.generation.replies.usage import UsageCounter, usage_of
-from quire.server.generation.run import Generation
 from quire.server.http.event_stream import event
-from quire.server.work_pool import WorkPool, check_wanted
+from quire.server.work_pool import check_wanted
 from quire.tokenizer import Tokenizer
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -132,7 +125,7 @@ def _refusal(name: str, value: Any, neutral: object) -> RequestError:
     )
 
 
-class TokensWriter:
+class TokensWriter(Writer):
     """Replies to a request of one prompt, with `n` choices."""
 
     def __init__(
@@ -151,13 +144,9 @@ class TokensWriter:
         self._logprobs = LogprobsWriter(self._pieces, tokenizer, self._num_top, head.tokens_as_ids)
         self._counter = UsageCounter()
         self._has_begun = False
-
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-        return size_of_whole(finals, 1 if self._request.return_token_ids else 0)
+        self.num_copies = 1 if request.return_token_ids else 0
 
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream, in pieces."""
         (final,), pieces = finals, self._pieces
         choices = pieces.new_list()
         for one in final.outputs:
@@ -178,15 +167,12 @@ class TokensWriter:
             reply.prompt_token_ids = self._ids(final.prompt_token_ids or [])
         return pieces.encode(reply)
 
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The chunks of a streamed reply, those of one step together."""
-        async for data in written(generation, self, pool):
-            yield data
-        if self._head.include_usage:
-            yield event(msgspec.json.encode(self._chunk([], self._counter.total())))
+    def last(self) -> bytes:
+        if not self._head.include_usage:
+            return b""
+        return event(msgspec.json.encode(self._chunk([], self._counter.total())))
 
     def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
         of_prompt = 0 if self._has_begun else len(update.output.prompt_token_ids or ())
         return size_of(update.completion) + of_prompt
 

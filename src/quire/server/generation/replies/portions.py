@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -141,6 +142,42 @@ def _portions(
             portion.size += size
     if portion.updates:
         yield portion
+
+
+class Writer(ABC):
+    """Writes the reply to one request, whole or as a stream. Sizes are in the pool's units."""
+
+    num_copies = 0
+    """How often a whole reply has each prompt or its log-probabilities."""
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """The work of writing a whole reply."""
+        return size_of_whole(finals, self.num_copies)
+
+    @abstractmethod
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply to a request that does not stream, in pieces. Raises HttpError if it was
+        aborted."""
+
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
+        """The events of a streamed reply, those of one step together."""
+        async for data in written(generation, self, pool):
+            if data:
+                yield data
+        if last := self.last():
+            yield last
+
+    def size(self, update: Update) -> int:
+        """The work of writing an update."""
+        return size_of(update.completion)
+
+    @abstractmethod
+    def events(self, updates: Sequence[Update]) -> bytes:
+        """The events for these updates."""
+
+    def last(self) -> bytes:
+        """The last event, after those of all updates; empty if there is none."""
+        return b""
 
 
 def size_of(completion: CompletionOutput) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -11,17 +10,15 @@ import msgspec
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.bodies.json_pieces import JsonList, JsonPieces
 from quire.server.generation.replies.logprobs import LogprobsWriter
-from quire.server.generation.replies.portions import ReplyHead, Update, written
+from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.replies.usage import UsageCounter, metrics_of, usage_of
 from quire.server.generation.reply_fields import ChunkFields, WholeReplyFields
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.http.event_stream import event
-from quire.server.work_pool import WorkPool
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.generation.prompts import PreparedPrompt
-    from quire.server.generation.run import Generation
 
 Chunk = TypeVar("Chunk", bound=ChunkFields)
 
@@ -53,7 +50,6 @@ class ChunkWriter(Generic[Chunk]):
         return event(b"".join(self._pieces.encode(chunk)))
 
     def last(self) -> bytes:
-        """The last chunk, with usage and timings; empty if the request does not ask for it."""
         head, counter = self._head, self._counter
         metrics = metrics_of(
             counter.stats,
@@ -73,8 +69,12 @@ Asked = TypeVar("Asked", bound=GenerationFields)
 Whole = TypeVar("Whole", bound=WholeReplyFields)
 
 
-class ReplyWriter(ABC, Generic[Asked, Chunk]):
-    """Shapes the replies to one request, whole or in chunks."""
+class ReplyWriter(Writer, Generic[Asked, Chunk]):
+    """Shapes the replies to one request, whole or in chunks.
+
+    There is one chunk for each step of a choice, even without text: a client that counts chunks
+    counts steps, and a token's log-probabilities come with it.
+    """
 
     def __init__(
         self,
@@ -96,32 +96,9 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
         self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, head.tokens_as_ids)
         self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head, self._pieces)
 
-    @abstractmethod
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-
-    @abstractmethod
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream, in pieces."""
-
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The chunks of a streamed reply, those of one step together.
-
-        There is one chunk for each step of a choice, even without text: a client that counts chunks
-        counts steps, and a token's log-probabilities come with it.
-        """
-        async for data in written(generation, self, pool):
-            yield data
-        if last := self._chunks.last():
-            yield last
-
-    @abstractmethod
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-
-    @abstractmethod
-    def events(self, updates: Sequence[Update]) -> bytes:
-        """The chunks for these updates."""
+    def last(self) -> bytes:
+        """The last chunk, with usage and timings; empty if the request does not ask for it."""
+        return self._chunks.last()
 
     def reasoning_tokens(self) -> int | None:
         """Reasoning tokens of the written reply; None for a model that does not reason."""
