@@ -106,12 +106,7 @@ class TurnLock:
             self._owner = me
         self._depth += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._depth -= 1
         if not self._depth:
             self._owner = None

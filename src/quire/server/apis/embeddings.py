@@ -24,9 +24,9 @@ from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
     Inputs,
+    ListReply,
     PoolingFields,
     PoolingJob,
-    PoolingUsage,
     Result,
     as_inputs,
     numbers,
@@ -89,15 +89,8 @@ class EmbeddingItem(msgspec.Struct, kw_only=True):
     """A string is base64."""
 
 
-class EmbeddingResponse(msgspec.Struct, kw_only=True):
+class EmbeddingResponse(ListReply[EmbeddingItem], kw_only=True):
     """The vectors, in the order of the texts."""
-
-    id: str
-    object: Literal["list"] = "list"
-    created: Count
-    model: str
-    data: list[EmbeddingItem]
-    usage: PoolingUsage
 
 
 class PoolingItem(msgspec.Struct, kw_only=True):
@@ -109,15 +102,8 @@ class PoolingItem(msgspec.Struct, kw_only=True):
     """Numbers; a list of them for each token where the task is one of tokens; or base64."""
 
 
-class PoolingResponse(msgspec.Struct, kw_only=True):
+class PoolingResponse(ListReply[PoolingItem], kw_only=True):
     """The results, in the order of the texts."""
-
-    id: str
-    object: Literal["list"] = "list"
-    created: Count
-    model: str
-    data: list[PoolingItem]
-    usage: PoolingUsage
 
 
 class ClassifyItem(msgspec.Struct, kw_only=True):
@@ -130,15 +116,8 @@ class ClassifyItem(msgspec.Struct, kw_only=True):
     num_classes: Count
 
 
-class ClassifyResponse(msgspec.Struct, kw_only=True):
+class ClassifyResponse(ListReply[ClassifyItem], kw_only=True):
     """The classes, in the order of the texts."""
-
-    id: str
-    object: Literal["list"] = "list"
-    created: Count
-    model: str
-    data: list[ClassifyItem]
-    usage: PoolingUsage
 
 
 async def embeddings(http: Request) -> Response:
@@ -243,46 +222,30 @@ def _written(request: VectorFields, result: Result) -> Any:
 def _embeddings(
     job: PoolingJob, request: EmbeddingRequest, results: Sequence[Result]
 ) -> EmbeddingResponse:
-    return EmbeddingResponse(
-        id=job.id,
-        created=job.created,
-        model=job.name,
-        data=[
-            EmbeddingItem(index=index, embedding=_written(request, one))
-            for index, one in enumerate(results)
-        ],
-        usage=usage_of(results),
+    items = (
+        EmbeddingItem(index=index, embedding=_written(request, one))
+        for index, one in enumerate(results)
     )
+    return job.reply(EmbeddingResponse, items, results)
 
 
 def _pooled(job: PoolingJob, request: PoolingRequest, results: Sequence[Result]) -> PoolingResponse:
-    return PoolingResponse(
-        id=job.id,
-        created=job.created,
-        model=job.name,
-        data=[
-            PoolingItem(index=index, data=_written(request, one))
-            for index, one in enumerate(results)
-        ],
-        usage=usage_of(results),
+    items = (
+        PoolingItem(index=index, data=_written(request, one)) for index, one in enumerate(results)
     )
+    return job.reply(PoolingResponse, items, results)
 
 
 def _classes(job: PoolingJob, results: Sequence[Result]) -> ClassifyResponse:
     settings = job.model.config.model.pooling
     labels = {} if settings is None else settings.labels
-    return ClassifyResponse(
-        id=job.id,
-        created=job.created,
-        model=job.name,
-        data=[
-            ClassifyItem(
-                index=index,
-                label=labels.get(int(one.outputs.data.argmax())),
-                probs=one.outputs.data.tolist(),
-                num_classes=one.outputs.data.size,
-            )
-            for index, one in enumerate(results)
-        ],
-        usage=usage_of(results),
+    items = (
+        ClassifyItem(
+            index=index,
+            label=labels.get(int(one.outputs.data.argmax())),
+            probs=one.outputs.data.tolist(),
+            num_classes=one.outputs.data.size,
+        )
+        for index, one in enumerate(results)
     )
+    return job.reply(ClassifyResponse, items, results)

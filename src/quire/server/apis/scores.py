@@ -15,7 +15,14 @@ from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
 from quire.server.bodies.json_http import json_response, read_body
-from quire.server.generation.pooling import PoolingFields, PoolingJob, PoolingUsage, size_of
+from quire.server.generation.pooling import (
+    ListReply,
+    PoolingFields,
+    PoolingJob,
+    PoolingUsage,
+    size_of,
+    usage_of,
+)
 from quire.server.generation.request_fields import Count
 
 Texts = str | list[str]
@@ -55,15 +62,8 @@ class ScoreItem(msgspec.Struct, kw_only=True):
     score: float
 
 
-class ScoreResponse(msgspec.Struct, kw_only=True):
+class ScoreResponse(ListReply[ScoreItem], kw_only=True):
     """The scores, in the order of the pairs."""
-
-    id: str
-    object: Literal["list"] = "list"
-    created: Count
-    model: str
-    data: list[ScoreItem]
-    usage: PoolingUsage
 
 
 class RerankRequest(PairFields, kw_only=True):
@@ -129,14 +129,8 @@ async def score(http: Request) -> Response:
     found = await _scores(job, request, first, second, second_name=_names(request)[1])
     if found is None:
         return Response()
-    reply = ScoreResponse(
-        id=job.id,
-        created=job.created,
-        model=job.name,
-        data=[ScoreItem(index=i, score=one.outputs.score) for i, one in enumerate(found)],
-        usage=_usage(found),
-    )
-    return json_response(reply)
+    items = (ScoreItem(index=i, score=one.outputs.score) for i, one in enumerate(found))
+    return json_response(job.reply(ScoreResponse, items, found))
 
 
 async def rerank(http: Request) -> Response:
@@ -174,7 +168,7 @@ async def _rerank(http: Request, request: RerankRequest, *, is_cohere: bool) -> 
     if is_cohere:
         meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
     reply = RerankResponse(
-        id=job.id, model=job.name, usage=_usage(found), results=results, meta=meta
+        id=job.id, model=job.name, usage=usage_of(found), results=results, meta=meta
     )
     return json_response(reply)
 
@@ -286,8 +280,3 @@ def _documents(given: Sequence[DocumentText] | None) -> list[str]:
 def _order(found: Sequence[ScoringRequestOutput]) -> list[int]:
     """Places of the scores, the largest first; of equal ones the first."""
     return sorted(range(len(found)), key=lambda index: -found[index].outputs.score)
-
-
-def _usage(found: Sequence[ScoringRequestOutput]) -> PoolingUsage:
-    count = sum(len(one.prompt_token_ids) for one in found)
-    return PoolingUsage(prompt_tokens=count, total_tokens=count)

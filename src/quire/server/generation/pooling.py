@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -112,6 +112,20 @@ class PoolingUsage(msgspec.Struct, kw_only=True):
     completion_tokens: Count = 0
 
 
+Item = TypeVar("Item")
+
+
+class ListReply(msgspec.Struct, Generic[Item], kw_only=True):
+    """What is found for several inputs, in their order."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: Count
+    model: str
+    data: list[Item]
+    usage: PoolingUsage
+
+
 def as_inputs(name: str, given: Inputs) -> list[str | list[int]]:
     """One entry for each input. Raises RequestError for none, and for different kinds."""
     if isinstance(given, str):
@@ -133,6 +147,7 @@ def as_inputs(name: str, given: Inputs) -> list[str | list[int]]:
 
 
 Result = PoolingRequestOutput[PoolingOutput]
+Reply = TypeVar("Reply", bound=ListReply[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +173,16 @@ class PoolingJob:
         base = http.state.request_id if "x-request-id" in http.headers else request.request_id
         name = f"{prefix}-{base or http.state.request_id}"
         return cls(http, request, target.model, name, int(time.time()), target.name, target.adapter)
+
+    def reply(self, kind: type[Reply], items: Iterable[Any], results: Sequence[Any]) -> Reply:
+        """A reply with these items, and the tokens of `results`."""
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.name,
+            data=list(items),
+            usage=usage_of(results),
+        )
 
     def require(self, *tasks: PoolingTask) -> None:
         """Raises RequestError unless the model does one of these tasks."""
@@ -221,7 +246,7 @@ class PoolingJob:
         return inputs
 
 
-def usage_of(results: Sequence[Result]) -> PoolingUsage:
+def usage_of(results: Sequence[Any]) -> PoolingUsage:
     """The tokens of the inputs."""
     count = sum(len(one.prompt_token_ids) for one in results)
     return PoolingUsage(prompt_tokens=count, total_tokens=count)

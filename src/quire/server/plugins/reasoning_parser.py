@@ -8,8 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from quire.parsers.format import ReplyFormat, ToolFormat
 from quire.parsers.parser import ReplyParser, parse_whole
@@ -18,7 +17,7 @@ from quire.parsers.registry import REASONING_FORMATS, reply_format
 from quire.server.plugins.deltas import delta_of
 from quire.server.plugins.families import Beginning, FamilyRules, Stream, calls_as_text, rules_of
 from quire.server.plugins.records import DeltaMessage
-from quire.server.plugins.registry import ParserRegistry, import_plugin
+from quire.server.plugins.registry import ParserRegistry
 
 _NO_TOOLS: Mapping[str, Mapping[str, Any]] = {}
 
@@ -242,28 +241,15 @@ class ReasoningParserManager(ParserRegistry):
 
     base = ReasoningParser
     kind = "Reasoning parser"
-    given: ClassVar[dict[str, type]] = {}
-    reasoning_parsers = given
-    lazy_parsers: ClassVar[dict[str, tuple[str, str]]] = {}
-    imported: ClassVar[list[ModuleType]] = []
-    _own: ClassVar[dict[str, type[FormatReasoningParser]]] = {}
+    formats = REASONING_FORMATS
+    option = "reasoning_parser_plugin"
 
     @classmethod
-    def own(cls, name: str) -> type[FormatReasoningParser] | None:
-        """The class of a format of Quire's; the same each time."""
-        if name not in REASONING_FORMATS:
-            return None
-        if name not in cls._own:
-            title = f"{name.title().replace('_', '')}ReasoningParser"
-            tags = REASONING_FORMATS[name]
-            values = {"tags": tags, "calls": calls_as_text(name, tags), "rules": rules_of(name)}
-            cls._own[name] = type(title, (FormatReasoningParser,), values)
-        return cls._own[name]
-
-    @classmethod
-    def own_names(cls) -> Iterable[str]:
-        """The names of `--reasoning-parser`."""
-        return REASONING_FORMATS
+    def make(cls, name: str) -> type[FormatReasoningParser]:
+        tags = REASONING_FORMATS[name]
+        values = {"tags": tags, "calls": calls_as_text(name, tags), "rules": rules_of(name)}
+        title = f"{name.title().replace('_', '')}ReasoningParser"
+        return type(title, (FormatReasoningParser,), values)
 
     @classmethod
     def get_reasoning_parser(cls, name: str) -> type[ReasoningParser]:
@@ -273,12 +259,7 @@ class ReasoningParserManager(ParserRegistry):
     @classmethod
     def import_reasoning_parser(cls, plugin_path: str) -> None:
         """Runs a file, which registers its parsers. Raises ConfigError."""
-        cls.imported.append(import_plugin(plugin_path, "reasoning_parser_plugin"))
+        cls.run_file(plugin_path)
 
 
-def __getattr__(name: str) -> type[ReasoningParser]:
-    """`own_NAME` is the class of a format; the modules of vLLM that have one take it from here."""
-    found = ReasoningParserManager.own(name.removeprefix("own_"))
-    if not name.startswith("own_") or found is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+__getattr__ = ReasoningParserManager.attribute
