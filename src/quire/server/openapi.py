@@ -127,12 +127,13 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
         if endpoint.has_named_events:
             data = {"anyOf": [document]}
         events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
-        if endpoint.stream_media != "text/event-stream":  # lines, each a document
-            events = document
-        content[endpoint.stream_media] = {"schema": events}
+        if endpoint.form == "ollama":  # lines, each a document
+            content["application/x-ndjson"] = {"schema": document}
+        else:
+            content["text/event-stream"] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
     error = {"application/json": {"schema": _schema(_ERRORS[endpoint.form], by_type)}}
-    for status in (*endpoint.errors, 401, OVERLOADED if endpoint.form == "messages" else 503):
+    for status in (*endpoint.statuses, 401, OVERLOADED if endpoint.form == "messages" else 503):
         body = content if status == 503 and endpoint.can_be_unwell else error
         responses[str(status)] = {"description": _STATUS_TEXTS[status], "content": body}
     return responses
