@@ -1,4 +1,4 @@
-"""The chart of `quire bench serve --plot`: output and requests over time, and the latencies."""
+"""The charts of `quire bench serve`: of one load (`--plot`), and the page of several (`--html`)."""
 
 from __future__ import annotations
 

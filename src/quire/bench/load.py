@@ -1,7 +1,7 @@
-"""When requests are sent: all at once, at a rate, or at a rate that grows.
+"""Sends a load: when each request is sent, and what became of it.
 
-Knows arrival times and nothing of what is sent. The distribution is vLLM bench's: gamma
-distributed intervals, of which a burstiness of 1 is a Poisson process.
+The distribution of arrivals is vLLM bench's: gamma distributed intervals, of which a burstiness of
+1 is a Poisson process.
 """
 
 from __future__ import annotations

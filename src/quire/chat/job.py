@@ -1,4 +1,5 @@
-"""The inputs and limits of a rendering: `ChatInput` from the caller, `RenderJob` for the child."""
+"""The inputs and limits of a rendering: `ChatInput` from the caller, `RenderJob` for the child; and
+the images of a conversation."""
 
 from __future__ import annotations
 

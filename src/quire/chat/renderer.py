@@ -1,6 +1,6 @@
-"""Converts a caller's Python values to JSON values, so that they can be sent to a child process.
+"""`ChatRenderer`: renders chat templates in a child process, for `LLM.chat` and the commands.
 
-Used for `LLM.chat`; requests of a server are JSON already.
+A caller's Python values are converted to JSON values, so that they can be sent there.
 """
 
 from __future__ import annotations

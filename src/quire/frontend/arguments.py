@@ -1,7 +1,5 @@
-"""Argument checks that the methods of all engines share, and the position of errors in a batch.
-
-Called by `LLM`, `LLMEngine`, `AsyncLLM` and the server.
-"""
+"""Arguments that the methods of all engines share: checks, the position of errors in a batch, and
+methods of vLLM that are refused."""
 
 from __future__ import annotations
 

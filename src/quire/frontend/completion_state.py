@@ -1,6 +1,7 @@
-"""Converts log-probabilities of the core to the user's form: one dict per position, or flat arrays.
+"""`CompletionState`: converts the tokens of one output of a request to text and logprobs.
 
-Called by `CompletionState` for output tokens and by `RequestRecord` for prompt tokens.
+Owned by its `RequestRecord`, one per core request. It does not know the request's other outputs or
+its consumers.
 """
 
 from __future__ import annotations

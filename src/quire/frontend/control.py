@@ -1,4 +1,4 @@
-"""Sleep, caches, profiles and calls of the worker, declared once for all engines.
+"""Sleep, caches, adapters, profiles and calls of the worker, declared once for all engines.
 
 `LLMEngine`, `LLM` and `AsyncLLM` have these operations as methods, under vLLM's names. An operation
 is a generator: it yields what the engine shall do, and receives the result. So it knows neither

@@ -1,4 +1,8 @@
-"""The metrics of the KV store, from totals that the engine keeps."""
+"""The names, types, help texts and bounds of an engine's metrics: vLLM's names with `vllm:` where
+they exist, otherwise Quire's own with `quire:`.
+
+Written as a table; `EngineMetrics` records the values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP requests by endpoint, method and status class, under the names that dashboards use.
+"""Metrics of HTTP requests and of sleep, and the load report in a reply's header.
 
 All labels come from closed sets: an unknown path or method is counted as `other`.
 """

@@ -1,5 +1,7 @@
-"""Counts of the draft tokens of one request. The scheduler makes them; outputs and replies show
-them."""
+"""The results of requests: `RequestOutput` with its `CompletionOutput`s. Names are vLLM's.
+
+Created by the OutputProcessor; the engine does not read them.
+"""
 
 from __future__ import annotations
 

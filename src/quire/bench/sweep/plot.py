@@ -1,8 +1,7 @@
-"""`quire bench sweep plot`: the results of a sweep as curves, in SVG files.
+"""`quire bench sweep plot` and `plot_pareto`: the results of a sweep as curves, in SVG files.
 
 A point is a combination of settings: the means over its runs. Options are those of vLLM's sweep
-that choose what is drawn; without its further ones (rows and columns, bins, other scales) a file
-has one chart.
+that choose what is drawn.
 """
 
 from __future__ import annotations

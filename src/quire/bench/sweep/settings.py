@@ -1,4 +1,4 @@
-"""Functions that all sweeps share: the experiment's folder, commands, results, tables."""
+"""What all sweeps share: the experiment's folder, settings, commands, results, tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`PendingRender`: sends a job to a child process and receives its reply, on an event loop.
-
-Uses the loop's callbacks, and no task or thread for each job.
-"""
+"""`RendererProcess`: a child process that renders templates, and `PendingRender`, one job of it on
+an event loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Limits of one rendering: steps, printed characters and processor time.
+"""Limits of one rendering: steps, printed characters and processor time, and the sizes of values.
 
 `new_budget` sets the `Budget` of a rendering. `environment` subtracts from it in every round of a
-loop, every call, every filter and every printed value. Limits of a single value are in `sizes`.
+loop, every call, every filter and every printed value.
 """
 
 from __future__ import annotations

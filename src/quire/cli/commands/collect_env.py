@@ -1,7 +1,4 @@
-"""The facts of `quire collect-env`: system, processor, limits, memory, libraries, variables.
-
-Reads the machine and the installation and changes nothing. Values of secrets are omitted.
-"""
+"""Print the facts about this machine and installation that a bug report needs."""
 
 from __future__ import annotations
 

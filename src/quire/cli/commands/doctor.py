@@ -1,7 +1,6 @@
-"""The checks of `quire doctor`: one function per topic, which yields findings.
+"""Check this machine and this installation: what works, what is missing, and how to install it.
 
-The checks read the machine and the installation and change nothing. If a part of Quire itself is
-broken, a check reports it instead of failing.
+The exit code is 0 if models can run, 1 if something essential is missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""`ReplyJob`: the model's reply to the prompt of a row, for `quire generate`.
+"""Answer a prompt for every row of a file: CSV, JSON lines or Parquet in, rows with replies out.
 
-A row is a request to the server's application, so it is checked and answered like one over HTTP.
+Many rows are computed at once. A row that fails gets its error in a column and does not affect
+others. Finished rows are kept, so the same command goes on after it was stopped or killed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The lines of `quire top`, from a snapshot of the server's live view.
+"""Watch a running server in the terminal: requests, tokens per second, latencies, KV cache, models.
 
-Pure functions of the snapshot; the fields of a snapshot are those of `GET /quire/live`.
+Ctrl+C ends it. With `--once`, or if the output is not a terminal, it shows the state once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Values of sampling settings that the user has not set."""
+"""A client for OpenAI-compatible servers, for `quire chat` and `quire complete`.
+
+Uses only the standard library. It handles HTTP, JSON and server-sent events, and no terminal I/O.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ReplyPrinter`: prints a reply to standard output as it arrives, with dimmed reasoning."""
+"""The conversation loop of `quire run` and `quire chat`: prompts, slash commands, streaming.
+
+Uses only the interface `Conversation`, which may be a local engine or a server.
+"""
 
 from __future__ import annotations
 

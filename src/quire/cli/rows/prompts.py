@@ -1,4 +1,5 @@
-"""`Template`: a text with `{column}` marks, filled from a row."""
+"""`Prompts`: what is asked for a row, from the options of `quire generate`; and `Template`, a text
+with `{column}` marks."""
 
 from __future__ import annotations
 

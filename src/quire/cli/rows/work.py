@@ -1,4 +1,7 @@
-"""`Progress`: the progress bar of a run over rows, and its summary."""
+"""Computes the rows of a file, many at a time, and writes the output when all are finished.
+
+Knows neither models nor formats: a `RowJob` computes a row.
+"""
 
 from __future__ import annotations
 

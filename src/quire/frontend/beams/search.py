@@ -1,6 +1,9 @@
-"""Stop strings of a beam search: finds the tokens that complete one.
+"""`BeamSearch`: the beam search of one prompt: the requests of the next step, and their results.
 
-Called by `BeamSearch` for each token that a beam offers, so it never reads the whole text.
+Each beam's next token is computed by a request of its own, which gets the beam's tokens so far and
+returns the log-probabilities of the best next tokens. All blocks but the last one are prefix cache
+hits. The driver runs the requests of `inputs` and passes their outputs to `advance` until
+`is_done`. Used by one thread at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Truncates, pads and packs token ids as a call of a `transformers` tokenizer does.
-
-Used by `HFTokenizer`. Works on ids only.
-"""
+"""Truncates, pads and packs token ids as a call of a `transformers` tokenizer does, and its
+attributes for special tokens."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Texts that are longer than a pooling model: cut into pieces, whose vectors are averaged.
-
-`InputProcessor` makes a core request for each piece, and `RequestRecord` joins the results. The
-rule is vLLM's (`enable_chunked_processing`): special tokens are not repeated, and a piece counts by
-its tokens.
-"""
+"""Core requests that differ from their prompt: texts that are cut into pieces, and virtual
+tokens."""
 
 from __future__ import annotations
 

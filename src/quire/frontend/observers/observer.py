@@ -1,4 +1,5 @@
-"""`RequestObserver`: the base class of observers of request events.
+"""`RequestObserver`: the base class of observers of request events; and `RequestLog`, which logs
+requests.
 
 Called by the `OutputProcessor`, on the front end's thread. Observers keep sums; data of a single
 request is in its record.

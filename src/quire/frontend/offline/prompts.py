@@ -1,7 +1,5 @@
-"""`ChatPrompts`: renders conversations as prompts for `LLM`. Templates run in a child process.
-
-`LLM` has one as `renderer`.
-"""
+"""The prompts of `LLM`: `ChatPrompts` renders conversations in a child process; beam searches begin
+here."""
 
 from __future__ import annotations
 

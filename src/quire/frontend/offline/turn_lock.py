@@ -1,7 +1,5 @@
-"""`IdleTime`: lets an unused engine do background work.
-
-Owned by `LLMEngine`, which otherwise computes only on its callers' threads, during their calls.
-"""
+"""`TurnLock`: threads use an engine in turns; and `IdleTime`, the background work of an engine that
+nobody uses."""
 
 from __future__ import annotations
 

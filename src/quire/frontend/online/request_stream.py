@@ -1,4 +1,5 @@
-"""`LoopBinding`: binds an `AsyncLLM` to one event loop at a time, on any thread."""
+"""`RequestStream`: the outputs of one request; and `LoopBinding`, which binds an `AsyncLLM` to one
+event loop at a time."""
 
 from __future__ import annotations
 

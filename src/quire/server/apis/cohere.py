@@ -1,4 +1,4 @@
-"""`/v2/embed`: the request and the reply."""
+"""`/v2/embed`: vectors in Cohere's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`, `/pooling` and `/classify`: requests and replies."""
+"""`/v1/embeddings`, `/pooling` and `/classify`."""
 
 from __future__ import annotations
 

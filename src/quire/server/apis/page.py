@@ -1,52 +1,5 @@
-"""`GET /quire/live`: a snapshot of an engine's state, for the page's live view. `?model=NAME`
-chooses the model.
-
-Called by the route of that name; reads `metrics` and gets the block states from the engine.
-
-Plain GET answers one JSON object. With `Accept: text/event-stream` the same object comes as
-server-sent events (`data: {...}\\n\\n`), twice a second, until the client disconnects. It needs
-the API key like other routes (use `fetch` with the header, not `EventSource`).
-
-    {
-      "state": "ready",            loading | ready | paused | draining | stalled | dead, and of one
-                                   model of several: unloaded | loading | unloading | failed
-      "model": "demo",             the first served model name
-      "is_demo": true,             whether it is the bundled demo model
-      "takes_images": false,       whether messages may have images
-      "scoring": null,             how it scores pairs of texts; null: it does not
-      "sampling": {"model": {"temperature": 0.2},   the model's defaults, and those that a front
-                   "chat": {}},                     end for people adds (`chat_sampling_params`)
-      "uptime_s": 12.5,
-      "requests": {"running": 2, "waiting": 0, "max_num_seqs": 128,
-                   "finished": {"stop": 5, "length": 1, "abort": 0, "error": 0,
-                                "repetition": 0}},
-      "tokens": {"prompt": 900, "cached": 512, "generation": 450},      counters since start
-      "rates": {"prompt_tokens_per_s": 0.0, "generation_tokens_per_s": 41.5},
-                                   over the last two seconds or so
-      "latency": {"ttft_s": {"last": 0.03, "p50": 0.03, "p99": 0.05},   the last 256 requests;
-                  "itl_s": {"last": 0.01, "p50": 0.01, "p99": 0.02}},   null before the first
-      "prefix_cache": {"queried_tokens": 900, "hit_tokens": 512,
-                       "loaded_tokens": {"disk": 128}},    those of the KV store, by tier
-      "kv": {"block_size": 16, "num_blocks": 2048,
-             "free": 2000, "cached": 30, "used": 14, "shared": 4,       sum is num_blocks
-             "usage": 0.0088,                                           (used + shared) / all
-             "blocks_per_cell": 1,
-             "map": "f120u3s1c4f1920"},
-      "drafts": {"num_drafts": 40, "num_tokens": 160, "num_accepted": 90},
-                                   drafts of a request that a step checked, and their tokens
-      "preemptions": 0,
-      "ranks": [{"engine": 0, "rank": 1, "stage": 0, "part": 1, "node": 0, "pid": 4711,
-                 "waited_s": 0.7, "received_bytes": 4096}],   with several ranks or engines only;
-      "restarts": 0                                           engines that were started again
-    }
-
-`kv.map` is run-length coded in order of block id, a state letter and a count of cells:
-`f` free and empty; `c` cached: no request holds it, a prefix hit can use it;
-`u` held by one request; `s` shared by several. A pool of more than 4,096 blocks is shown in
-cells of `blocks_per_cell` blocks each (the last may stand for fewer), a cell showing the
-first of s, u, c, f that occurs in it. `kv` is null until the engine has answered once. While
-the model loads there are only `state`, `model`, `uptime_s` and `kv`.
-"""
+"""The page, the documentation, and `GET /quire/live`: a snapshot of an engine's state for the
+page's live view."""
 
 from __future__ import annotations
 

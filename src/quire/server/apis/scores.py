@@ -1,4 +1,4 @@
-"""`/score` and `/rerank`: requests and replies, in vLLM's, Jina's, Cohere's and TEI's forms."""
+"""`/score` and `/rerank`, in vLLM's, Jina's, Cohere's and TEI's forms."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Decodes the bodies that the strict decoder refuses: those with values of a type that converts,
-and those with unknown fields.
-
-Fits a body's plain JSON values to the types of its fields, then decodes strictly. Called by
-`body_decoder`. Knows no request.
-"""
+"""Decodes bodies: strictly, or with values of a type that converts and unknown fields that are left
+out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers the bytes of one client, and parses them when the application can take them."""
+"""`HttpConnection`: one client's connection, from the first byte to the close."""
 
 from __future__ import annotations
 

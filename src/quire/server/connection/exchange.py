@@ -1,4 +1,5 @@
-"""`Exchange`: one request and its reply, between a connection and the ASGI application."""
+"""`Exchange`: one request and its reply, between a connection and the ASGI application; and the
+`Pipeline` of those of a connection."""
 
 from __future__ import annotations
 

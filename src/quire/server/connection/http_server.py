@@ -1,4 +1,4 @@
-"""The TLS options of a server, for Python's `ssl`."""
+"""`HttpServer`: uvicorn's server with connections of our own, and the TLS options."""
 
 from __future__ import annotations
 

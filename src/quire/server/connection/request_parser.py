@@ -1,4 +1,4 @@
-"""The checked head of a request: method, target and headers."""
+"""Parses bytes to requests: httptools, with limits of sizes, and checks of each request's head."""
 
 from __future__ import annotations
 

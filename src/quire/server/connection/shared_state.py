@@ -1,4 +1,4 @@
-"""Divides the time of the event loop among connections that parse much or close together."""
+"""State that all connections of a server share: their number, and the time of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`Pull`: one download of a model from the hub, in a process of its own, which may be ended."""
+"""`Library`: pulls, copies and deletes models while the server runs; `Pull` is one download, in a
+process of its own."""
 
 from __future__ import annotations
 

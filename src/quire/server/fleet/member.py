@@ -1,4 +1,4 @@
-"""Which models are unloaded so that another one fits. Pure: knows names and bytes."""
+"""`Member`: one model of several: how it is planned, what it takes of memory, and its state."""
 
 from __future__ import annotations
 

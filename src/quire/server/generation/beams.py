@@ -1,8 +1,7 @@
-"""Converts the fields of a request with `use_beam_search`, and refuses those that it cannot have.
+"""Beam search for a request with `use_beam_search`: its fields, and `BeamGeneration`.
 
 A beam search compares sequences by the model's own log-probabilities. A field that would change
-these, or end a sequence in another way, is refused by name; one that controls random sampling
-has no effect, and the reply's headers name it.
+these, or end a sequence in another way, is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Estimates the work of a request from its fields, and refuses too much before any is done.
-
-`WorkLimits` holds the limits for one model. Called by the routes and by `prompts`.
-"""
+"""Estimates the work of a request from its fields, and refuses too much, and what is not supported,
+before any is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How vectors are written in replies: as JSON numbers, or as base64 of their bytes."""
+"""Requests for vectors, classes and scores: their fields, the run of their inputs, and how vectors
+are written."""
 
 from __future__ import annotations
 

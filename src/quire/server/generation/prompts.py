@@ -1,5 +1,5 @@
-"""Reads `prompt_embeds` of a request: base64 of a safetensors file, of a NumPy file, or of what
-`torch.save` writes.
+"""Prompts as the engine takes them: token ids of texts, and `prompt_embeds`, which are tensors in
+base64.
 
 Nothing is unpickled: the reader of torch's files accepts a tensor and nothing else. Runs in the
 server's work pool.

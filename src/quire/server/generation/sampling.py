@@ -1,7 +1,6 @@
-"""What the fields of `response_format` ask of the engine, and errors in the words of the caller.
+"""From the fields of a request to `SamplingParams`, with errors in the words of the caller.
 
-Called by the routes. The values themselves are checked by `StructuredOutputsParams`, and where the
-engine takes the request.
+The values themselves are checked by `SamplingParams`, and where the engine takes the request.
 """
 
 from __future__ import annotations

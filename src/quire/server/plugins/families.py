@@ -1,5 +1,5 @@
-"""Calls that end reasoning whose end the model did not write, and are text otherwise: what a parser
-of reasoning knows of calls."""
+"""What vLLM's parser classes do otherwise than the server, family by family: where a reply begins,
+and what they leave of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Plug-ins that an operator named on the command line: files with parsers of replies.
+"""`ParserRegistry`: parsers by name, as vLLM's managers keep them, and the files of an operator's
+plug-ins.
 
 Their code runs in the server's process, with all that it may do. Nothing else loads one: no
 checkpoint, no request.

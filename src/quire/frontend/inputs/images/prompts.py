@@ -1,4 +1,5 @@
-"""From what a caller gives as an image to decoded pictures. Blocks while a child decodes them."""
+"""From what a caller gives as images to prompts with their pictures. Blocks while a child decodes
+them."""
 
 from __future__ import annotations
 

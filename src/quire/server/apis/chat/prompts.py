@@ -1,6 +1,7 @@
-"""Content parts `prompt_embeds` of a conversation: rows in place of the embeddings of a text.
+"""Converts a request's prompt or messages to the token ids for the engine.
 
-A mark that no user can know stands for each of them while the chat template is rendered.
+Generation, `/tokenize` and the render endpoints use it, so that all give the same ids. Long texts
+are rendered and tokenized in the server's `WorkPool`, off the event loop.
 """
 
 from __future__ import annotations

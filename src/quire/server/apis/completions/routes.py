@@ -1,4 +1,4 @@
-"""`/v1/completions`: replies and streams, out of a `Generation`'s outputs."""
+"""`/v1/completions`: the route, the prompts of a request, and the writer of its reply."""
 
 from __future__ import annotations
 

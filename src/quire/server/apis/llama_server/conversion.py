@@ -1,4 +1,5 @@
-"""Requests in llama-server's form as the completion requests that ask for the same."""
+"""Requests in llama-server's form as the completion requests that ask for the same, and the ids of
+a text with a gap."""
 
 from __future__ import annotations
 

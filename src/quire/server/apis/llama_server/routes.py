@@ -1,4 +1,4 @@
-"""Writes replies in llama-server's form: one JSON object, or an event for each step."""
+"""llama-server's routes, and its form of replies: one JSON object, or an event for each step."""
 
 from __future__ import annotations
 

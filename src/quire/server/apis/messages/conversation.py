@@ -1,4 +1,4 @@
-"""The texts in content blocks. Blocks of other kinds are refused by their type."""
+"""The turns of a conversation in Anthropic's form as messages of a chat."""
 
 from __future__ import annotations
 

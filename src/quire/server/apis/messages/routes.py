@@ -1,8 +1,4 @@
-"""Whether a chat template takes instructions between the turns of a conversation.
-
-Some end with an error, some leave them out. Found by rendering a conversation, when the first
-request has such instructions.
-"""
+"""`/v1/messages` and `/v1/messages/count_tokens`."""
 
 from __future__ import annotations
 

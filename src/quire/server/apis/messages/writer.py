@@ -1,4 +1,5 @@
-"""Content blocks of a reply: as events of a stream, and whole, which is the sum of these."""
+"""`/v1/messages`: the writer of a reply, whose blocks are events of a stream, or whole, which is
+the sum of these."""
 
 from __future__ import annotations
 

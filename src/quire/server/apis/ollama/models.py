@@ -1,4 +1,5 @@
-"""`/api/tags`, `/api/ps`, `/api/show` and `/api/version`: what Ollama's clients ask of a server."""
+"""Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show`, `/api/version`, and those that
+pull, copy and delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`keep_alive` of Ollama's requests: how long a model stays loaded."""
+"""`/api/chat` and `/api/generate`, and `keep_alive`: how long a model stays loaded."""
 
 from __future__ import annotations
 

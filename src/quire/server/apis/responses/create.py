@@ -1,4 +1,4 @@
-"""`ResponseRun`: from a generation to a response: whole, as a stream, or in the background."""
+"""`/v1/responses`: makes a response from a generation, whole, as a stream, or in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`StoredResponse`: one response that is kept, while it is made and after."""
+"""`ResponseStore`: the responses that are kept, and `StoredResponse`, one of them while it is made
+and after."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Reads a request for tokens as what it is to the engine: a completion of one prompt of token ids,
-whose fields do not come from the model's defaults. Called by the route.
-"""
+"""`/inference/v1/generate`: reads a request as what it is to the engine, a completion of token ids,
+and writes its reply."""
 
 from __future__ import annotations
 

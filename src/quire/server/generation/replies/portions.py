@@ -1,4 +1,5 @@
-"""`ReplyHead`: what all parts of one reply have in common, and which extras were asked for."""
+"""`ReplyHead`: what all parts of one reply have in common; `Writer`: the base of what writes them,
+in portions of small work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Refuses unsupported fields of `/v1/responses`, and finds those without effect."""
+"""From a request of `/v1/responses` to the chat that asks for the same. Unsupported fields are
+refused."""
 
 from __future__ import annotations
 

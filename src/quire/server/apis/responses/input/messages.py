@@ -1,4 +1,5 @@
-"""Items as the messages of a chat: what the model said in one turn becomes one message."""
+"""Items as the messages of a chat, and items that the store keeps: what the model said in one turn
+becomes one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`ResponseOutput`: the items of a response, made of what the parser says."""
+"""`ResponseWriter`: a response whole or as events, and `ResponseOutput`, its items, made of what
+the parser says."""
 
 from __future__ import annotations
 

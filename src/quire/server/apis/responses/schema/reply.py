@@ -1,4 +1,5 @@
-"""`/v1/responses`: the response, and what the routes of stored ones answer."""
+"""`/v1/responses`: the response, the events of a stream, and what the routes of stored ones
+answer."""
 
 from __future__ import annotations
 
