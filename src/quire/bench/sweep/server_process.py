@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 
 from quire.errors import BackendError, ConfigError
 

@@ -11,7 +11,6 @@ import fcntl
 import json
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from quire.errors import ConfigError, reason

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from quire.errors import quoted

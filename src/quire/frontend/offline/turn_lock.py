@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Protocol
 
 from quire.errors import EngineDeadError

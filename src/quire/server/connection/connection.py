@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from quire.server.args import ServerArgs
 from quire.server.connection.exchange import Exchange, Pipeline
-from quire.server.connection.limits.sender import ReplyWriter, Sender
-from quire.server.connection.limits.timers import PeerWatch, Phase, PhaseTimer
 from quire.server.connection.request_parser import Headers, RequestParser
+from quire.server.connection.sender import ReplyWriter, Sender
 from quire.server.connection.shared_state import TIME_SLICE_S, ConnectionSlot, SharedState
+from quire.server.connection.timers import PeerWatch, Phase, PhaseTimer
 from quire.server.http.problems import HttpError, Problem, all_in_use, headers_too_late
 from quire.units import KiB
 

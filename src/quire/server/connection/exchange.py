@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Message
 
 from quire.log import get_logger
-from quire.server.connection.limits.sender import ReplyWriter, Sender
 from quire.server.connection.request_parser import Headers, RequestHead
+from quire.server.connection.sender import ReplyWriter, Sender
 from quire.server.connection.shared_state import ConnectionSlot
 from quire.server.http.problems import HttpError, Problem, all_in_use
 from quire.units import KiB

@@ -12,7 +12,7 @@ import asyncio
 import select
 import socket
 
-from quire.server.connection.limits.sender import ReplyWriter
+from quire.server.connection.sender import ReplyWriter
 from quire.server.connection.shared_state import SharedState
 from quire.server.http.problems import Problem
 

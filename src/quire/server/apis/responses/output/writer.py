@@ -1,5 +1,4 @@
-"""`ResponseWriter`: a response whole or as events, and `ResponseOutput`, its items, made of what
-the parser says."""
+"""The items of a response, made of what the parser says (`ResponseOutput`), and its events."""
 
 from __future__ import annotations
 
