@@ -22,9 +22,8 @@ from starlette.routing import Route
 
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
-from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
-from quire.metrics.series import MetricSet
+from quire.metrics.series import Exposition, MetricSet
 from quire.server import ui
 from quire.server.apis import page
 from quire.server.apis.page import LiveView
@@ -35,8 +34,8 @@ from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
+from quire.server.http.event_stream import while_present
 from quire.server.http.middleware import BodyMiddleware, LocalGuardMiddleware, RequestIdMiddleware
-from quire.server.http.presence import while_present
 from quire.server.http.problems import Problem, for_route, problem_of
 from quire.server.openapi import docs_page, openapi_document
 from quire.units import KiB

@@ -16,16 +16,15 @@ from quire.server.apis.completions import routes as completion_routes
 from quire.server.apis.completions import schema as completion
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
+from quire.server.apis.llama_server import conversion as llama_schema
 from quire.server.apis.llama_server import routes as llama
-from quire.server.apis.llama_server import schema as llama_schema
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
 from quire.server.apis.ollama import models as ollama_models
-from quire.server.apis.ollama import routes as ollama
 from quire.server.apis.ollama import schema as ollama_schema
-from quire.server.apis.ollama import texts as ollama_texts
-from quire.server.apis.responses import create, stored
+from quire.server.apis.ollama import texts as ollama
+from quire.server.apis.responses import create
 from quire.server.apis.responses.schema import reply
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.apis.text import routes as text
@@ -77,6 +76,13 @@ class Endpoint:
     """503 has the same body as 200."""
     switch: Switch | None = None
     """The switch that must be on; None: the endpoint always exists."""
+
+    @property
+    def form(self) -> Literal["openai", "messages", "ollama"]:
+        """Form of the error replies."""
+        if self.path.startswith("/api/"):
+            return "ollama"
+        return "messages" if self.path.startswith("/v1/messages") else "openai"
 
     @property
     def form(self) -> Literal["openai", "messages", "ollama"]:
@@ -232,11 +238,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ollama.OllamaEmbeddingsReply,
     ),
     Endpoint(
-        "POST", "/api/chat", ollama_texts.chat, "generation", ollama_schema.OllamaChatRequest,
+        "POST", "/api/chat", ollama.chat, "generation", ollama_schema.OllamaChatRequest,
         ollama_schema.OllamaChatReply, stream=ollama_schema.OllamaChatReply,
     ),
     Endpoint(
-        "POST", "/api/generate", ollama_texts.generate, "generation", ollama_schema.GenerateRequest,
+        "POST", "/api/generate", ollama.generate, "generation", ollama_schema.GenerateRequest,
         ollama_schema.GenerateReply, stream=ollama_schema.GenerateReply,
     ),
     Endpoint(
@@ -312,20 +318,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         text_schema.RenderedPrompt, errors=_BAD_BODY,
     ),
     Endpoint(
-        "GET", "/v1/responses/{response_id}", stored.get_response, "responses",
+        "GET", "/v1/responses/{response_id}", create.get_response, "responses",
         query=reply.ResponseQuery, response=reply.Response, stream=reply.AnyEvent,
         has_named_events=True, errors=(400, 404),
     ),
     Endpoint(
-        "DELETE", "/v1/responses/{response_id}", stored.delete_response, "responses",
+        "DELETE", "/v1/responses/{response_id}", create.delete_response, "responses",
         response=reply.ResponseDeleted, errors=(404,),
     ),
     Endpoint(
-        "POST", "/v1/responses/{response_id}/cancel", stored.cancel_response, "responses",
+        "POST", "/v1/responses/{response_id}/cancel", create.cancel_response, "responses",
         response=reply.Response, errors=(400, 404),
     ),
     Endpoint(
-        "GET", "/v1/responses/{response_id}/input_items", stored.list_input_items, "responses",
+        "GET", "/v1/responses/{response_id}/input_items", create.list_input_items, "responses",
         query=reply.ItemsQuery, response=reply.ItemList, errors=(400, 404),
     ),
     Endpoint(

@@ -6,13 +6,18 @@ import argparse
 
 from quire.bench.datasets import DatasetArgs
 from quire.bench.load import TrafficArgs
-from quire.bench.offline import LatencyArgs, ThroughputArgs, run_latency, run_throughput
+from quire.bench.offline import (
+    LatencyArgs,
+    StartupArgs,
+    ThroughputArgs,
+    run_latency,
+    run_startup,
+    run_throughput,
+)
 from quire.bench.serve import ServeBenchArgs, run
-from quire.bench.startup import StartupArgs, run_startup
 from quire.bench.sweep.plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, draw_sweep
-from quire.bench.sweep.serve import SweepServeArgs, run_sweep
+from quire.bench.sweep.serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
 from quire.bench.sweep.startup import SweepStartupArgs, run_startup_sweep
-from quire.bench.sweep.workload import SweepWorkloadArgs, run_workload_sweep
 from quire.cli.command import Command, Group
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.groups import DATASET_OPTIONS

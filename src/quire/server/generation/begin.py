@@ -38,8 +38,7 @@ from quire.server.generation.sampling import (
     sampling_params,
 )
 from quire.server.http.auth import TENANT_SALT
-from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
-from quire.server.http.presence import until_gone
+from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
 from quire.server.served_model import ServedModel
 
 MadeWriter = TypeVar("MadeWriter")

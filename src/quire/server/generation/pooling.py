@@ -29,7 +29,7 @@ from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.request_fields import CacheSalt, Count, Int64, RequestIdText, TokenId
 from quire.server.generation.run import Generation, chosen_engine, deadline_of
 from quire.server.http.auth import TENANT_SALT
-from quire.server.http.presence import until_gone
+from quire.server.http.event_stream import until_gone
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import check_wanted
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
-from quire.server.http.presence import send_problem
+from quire.server.http.event_stream import send_problem
 from quire.server.http.problems import Problem
 
 PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})

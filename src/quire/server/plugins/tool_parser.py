@@ -14,13 +14,13 @@ from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.registry import TOOL_FORMATS, reply_format
-from quire.server.plugins.deltas import delta_of
 from quire.server.plugins.families import Stream, WholeRules, whole_rules
 from quire.server.plugins.records import (
     DeltaMessage,
     ExtractedToolCallInformation,
     FunctionCall,
     ToolCall,
+    delta_of,
     make_tool_call_id,
 )
 from quire.server.plugins.registry import ParserRegistry

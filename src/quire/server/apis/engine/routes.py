@@ -23,8 +23,7 @@ from quire.metrics.http_metrics import SleepMetrics
 from quire.redaction import environment, redacted
 from quire.server.apis.engine import schema as schema
 from quire.server.apis.engine.schema import ServerInfo, ServerInfoQuery, WorldSize, WorldSizeQuery
-from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.bodies.query import read_query
+from quire.server.bodies.json_http import context_of, json_response, read_body, read_query
 from quire.server.http.problems import HttpError, Problem
 from quire.version import __version__
 

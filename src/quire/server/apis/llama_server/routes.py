@@ -17,8 +17,7 @@ from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.llama_server.conversion import completion_request, infill_ids
-from quire.server.apis.llama_server.schema import (
+from quire.server.apis.llama_server.conversion import (
     AppliedTemplate,
     ApplyTemplateRequest,
     InfillRequest,
@@ -29,6 +28,8 @@ from quire.server.apis.llama_server.schema import (
     Props,
     Slot,
     Timings,
+    completion_request,
+    infill_ids,
 )
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, json_response, read_body

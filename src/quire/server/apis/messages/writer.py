@@ -12,7 +12,7 @@ import msgspec
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
 from quire.server.apis.chat.argument_text import InputText, object_of
-from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.messages.reply import (
     BlockDelta,
     BlockEvent,

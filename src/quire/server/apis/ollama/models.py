@@ -30,8 +30,7 @@ from quire.server.apis.ollama.writer import OLLAMA_FORM, written_time
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.context import ServerContext
 from quire.server.generation.request_fields import Count
-from quire.server.http.event_stream import EventStream
-from quire.server.http.presence import until_gone
+from quire.server.http.event_stream import EventStream, until_gone
 from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
 

@@ -11,7 +11,7 @@ import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
-from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     OllamaChatReply,

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
-from quire.server.generation.reply_fields import ReplyFields
-from quire.server.generation.request_fields import GenerationFields
+from quire.server.generation.request_fields import GenerationFields, ReplyFields
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 if TYPE_CHECKING:

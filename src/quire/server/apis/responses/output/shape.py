@@ -24,7 +24,7 @@ from quire.server.apis.responses.schema.reply import (
 )
 from quire.server.apis.responses.schema.request import ResponsesRequest, TextFormat
 from quire.server.apis.responses.tools import ToolParam
-from quire.server.generation.reply_fields import Usage
+from quire.server.generation.request_fields import Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from quire.outputs import CompletionOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
-from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.responses.input.messages import as_input, stored_item
 from quire.server.apis.responses.output.open_items import (
     OpenCall,
@@ -32,7 +32,7 @@ from quire.server.apis.responses.tools import Offered
 from quire.server.bodies.json_pieces import JsonList, JsonPieces
 from quire.server.generation.replies.logprobs import LogprobsWriter
 from quire.server.generation.replies.portions import Update, size_of
-from quire.server.generation.replies.usage import UsageCounter, timings
+from quire.server.generation.replies.writer import UsageCounter, timings
 from quire.server.http.problems import problem_of
 from quire.tokenizer import Tokenizer
 

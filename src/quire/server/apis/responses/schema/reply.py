@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from quire.server.apis.responses.schema.items import Item, OutputItem, OutputText, ReasoningText
 from quire.server.apis.responses.schema.request import TextFormat
-from quire.server.generation.reply_fields import PositionLogprobs, RequestMetrics
-from quire.server.generation.request_fields import Count
+from quire.server.generation.request_fields import Count, PositionLogprobs, RequestMetrics
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
