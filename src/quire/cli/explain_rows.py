@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
-    from quire.chat.prefix_reuse import Message
     from quire.chat.templates import ChatTemplates
     from quire.config import EngineConfig
     from quire.planning.plan import EnginePlan
@@ -103,31 +102,6 @@ def reply_rows(config: EngineConfig) -> Rows:
     if found.tools is None and not found.shows_tools:
         calls = "not parsed: the chat template shows no tools"
     return [("reasoning", str(found.reasoning or "not parsed")), ("tool calls", calls)]
-
-
-def turn_rows(config: EngineConfig) -> Rows:
-    """How much of a prompt the prefix cache covers in the next turn of a chat."""
-    templates = _templates(config) if config.cache.enable_prefix_caching else None
-    if not templates:
-        return []
-    from quire.chat.job import ChatInput
-    from quire.chat.prefix_reuse import probe_prefix_reuse
-    from quire.chat.renderer import ChatRenderer
-
-    renderer = ChatRenderer(templates)
-
-    def render(
-        messages: list[Message], tools: list[Message] | None, variables: dict[str, Any], /
-    ) -> str:
-        return renderer.render(ChatInput(messages, tools=tools, chat_template_kwargs=variables))
-
-    has_reasoning = any("think" in source for source in templates.templates.values())
-    try:
-        return [
-            ("  next turn of a chat", str(probe_prefix_reuse(render, has_reasoning=has_reasoning)))
-        ]
-    finally:
-        renderer.close()
 
 
 def _templates(config: EngineConfig) -> ChatTemplates | None:

@@ -85,13 +85,6 @@ class Endpoint:
         return "messages" if self.path.startswith("/v1/messages") else "openai"
 
     @property
-    def form(self) -> Literal["openai", "messages", "ollama"]:
-        """Form of the error replies."""
-        if self.path.startswith("/api/"):
-            return "ollama"
-        return "messages" if self.path.startswith("/v1/messages") else "openai"
-
-    @property
     def statuses(self) -> tuple[int, ...]:
         """Statuses of error replies besides 401 and 503."""
         if self.errors is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from small_disk import small_disk
 
-from quire.cli.commands import main
+from quire.cli import main
 from quire.cli.commands import run_batch as batch_files
 from quire.cli.commands.run_batch import serve_metrics
 from quire.errors import ConfigError

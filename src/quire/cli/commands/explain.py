@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.cli.explain_rows import reply_rows, speed_lines, store_rows, turn_rows
+from quire.cli.explain_rows import reply_rows, speed_lines, store_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -218,7 +218,6 @@ def _kv_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
         *store_rows(plan),
-        *turn_rows(plan.config),
     ]
 
 
