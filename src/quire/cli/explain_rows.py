@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from quire.units import format_bytes
@@ -114,3 +114,15 @@ def _templates(config: EngineConfig) -> ChatTemplates | None:
 
     special = read_special_tokens(path, read_optional_json_object(path / "tokenizer_config.json"))
     return ChatTemplates.of_model(config.model, special.roles)
+
+
+def ranges(numbers: Sequence[int], between: str, dash: str) -> str:
+    """Ascending numbers with runs folded, such as `0..4, 6`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    folded = (f"{run[0]}{dash}{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return between.join(folded)

@@ -162,32 +162,33 @@ def sweep_startup(args: argparse.Namespace) -> int:
 
 
 def sweep_plot_options(parser: Parser) -> None:
-    parser.add_argument(
-        "experiment", nargs="?", metavar="EXPERIMENT_DIR",
-        help="Directory of the experiment: OUTPUT_DIR/NAME.",
-    )  # fmt: skip
+    _add_experiment(parser)
     add_options(parser, SweepPlotArgs, title="figures")
 
 
 def sweep_plot(args: argparse.Namespace) -> int:
     """Draw the results of a sweep as curves."""
-    if args.experiment is None:
-        raise ConfigError("name the experiment: quire bench sweep plot results/NAME")
-    draw_sweep(args.experiment, read(SweepPlotArgs, args))
+    draw_sweep(_experiment_of(args, "plot"), read(SweepPlotArgs, args))
     return 0
 
 
 def sweep_plot_pareto_options(parser: Parser) -> None:
-    parser.add_argument(
-        "experiment", nargs="?", metavar="EXPERIMENT_DIR",
-        help="Directory of the experiment: OUTPUT_DIR/NAME.",
-    )  # fmt: skip
+    _add_experiment(parser)
     add_options(parser, SweepParetoArgs, title="figure")
 
 
 def sweep_plot_pareto(args: argparse.Namespace) -> int:
     """Draw the Pareto-optimal settings of a sweep."""
-    if args.experiment is None:
-        raise ConfigError("name the experiment: quire bench sweep plot_pareto results/NAME")
-    draw_pareto(args.experiment, read(SweepParetoArgs, args))
+    draw_pareto(_experiment_of(args, "plot_pareto"), read(SweepParetoArgs, args))
     return 0
+
+
+def _add_experiment(parser: Parser) -> None:
+    what = "Directory of the experiment: OUTPUT_DIR/NAME."
+    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT_DIR", help=what)
+
+
+def _experiment_of(args: argparse.Namespace, command: str) -> str:
+    if args.experiment is None:
+        raise ConfigError(f"name the experiment: quire bench sweep {command} results/NAME")
+    return str(args.experiment)

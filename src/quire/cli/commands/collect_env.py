@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from quire.cli.commands.doctor import cpuinfo, num_memory_nodes
+from quire.cli.explain_rows import ranges
 from quire.cli.terminal import quiet_log
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.config.command_line.parser import Parser
@@ -62,7 +63,10 @@ def _processor() -> Iterator[tuple[str, str]]:
     name, flags = cpuinfo()
     yield "model", name
     allowed = sorted(os.sched_getaffinity(0))
-    yield "logical cores", f"{os.cpu_count()}, {len(allowed)} for this process: {_ranges(allowed)}"
+    yield (
+        "logical cores",
+        f"{os.cpu_count()}, {len(allowed)} for this process: {ranges(allowed, ',', '-')}",
+    )
     from quire.backends.cpu.machine import cpu_report
 
     report = cpu_report()
@@ -108,16 +112,6 @@ def _libraries() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             yield name, "not installed"
-
-
-def _ranges(numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def configure(parser: Parser) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.cli.explain_rows import reply_rows, speed_lines, store_rows
+from quire.cli.explain_rows import ranges, reply_rows, speed_lines, store_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -262,20 +262,9 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
             continue
         seen = "all tokens" if group.keeps_all else f"a window of {group.window:,}"
         num_blocks = group.most_blocks(longest, 1, cache.block_size)
-        layers = f"layers {_ranges(group.layers)}"
+        layers = f"layers {ranges(group.layers, ', ', '..')}"
         rows.append((f"    group {index}", f"{num_blocks:,} of these: {layers}, which see {seen}"))
     return rows
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Format ascending numbers with ranges folded: `0..4, 6`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
 def _origin(plan: EnginePlan) -> str:

@@ -91,7 +91,7 @@ def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[Cata
         raise ConfigError(f"--models {path}: {error}") from None
 
 
-def keep_alive_seconds(value: Any, field: str = "keep_alive") -> float | None:
+def keep_alive_seconds(value: Any) -> float | None:
     """The seconds of `10m`, `90` or 90; None, for ever, if it is negative. Raises ConfigError."""
     if isinstance(value, str) and not value.startswith("-"):
         with suppress(ArgumentTypeError):
@@ -101,7 +101,7 @@ def keep_alive_seconds(value: Any, field: str = "keep_alive") -> float | None:
     elif type(value) in (int, float):
         return float(value) if value >= 0 else None
     raise ConfigError(
-        f"{field} must be seconds, a time such as 10m, or a negative number for ever, got "
+        f"keep_alive must be seconds, a time such as 10m, or a negative number for ever, got "
         f"{quoted(value)}"
     )
 
