@@ -16,7 +16,7 @@ from quire.version import __version__
 
 COMMANDS = (
     Command("serve", "serve", "Serve models over HTTP to OpenAI clients, with a web page"),
-    Command("run", "run", "Generate text or chat in this process, without a server"),
+    Command("run", "chat:run", "Generate text or chat in this process, without a server"),
     Command("chat", "chat:chat", "Chat with a running server"),
     Command("complete", "chat:complete", "Complete text with a running server"),
     Command("pull", "library:pull", "Fetch models from the hub"),
@@ -37,8 +37,8 @@ COMMANDS = (
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
     Command("completion", "library:completion", "Print shell code that completes commands"),
-    Command("generate", "generate", "Answer a prompt for every row of a file"),
-    Command("embed", "embed", "Give every text of a file a vector"),
+    Command("generate", "rows:generate", "Answer a prompt for every row of a file"),
+    Command("embed", "rows:embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ class Command:
 
     name: str
     place: str
-    """Module, and function or group after a colon."""
+    """Module among the commands, or its whole name; after a colon its function or group."""
     summary: str
 
     def load(self) -> Action | Group:
@@ -31,7 +31,8 @@ class Command:
         from inspect import getdoc
 
         place, _, name = self.place.partition(":")
-        module = import_module(f"quire.cli.commands.{place}")
+        is_command = not place.startswith("quire.")
+        module = import_module(f"quire.cli.commands.{place}" if is_command else place)
         if not name:
             return Action(module.__doc__ or "", module.configure, module.execute)
         found = getattr(module, name)

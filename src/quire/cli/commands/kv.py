@@ -42,7 +42,7 @@ KV = Group(
         Command("warm", "kv:warm", "Compute the prompts of a file, so that their K/V is stored"),
         Command(
             "bench",
-            "kv_bench:bench",
+            "quire.bench.kv_tiers:bench",
             "Measure each tier, and when loading is faster than computing",
         ),
     ),
