@@ -73,7 +73,8 @@ def _measure(name: str, args: argparse.Namespace) -> int:
             print(f"{peer_name} is left out for {name}: it makes no 4-bit weights up")
             continue
         else:
-            command += ["--option", f"{peer_name}={json.dumps(common)}"]
+            options = {**common, "gpu_memory_utilization": 0.5}  # of the memory, on a CPU
+            command += ["--option", f"{peer_name}={json.dumps(options)}"]
         command += ["--peer", f"{peer_name}={python}"]
     print(f"== {name}", flush=True)
     return subprocess.run(command, check=False).returncode

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +19,7 @@ OFFLINE = {
     "first_script.py": "Generated text", "batch.py": "What is 7 + 10?", "stream.py": " ",
     "structured.py": "'age':", "embeddings_rag.py": "answer:", "custom_sampler.py": "[",
     "prefix_cache.py": "of them cached", "several_samples.py": "'", "kept_prefixes.py": "kept",
+    "hand_off.py": "of them handed over",
 }  # fmt: skip
 ONLINE = {"tools.py": "->", "two_models.py": "demo:", "async_server.py": "What is 7 + 7?"}
 
@@ -30,13 +35,31 @@ def run(name: str, *words: str) -> str:
 
 def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*OFFLINE, *ONLINE}
-    assert len({*OFFLINE, *ONLINE}) == 12
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OFFLINE)
 def test_an_example_in_one_process(name: str) -> None:
     assert OFFLINE[name] in run(name)
+
+
+@pytest.mark.long
+def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cells run one after the other in a running event loop, as a kernel runs them."""
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    names: dict[str, object] = {}
+
+    async def run_cells() -> None:
+        for source in sources:
+            code = compile(source, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            result = eval(code, names)
+            if inspect.isawaitable(result):
+                await result
+
+    asyncio.run(run_cells())
+    assert len(names["outputs"]) == 4  # type: ignore[arg-type]
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.long

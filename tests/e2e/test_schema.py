@@ -12,8 +12,6 @@ import pytest
 from .conftest import RunningServer, StartServer
 from .test_crowds import canary
 
-pytest.importorskip("schemathesis")
-
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,"
     "response_schema_conformance"
@@ -30,6 +28,7 @@ SHORT = {"backend": "auto", "override_generation_config": '{"max_new_tokens": 4}
 
 def run_schemathesis(server: RunningServer, directory: Path, *options: str) -> None:
     """Runs the tool, to which every 5xx is a failure; then asks whether all is well."""
+    pytest.importorskip("schemathesis")
     text = canary(server)
     command = [
         sys.executable, "-W", "ignore", "-m", "schemathesis.cli", "run",

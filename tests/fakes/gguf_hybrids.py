@@ -255,6 +255,7 @@ def _delta(config: Config) -> dict[str, Any]:
         "rope.dimension_count": int(
             config["head_dim"] * rope_of(config).get("partial_rotary_factor", 0.25)
         ),
+        "rope.dimension_sections": rope_of(config).get("mrope_section", [11, 11, 10]) + [0],
     }
 
 
@@ -263,6 +264,7 @@ def _experts(config: Config) -> dict[str, Any]:
         "expert_count": config.get("num_experts") or config.get("num_local_experts"),
         "expert_used_count": config["num_experts_per_tok"],
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size"),
     }
 
 
@@ -400,6 +402,7 @@ def _deepseek(config: Config) -> dict[str, Any]:
     is_third = config["model_type"] != "deepseek_v2"
     return {
         **_latent(config),
+        "leading_dense_block_count": config["first_k_dense_replace"],
         "expert_count": config["n_routed_experts"],
         "expert_used_count": config["num_experts_per_tok"],
         "expert_feed_forward_length": config["moe_intermediate_size"],
