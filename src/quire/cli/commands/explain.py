@@ -19,7 +19,7 @@ from quire.cli.explain_rows import ranges, reply_rows, speed_lines, store_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
-from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
+from quire.config.kv_cache import KV_MEANINGS
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
@@ -237,10 +237,11 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     needs, cache = plan.needs, plan.config.cache
     groups, longest = cache.layout.groups, plan.config.model.max_model_len
     by_position = sum(group.is_by_position for group in groups)
+    dtype = cache.kv_cache_dtype
     per_token = by_position * cache.block_bytes / cache.block_size
     kept, most = needs.kv_blocks_kept(longest), needs.kv_blocks(longest)
     rows = [
-        ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
+        ("  one token", f"{format_bytes(per_token)} ({dtype}: {KV_MEANINGS[dtype]})"),
         (
             "  longest request",
             f"{format_bytes(kept * cache.block_bytes)} in {kept:,} blocks"
@@ -275,10 +276,6 @@ def _origin(plan: EnginePlan) -> str:
     if packed is None:
         return ""
     return f", packed for tier {packed.isa} by Quire {packed.quire_version}, used in place"
-
-
-def _kv_format(dtype: KVCacheDtype) -> str:
-    return f"{dtype}: {KV_MEANINGS[dtype]}"
 
 
 def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:

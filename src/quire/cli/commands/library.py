@@ -106,14 +106,11 @@ def local(args: argparse.Namespace) -> int:
     ]  # fmt: skip
     lines.append((DEMO_MODEL, "bundled", "", "", ", ".join(names.get(DEMO_MODEL, []))))
     print(table(("NAME", "KIND", "SIZE", "FETCHED", "ALIASES"), lines))
-    others = {model: aliases for model, aliases in names.items() if not _is_listed(model, found)}
+    listed = {DEMO_MODEL, *(one.name for one in found)}
+    others = {model: aliases for model, aliases in names.items() if model not in listed}
     for model, aliases in others.items():
         print(f"{', '.join(aliases)} -> {model}")
     return 0
-
-
-def _is_listed(model: str, found: Sequence[LibraryModel]) -> bool:
-    return model == DEMO_MODEL or any(one.name == model for one in found)
 
 
 _KEYS = (

@@ -254,12 +254,9 @@ def _names(request: ScoreRequest) -> tuple[str, str]:
 
 
 def _pair_of(request: ScoreRequest) -> tuple[list[str], list[str]]:
-    first, second = (_texts(getattr(request, name)) for name in _names(request))
+    given = [getattr(request, name) for name in _names(request)]
+    first, second = ([one] if isinstance(one, str) else one for one in given)
     return first, second
-
-
-def _texts(value: Texts) -> list[str]:
-    return [value] if isinstance(value, str) else value
 
 
 def _documents(given: Sequence[DocumentText] | None) -> list[str]:

@@ -124,7 +124,11 @@ def _entry(fields: Any, engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
     options = {str(name).replace("-", "_"): value for name, value in options.items()}
     names = _names(fields)
     own = {name: value for name, value in options.items() if name not in _OF_SERVER}
-    shared = {name: _tuple(value) for name, value in options.items() if name in _OF_SERVER}
+    shared = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+        if name in _OF_SERVER
+    }
     if not isinstance(fields.get("preload", False), bool):
         raise ConfigError(f"{names[0]}: preload must be true or false")
     try:
@@ -152,10 +156,6 @@ def _names(fields: Mapping[str, Any]) -> tuple[str, ...]:
                 f"{fields['model']}: name must be a printable text, and aliases a list of them"
             )
     return tuple(dict.fromkeys(names))
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _checked(entries: Iterable[CatalogEntry]) -> list[CatalogEntry]:

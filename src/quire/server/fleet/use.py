@@ -130,16 +130,13 @@ class WhileLoading:
             try:
                 reply = self._working.result()
             except Exception as error:
-                await self._send_error(scope, send, error)
+                body = for_route(scope, problem_of(error)).body()
+                await send(_part(self._as_event(body), is_last=True))
                 return
             await reply(scope, receive, self._without_start(send))
         finally:
             self._working.cancel()
             self._use.end()
-
-    async def _send_error(self, scope: Scope, send: Send, error: Exception) -> None:
-        body = for_route(scope, problem_of(error)).body()
-        await send(_part(self._as_event(body), is_last=True))
 
     def _as_event(self, body: bytes) -> bytes:
         if self._form == "ollama":

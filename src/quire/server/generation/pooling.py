@@ -206,7 +206,8 @@ class PoolingJob:
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
         model.live_engine().requests.check_admission(1)
-        salt = _salt(http, self.request.cache_salt)
+        tenant = getattr(http.state, TENANT_SALT, None)
+        salt = PreparedPrompt([], None, self.request.cache_salt).of_tenant(tenant).cache_salt
         inputs = await model.pool.run(size, self._inputs, field, make, params, tokenization, salt)
         engine = chosen_engine(http, model.config.parallel.data_parallel_size)
         generation = await Generation.of_inputs(model, inputs, deadline, engine)
@@ -256,8 +257,3 @@ def usage_of(results: Sequence[Any]) -> PoolingUsage:
 def size_of(inputs: Sequence[Any]) -> int:
     """The work of turning inputs into tokens."""
     return sum(len(one) if isinstance(one, str) else len(one) // 16 for one in inputs) + len(inputs)
-
-
-def _salt(http: Request, own: str | None) -> str | None:
-    tenant = getattr(http.state, TENANT_SALT, None)
-    return PreparedPrompt([], None, own).of_tenant(tenant).cache_salt

@@ -140,9 +140,6 @@ class _Body:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self._given))
         return f"{type(self).__name__}({fields})"
 
-    def _given_fields(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
-
     def _check(self) -> None:
         """Checks that the types do not express."""
 
@@ -294,7 +291,11 @@ class BatchChatCompletionRequest(_Body):
         self, messages: Sequence[Mapping[str, Any]]
     ) -> ChatCompletionRequest:
         """The same for one of the conversations. Raises RequestError."""
-        fields = {name: value for name, value in self._given_fields().items() if value is not None}
+        fields = {
+            name: value
+            for name, value in self.model_dump(exclude_unset=True).items()
+            if value is not None
+        }
         return ChatCompletionRequest(**{**fields, "messages": messages})
 
 

@@ -57,8 +57,10 @@ class ChatWriter(ReplyWriter[ChatRequest, ChatChunk]):
         super().__init__(request, head, prompts, tokenizer, num_top=num_top, chunk_kind=ChatChunk)
         [self._prompt] = prompts
         self._reply = ParsedReply(self._prompt.reply, tokenizer, self._prompt.token_ids)
-        self._role = _role_of_reply(request, role)
-        self._echo = _echo_text(request, self._role)
+        last = request.messages[-1]
+        self._role = role if request.add_generation_prompt is not False else last.role
+        is_echoed = request.echo and last.role == self._role
+        self._echo = "\n".join(last.texts) if is_echoed else ""
         self._has_begun = False
         self.num_copies = 1 if self._wants_ids else 0
 
@@ -175,16 +177,6 @@ class BatchChatWriter:
         if self._head.has_metrics:
             response.metrics = timings(finals[-1].metrics)
         return pieces.encode(response)
-
-
-def _role_of_reply(request: ChatRequest, role: str) -> str:
-    """The model's role, or the role of the last message if the reply continues it."""
-    return role if request.add_generation_prompt is not False else request.messages[-1].role
-
-
-def _echo_text(request: ChatRequest, role: str) -> str:
-    last = request.messages[-1]
-    return "\n".join(last.texts) if request.echo and last.role == role else ""
 
 
 def reply_message(role: str, message: Message, plan: ReplyPlan) -> ReplyMessage:

@@ -121,7 +121,8 @@ async def create_message(http: Request) -> Response | ASGIApp:
         [prompt], tokenizer = prompts, model.loaded_engine().tokenizer
         return MessagesWriter(head, prompt, tokenizer, asked.max_tokens, max_model_len)
 
-    holds_budget = await _holds_budget(model)
+    marks = model.config.reasoning
+    holds_budget = marks is not None or (await model.reply_format()).reasoning is not None
     context.ignored_fields.tell(http, fields_without_effect(asked, holds_budget=holds_budget))
     with named_as_asked():
         convert = partial(chat_request, asked, max_model_len, holds_budget=holds_budget)
@@ -150,11 +151,6 @@ async def count_tokens(http: Request) -> Response:
 async def _prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
     tools = held_as_asked(tool_use(request, model.args.tool_strict_level))
     return [await planned_prompt(model, request, tools)]
-
-
-async def _holds_budget(model: ServedModel) -> bool:
-    """Whether the server can tell where the model's reasoning ends."""
-    return model.config.reasoning is not None or (await model.reply_format()).reasoning is not None
 
 
 async def _converted(model: ServedModel, asked: PromptFields, convert: Any) -> Any:

@@ -95,7 +95,9 @@ async def show(http: Request) -> Response:
     family = entry["details"].family
     shown = ShownModel(
         modelfile=f"FROM {target.name}\n",
-        parameters=_parameters(model),
+        parameters="\n".join(
+            f"{name} {value}" for name, value in config.default_sampling_params.items()
+        ),
         template="",
         details=entry["details"],
         model_info={
@@ -155,11 +157,6 @@ def _files(path: Path) -> tuple[int, float]:
     files = [path] if path.is_file() else sorted(path.glob("*"))[:_MAX_FILES]
     stats = [one.stat() for one in files if one.suffix in (".safetensors", ".bin", ".gguf")]
     return sum(one.st_size for one in stats), max((one.st_mtime for one in stats), default=0.0)
-
-
-def _parameters(model: ServedModel) -> str:
-    defaults = model.config.model.default_sampling_params
-    return "\n".join(f"{name} {value}" for name, value in defaults.items())
 
 
 async def _capabilities(model: ServedModel) -> list[str]:

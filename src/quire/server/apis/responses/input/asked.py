@@ -59,7 +59,10 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     context.ignored_fields.tell(http, ignored)
     owner = owner_of(http.scope)
     history = _history(store, owner, request)
-    given = [_resolved(store, owner, item) for item in input_items(request.input)]
+    given = [
+        store.item(owner, item.id or "") if kind_of(item) == "item_reference" else item
+        for item in input_items(request.input)
+    ]
     size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
     chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
@@ -91,13 +94,6 @@ def _history(
             parameter="previous_response_id",
         )
     return previous.items
-
-
-def _resolved(store: ResponseStore, owner: bytes, item: Item) -> Item | StoredItem:
-    """The item itself, where the input refers to it."""
-    if kind_of(item) != "item_reference":
-        return item
-    return store.item(owner, item.id or "")
 
 
 def _converted(
