@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.cli.rows.reading import Row
+from quire.cli.rows.files import Row
 from quire.cli.rows.work import RowError
 from quire.errors import ConfigError, quoted, reason
 from quire.suggest import did_you_mean
