@@ -22,8 +22,9 @@ from starlette.routing import Route
 
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
+from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
-from quire.metrics.series import Exposition, MetricSet
+from quire.metrics.series import MetricSet
 from quire.server import ui
 from quire.server.apis import page
 from quire.server.apis.page import LiveView

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.output_processor import OutputProcessor
+from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
-from quire.metrics.series import Exposition, MetricSet
+from quire.metrics.series import MetricSet
 from quire.params import SamplingParams
 from quire.protocol import (
     EngineCoreOutput,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from quire.adapters import AnyAdapterRequest, LoRARequest
 from quire.errors import ConfigError, RequestError
-from quire.metrics.series import CONTENT_TYPE
+from quire.metrics.exposition import CONTENT_TYPE
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.context import ServerContext
 from quire.server.fleet.catalog import keep_alive_seconds

@@ -14,8 +14,6 @@ import msgspec
 from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
-from quire.frontend.beams.begin import begin_search, request_output_of
-from quire.frontend.beams.search import BeamSearch
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room
@@ -27,6 +25,7 @@ from quire.server.served_model import ServedModel
 from quire.server.work_pool import LARGE_SIZE, check_wanted
 
 if TYPE_CHECKING:
+    from quire.frontend.beams.search import BeamSearch
     from quire.frontend.inputs.input_processor import EngineInput
     from quire.frontend.online.online_requests import OnlineRequests
 
@@ -212,6 +211,8 @@ class BeamGeneration(Generation):
         yield await self.model.pool.run(_size(self._searches), self._found)
 
     def _found(self) -> list[tuple[int, RequestOutput]]:
+        from quire.frontend.beams.begin import request_output_of
+
         tokenizer = self.model.loaded_engine().tokenizer
         found = []
         for index, search in enumerate(self._searches):
@@ -236,6 +237,8 @@ def _searches(
     trace_headers: Mapping[str, str] | None,
     adapter: AnyAdapterRequest | None,
 ) -> list[BeamSearch]:
+    from quire.frontend.beams.begin import begin_search  # rarely used
+
     processor = model.live_engine().input_processor
     max_model_len = model.config.model.max_model_len
     searches = []
