@@ -187,22 +187,7 @@ class EngineCore:
             late += self._take_image_news(self._images)
         if self.structured_outputs.num_requests:
             late += self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
-        may_plan = not (self._pause.is_frozen or executor.has_new_weights)
-        while may_plan and len(submitted) < executor.max_plans_in_flight:
-            plan = scheduler.schedule()
-            if not plan.request_ids:
-                break
-            if plan.structured_output_request_ids:
-                masks = self.structured_outputs.masks(
-                    plan.structured_output_request_ids, plan.draft_token_ids
-                )
-                plan.structured_output_request_ids = [*masks]
-                plan.grammar_bitmask = [*masks.values()]
-            submitted.append(_SubmittedPlan(plan, time.perf_counter()))
-            try:
-                executor.submit(plan)
-            except Exception as error:  # handled when this plan is collected, after earlier plans
-                submitted[-1].error = error
+        self._submit_plans()
         self._is_idle = not submitted
         outputs = self._collect(submitted.popleft()) if submitted else scheduler.snapshot()
         outputs.outputs[:0] = late
@@ -221,7 +206,29 @@ class EngineCore:
         self._flush_events()
         if not scheduler.has_unfinished_requests() and scheduler.kv.pool.num_held:
             raise IntegrityError("the engine is idle and KV blocks are still held")
+        if executor.max_plans_in_flight > 1:  # so that no stage waits while outputs are sent
+            self._submit_plans()
         return outputs
+
+    def _submit_plans(self) -> None:
+        """Submits as many plans as the executor accepts."""
+        scheduler, executor, submitted = self.scheduler, self.executor, self._submitted
+        may_plan = not (self._pause.is_frozen or executor.has_new_weights)
+        while may_plan and len(submitted) < executor.max_plans_in_flight:
+            plan = scheduler.schedule()
+            if not plan.request_ids:
+                break
+            if plan.structured_output_request_ids:
+                masks = self.structured_outputs.masks(
+                    plan.structured_output_request_ids, plan.draft_token_ids
+                )
+                plan.structured_output_request_ids = [*masks]
+                plan.grammar_bitmask = [*masks.values()]
+            submitted.append(_SubmittedPlan(plan, time.perf_counter()))
+            try:
+                executor.submit(plan)
+            except Exception as error:  # handled when this plan is collected, after earlier plans
+                submitted[-1].error = error
 
     def _take_adapter_news(self) -> list[EngineCoreOutput]:
         """Queues the requests whose adapters are in memory. Returns outputs of requests that

@@ -77,14 +77,15 @@ class RankedModel(StepModel):
 
 
 class MultiprocExecutor(Executor):
-    """Starts the ranks, and runs plans on them: as many at once as there are stages."""
+    """Starts the ranks, and runs plans on them: one for each stage at once, and one that waits."""
 
     def __init__(self, config: EngineConfig, ranks: RankProcesses | None = None) -> None:
         """`ranks`: those that are there already."""
         parallel = config.parallel
         self.num_ranks = parallel.world_size
-        if not config.model.logits_processors:  # they see one step after the other
-            self.max_plans_in_flight = parallel.pipeline_parallel_size
+        num_stages = parallel.pipeline_parallel_size
+        if num_stages > 1 and not config.model.logits_processors:  # they see one step at a time
+            self.max_plans_in_flight = num_stages + 1  # the scheduler decides about the last one
         self._block_bytes = config.cache.block_bytes // parallel.world_size
         self._ranks = ranks or RankProcesses(config)
         weakref.finalize(self, self._ranks.abandon).atexit = False

@@ -188,14 +188,8 @@ def _scheduler(
 
 def _parallel(args: EngineArgs, usage: Usage, facts: Facts) -> ParallelConfig:
     """`resolve_parallel`, for a model that can be computed by so many ranks."""
-    parallel, checkpoint = resolve.resolve_parallel(args, usage), facts.checkpoint
+    parallel = resolve.resolve_parallel(args, usage)
     check_events_of_engines(facts.kv_events, parallel.data_parallel_size)
-    tensor = parallel.tensor_parallel_size
-    if tensor > 1 and checkpoint.packed is not None:
-        raise ConfigError(
-            f"tensor_parallel_size={tensor}: the weights of {checkpoint.path} are packed as whole "
-            "matrices; load the checkpoint that they were made from, or use pipeline_parallel_size"
-        )
     return parallel
 
 

@@ -166,8 +166,9 @@ class Scheduler:
         states, drafting = self.states, self.drafting
         if drafting is not None and not self.in_flight:
             drafting.give(states.running)
-        step = PlanInFlight(self.pacing.budget(states.running, len(states.waiting)))
-        self._planner.fill(step)
+        step = PlanInFlight(self.pacing.budget(states.running, states.waiting))
+        if not self._waits_for_stages():
+            self._planner.fill(step)
         if step.requests:
             step.complete(states.take_released())
             self.in_flight.append(step)
@@ -272,6 +273,16 @@ class Scheduler:
         if speculation is not None:  # a draft model has room for the drafts of the next step too
             most_drafts = speculation.num_speculative_tokens * (1 + speculation.has_model)
         check_states(self.states, self.in_flight, self.kv, most_drafts)
+
+    def _waits_for_stages(self) -> bool:
+        """Whether each stage has a plan. A further plan keeps the first stage busy until the next
+        result is there; a request that generates would wait for that plan, too."""
+        num_stages = self.config.num_stages
+        return (
+            num_stages > 1
+            and len(self.in_flight) >= num_stages
+            and any(request.is_generating for request in self.states.running)
+        )
 
     def _check_can_ever_run(self, request: Request) -> None:
         longest = self.kv.longest(request.max_total_tokens)

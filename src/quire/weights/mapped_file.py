@@ -138,17 +138,20 @@ class MappedFile:
         """Asks the kernel to read the file in the background."""
         self._map.madvise(mmap.MADV_WILLNEED)
 
-    def populate(self) -> None:
-        """Brings the whole file into memory and into this process's page tables.
+    def populate(self, offset: int, length: int) -> None:
+        """Brings a range into memory and into this process's page tables.
 
         Uses huge pages if the file system supports them (ext4, xfs, tmpfs).
         """
+        if not length:
+            return
+        begin, span = self._whole_pages(offset, length)
         with suppress(OSError):  # not every kernel or file system supports this hint
-            self._map.madvise(_MADV_HUGEPAGE)
+            self._map.madvise(_MADV_HUGEPAGE, begin, span)
         try:
-            self._map.madvise(_MADV_POPULATE_READ)
+            self._map.madvise(_MADV_POPULATE_READ, begin, span)
         except OSError:  # before Linux 5.14, or a page that cannot be read
-            self.prefetch()
+            self._map.madvise(mmap.MADV_WILLNEED, begin, span)
 
     def _whole_pages(self, offset: int, length: int) -> tuple[int, int]:
         """The page-aligned range that contains these bytes. Dropping a page that other tensors

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,10 +125,26 @@ class PackedFile:
         section = self._sections.get(name)
         return 0 if section is None else section.num_bytes
 
-    def populate(self) -> None:
-        """Reads and maps every page now, in huge pages if the file system supports them. Without
-        this call, the first step would read the file page by page."""
-        self._file.populate()
+    def tensors(self, name: str) -> tuple[str, ...]:
+        """The tensors of a section; none where there is no section."""
+        section = self._sections.get(name)
+        return () if section is None else section.tensors
+
+    def populate(self, names: Iterable[str]) -> None:
+        """Reads and maps these sections now, in huge pages if the file system supports them.
+        Without this call, the first step would read them page by page."""
+        begin = end = 0
+        for one in sorted((self._sections[name] for name in names), key=lambda one: one.offset):
+            if one.offset - end >= _ALIGNMENT:
+                self._file.populate(begin, end - begin)
+                begin = one.offset
+            end = one.offset + one.num_bytes
+        self._file.populate(begin, end - begin)
+
+    def release(self, name: str) -> None:
+        """Drops the pages of a section from the resident set; the next access reads them again."""
+        section = self._sections[name]
+        self._file.release(section.offset, section.num_bytes)
 
     def check(self) -> None:
         """Raises CheckpointError if the file changed since it was opened, or could not be read.

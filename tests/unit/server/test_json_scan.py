@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from quire.errors import RequestError
 from quire.server.bodies import json_pieces
@@ -38,7 +39,7 @@ def num_marks(value: Any) -> int:
     piece=st.sampled_from([2, 3, 7, 64, 1 << 18]),
     indent=st.sampled_from([None, 1]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_finds_the_fields(
     document: dict[str, Any], piece: int, indent: int | None, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +53,7 @@ def test_finds_the_fields(
 
 
 @given(document=objects, cut=st.integers(0, 300), piece=st.sampled_from([2, 5, 1 << 18]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_half_an_object_is_none(
     document: dict[str, Any], cut: int, piece: int, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:

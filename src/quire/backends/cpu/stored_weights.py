@@ -14,7 +14,7 @@ from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering.native_op import NativeOp, StoredWeight
 from quire.errors import BackendError
 from quire.program import Program
-from quire.program.values import GroupedFormat, WeightFormat
+from quire.program.values import GroupedFormat, Param, WeightFormat
 
 _DENSE: dict[Dtype, str] = {"float32": "QUIRE_FORMAT_F32", "bfloat16": "QUIRE_FORMAT_BF16"}
 _INTEGERS: dict[WeightFormat, str] = {
@@ -62,6 +62,11 @@ def layout(library: Library, weight: StoredWeight, dtype: Dtype, size: int) -> s
     if text == library.ffi.NULL:
         raise library.error(f"weight {param} cannot be stored")
     return f"{name} {shape}, {library.ffi.string(text).decode()}"
+
+
+def has_scales(param: Param) -> bool:
+    """Whether a scale and an offset of each column follow the strips of a matrix."""
+    return param.format in _INTEGERS
 
 
 def matrix_spec(library: Library, weight: StoredWeight, dtype: Dtype) -> Any:

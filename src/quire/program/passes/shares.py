@@ -12,8 +12,9 @@ from quire.program.values import Param, Share, Split, Tensor
 Run = tuple[int, int]
 """The first row and the number of rows."""
 
-_STEP = 16
-"""Spans begin at multiples of it where a value is wide enough: half of a strip of a gate and up."""
+_STEP = 32
+"""Spans begin at multiples of it where a value is wide enough: kernels compute as many columns at
+once, and packed files have them side by side."""
 
 
 def even(size: int, num_ranks: int, rank: int, step: int = _STEP) -> Split | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -16,13 +17,14 @@ class StepBudget:
     One token for each request that generates is set aside from the start.
     """
 
-    def __init__(self, num_tokens: int, max_chunk: int = 0) -> None:
+    def __init__(self, num_tokens: int, max_chunk: int = 0, max_prompts: int = sys.maxsize) -> None:
         """`num_tokens`: tokens in addition to those set aside; `max_chunk`: most tokens of one
-        prompt (0: no bound)."""
+        prompt (0: no bound); `max_prompts`: most tokens of all prompts, unless a span is longer."""
         self.num_spent = 0
         """Tokens spent on prompts."""
         self._num_left = num_tokens
         self._max_chunk = max_chunk or num_tokens
+        self._max_prompts = max_prompts
         self._costs: StepCosts | None = None
         self._began: list[int] = []
         self._num_requests = 0
@@ -56,7 +58,7 @@ class StepBudget:
         return count
 
     def _bounded(self, request: Request, count: int) -> int:
-        count = min(count, self._max_chunk, self._num_left)
+        count = min(count, self._max_chunk, self._num_left, self._max_prompts - self.num_spent)
         num_delayed = bisect_right(self._began, request.number)
         if self._costs is not None and num_delayed:
             limit = self._costs.limit(num_delayed, self._num_requests - num_delayed)

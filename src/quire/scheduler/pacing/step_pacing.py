@@ -6,11 +6,14 @@ into pieces, which does not change the tokens of any answer.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from quire.config.records import SchedulerConfig
+from quire.scheduler.pacing.stages import prompt_rows_of_plan
 from quire.scheduler.pacing.step_budget import StepBudget
 from quire.scheduler.pacing.step_costs import StepCosts
+from quire.scheduler.queue import RequestQueue
 from quire.scheduler.request import Request
 
 _NOT_BEGUN = 1 << 62
@@ -35,18 +38,24 @@ class StepPacing:
         begins there: at the first token, requests that arrived at the same moment may still be
         missing from the count."""
 
-    def budget(self, running: Sequence[Request], num_waiting: int) -> StepBudget:
+    def budget(
+        self, running: Sequence[Request], waiting: RequestQueue | Sequence[Request]
+    ) -> StepBudget:
         """The token budget of the next step, without the tokens of generating requests.
-        `num_waiting`: requests that do not run yet."""
-        config = self._config
+        `waiting`: requests that do not run yet."""
+        config, num_waiting = self._config, len(waiting)
         generating = [request for request in running if request.is_generating]
         num_startable = min(num_waiting, config.max_num_seqs - len(running))
         is_alone = len(running) + num_waiting <= 1
+        has_prompts = num_waiting > 0 or len(generating) < len(running)
+        max_prompts = sys.maxsize
+        if config.num_stages > 1 and config.enable_chunked_prefill and has_prompts:
+            max_prompts = prompt_rows_of_plan(config.num_stages, running, waiting)
         budget = StepBudget(
             config.max_num_batched_tokens - len(generating),
             0 if is_alone else config.long_prefill_token_threshold,
+            max_prompts,
         )
-        has_prompts = num_waiting > 0 or len(generating) < len(running)
         has_new_replies = len(self._began_after) < len(generating)
         delays_prompts = config.max_decode_slowdown is not None
         if delays_prompts and (has_prompts or has_new_replies):

@@ -87,8 +87,8 @@ def test_a_prompt_waits_for_those_alone_who_generated_before_it_came(pacing: Ste
     for number, num_arrived in ((0, 3), (1, 4), (2, 9), (3, 9)):
         running.append(replying(number))
         pacing.result_came(num_arrived)
-        pacing.budget(running, 0)
-    budget = pacing.budget(running, 2)
+        pacing.budget(running, [])
+    budget = pacing.budget(running, [request(90), request(91)])
     assert budget.chunk(request(2), 300) == 300  # came before anybody generated
     budget.spend(request(2), 20)
     assert budget.chunk(request(3), 300) == 96 - 20  # one reply ran before, five others count half
@@ -101,20 +101,20 @@ def test_a_prompt_waits_for_those_alone_who_generated_before_it_came(pacing: Ste
 def test_a_reply_runs_from_its_second_token_on(pacing: StepPacing) -> None:
     first = replying(0, num_output=1)
     pacing.result_came(5)
-    assert pacing.budget([first], 1).chunk(request(9), 300) == 300
+    assert pacing.budget([first], [request(90)]).chunk(request(9), 300) == 300
     first.append_tokens([7])
     pacing.result_came(6)
-    assert pacing.budget([first], 1).chunk(request(9), 300) == 40
-    assert pacing.budget([first], 1).chunk(request(5), 300) == 300
+    assert pacing.budget([first], [request(90)]).chunk(request(9), 300) == 40
+    assert pacing.budget([first], [request(90)]).chunk(request(5), 300) == 300
     pacing.forget(first)
     pacing.result_came(20)
-    assert pacing.budget([first], 1).chunk(request(9), 300) == 300
+    assert pacing.budget([first], [request(90)]).chunk(request(9), 300) == 300
 
 
 def test_a_token_is_set_aside_for_each_request_that_generates() -> None:
     pacing = StepPacing(SchedulerConfig(512, 8))
     running = [replying(0), replying(1)]
-    budget = pacing.budget(running, 1)
+    budget = pacing.budget(running, [request(90)])
     assert budget.chunk(running[0], 1) == 1
     budget.spend(running[0], 1)
     assert budget.chunk(request(2), 600) == 510
@@ -129,10 +129,10 @@ def test_a_token_is_set_aside_for_each_request_that_generates() -> None:
 
 def test_steps_are_told_apart_by_the_prompt_tokens_that_were_planned(pacing: StepPacing) -> None:
     pacing.costs = costs = StepCosts(2.0)
-    budget = pacing.budget([], 1)
+    budget = pacing.budget([], [request(90)])
     budget.spend(request(0), 64)
     pacing.observe(budget, 64, 0.064)
-    pacing.observe(pacing.budget([replying(0)], 0), 1, 0.050)
+    pacing.observe(pacing.budget([replying(0)], []), 1, 0.050)
     assert costs.limit(8, 1) == 48
 
 
