@@ -124,7 +124,7 @@ def _entry(fields: Any, engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
     options = {str(name).replace("-", "_"): value for name, value in options.items()}
     names = _names(fields)
     own = {name: value for name, value in options.items() if name not in _OF_SERVER}
-    shared = {
+    shared: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in options.items()
         if name in _OF_SERVER
