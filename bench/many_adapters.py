@@ -100,7 +100,8 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
     """Write the adapters, run the load, print what it cost."""
     config = read_config(resolve_model(args.model))
     for number in range(args.adapters):
-        write_adapter(folder / str(number), config, args.rank, number)
+        if not (folder / str(number)).exists():
+            write_adapter(folder / str(number), config, args.rank, number)
     adapters = [
         LoRARequest(str(number), number + 1, str(folder / str(number)))
         for number in range(args.adapters)
@@ -108,7 +109,8 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             args.model, enable_lora=True, max_lora_rank=args.rank, max_cpu_loras=args.kept,
-            quantization=args.quantization, max_model_len=256, kv_store=False,
+            quantization=args.quantization, load_format=args.load_format, max_model_len=256,
+            kv_store=False, skip_tokenizer_init=args.load_format == "dummy",
         )
     )  # fmt: skip
     load = Load(engine, adapters, time.monotonic() + 60 * args.minutes)
@@ -143,7 +145,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--quantization", default=None)
+    parser.add_argument("--load-format", default="auto", help="dummy: random weights")
+    parser.add_argument("--folder", type=Path, help="of adapters that a further run uses again")
     args = parser.parse_args()
+    if args.folder is not None:
+        args.folder.mkdir(exist_ok=True)
+        asyncio.run(measure(args, args.folder))
+        return
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(args, Path(folder)))
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 import urllib.request
 
-PROMPT = "Answer in one short sentence. Be polite. " * 20 + "What is 2 + 2?"
+PROMPT = "Answer in one short sentence. Be polite. " * 20 + "The sky is"
 
 
 def start(role: str, folder: str) -> tuple[str, subprocess.Popen]:
@@ -50,7 +50,7 @@ if __name__ == "__main__":
             usage = reply["usage"]
             cached = usage["prompt_tokens_details"]["cached_tokens"]
             print(usage["prompt_tokens"], "tokens,", cached, "of them handed over")
-            print(reply["choices"][0]["text"])
+            print(repr(reply["choices"][0]["text"]))
         finally:
             for server in (first, second):
                 server.terminate()

@@ -255,7 +255,7 @@ def _delta(config: Config) -> dict[str, Any]:
         "rope.dimension_count": int(
             config["head_dim"] * rope_of(config).get("partial_rotary_factor", 0.25)
         ),
-        "rope.dimension_sections": rope_of(config).get("mrope_section", [11, 11, 10]) + [0],
+        "rope.dimension_sections": [*rope_of(config).get("mrope_section", [11, 11, 10]), 0],
     }
 
 

@@ -42,6 +42,11 @@ def seed() -> int | None:
     return int(given)
 
 
+def examples(count: int) -> int:
+    """How many random examples a test tries: a fourth of `count` unless every case runs."""
+    return count if seed() is None else count // 4
+
+
 def sample(cases: Sequence[Values], random: Random, most: int | None = None) -> set[int]:
     """The places of cases that have all values between them: few, and chosen by `random`.
 

@@ -8,15 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_cases import CASES, Floats, prompt_of, reference_model, write_checkpoint
+from adapter_writer import write_adapter
+from model_cases import (
+    CASES,
+    Case,
+    Floats,
+    logits_of_checkpoint,
+    prompt_of,
+    reference_model,
+    write_checkpoint,
+)
 from model_harness import Runner, load, load_adapter
 
 from quire.backends.base import Backend
+from quire.config.engine_args import EngineArgs
+from quire.planning.adapters.merge import merge_adapter
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PEFT and transformers
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 NEW_TOKENS = 16
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "all linears": ("qwen2", {"target_modules": ALL}),
@@ -38,10 +50,27 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "scaled embeddings": ("gemma3-linear", {"target_modules": ["q_proj", "embed_tokens"]}),
     "a mixture's attention": ("qwen3-moe", {"target_modules": ["q_proj", "v_proj"]}),
+    "experts": (
+        "qwen3-moe",
+        {
+            "target_modules": ["q_proj"], "target_parameters": [*EXPERTS, "mlp.gate.weight"],
+            "rank_pattern": {"experts.down_proj": 2, r".*\.gate_up_proj": 6},
+        },
+    ),
+    "one tensor of experts": ("mixtral", {"target_modules": [], "target_parameters": EXPERTS[1:]}),
+    "experts with rows in turn": (
+        "gpt-oss", {"target_modules": ["v_proj"], "target_parameters": EXPERTS},
+    ),
+    "transposed experts": ("llama4", {"target_modules": [], "target_parameters": EXPERTS}),
+    "experts in one tensor": ("granitemoe", {"target_modules": [], "target_parameters": EXPERTS}),
 }  # fmt: skip
 
 
-QUICK = {"all linears", "embeddings and head", "DoRA", "transposed weights"}
+QUICK = {
+    "all linears", "embeddings and head", "DoRA", "transposed weights", "experts",
+    "experts with rows in turn",
+}  # fmt: skip
+MERGED = {"experts", "one tensor of experts", "transposed experts", "experts in one tensor"}
 
 
 @pytest.mark.parametrize(
@@ -54,31 +83,74 @@ def test_logits_and_greedy_text_are_those_of_peft(
     name, settings = KINDS[kind]
     [case] = [one for one in CASES if one.name == name]
     directory = write_checkpoint(case, tmp_path / "base")
-    adapted = _adapted(type(reference_model(case, torch.float32)), directory, settings)
+    adapted = _adapted(_base(case, directory), settings)
     adapted.save_pretrained(tmp_path / "adapter")
-    model = load(directory, cpu_backend, max_lora_rank=16)
+    _compare(case, directory, tmp_path / "adapter", adapted, cpu_backend)
+    if kind in MERGED:
+        merge_adapter(EngineArgs(str(directory)), tmp_path / "adapter", tmp_path / "merged")
+        tokens = prompt_of(case, 40)
+        merged = logits_of_checkpoint(tmp_path / "merged", tokens, torch.float32)
+        truth = _logits(adapted, tokens)
+        assert np.abs(merged - truth).max() < 1e-3 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("mixtral", ["q_proj", "w1", "w2", "w3"]),
+        pytest.param(
+            "qwen3-moe-not-normalised",
+            ["v_proj", "gate_proj", "up_proj", "down_proj"],
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_adapters_of_each_expert_are_those_of_peft(
+    name: str, modules: list[str], cpu_backend: Backend, tmp_path: Path
+) -> None:
+    """As transformers 4 had them; PEFT converts them."""
+    [case] = [one for one in CASES if one.name == name]
+    directory = write_checkpoint(case, tmp_path / "base")
+    folder = write_adapter(tmp_path / "adapter", directory, modules=modules)
+    adapted = peft.PeftModel.from_pretrained(_base(case, directory), folder).eval()
+    _compare(case, directory, folder, adapted, cpu_backend)
+
+
+def _compare(case: Case, directory: Path, folder: Path, adapted: Any, backend: Backend) -> None:
+    """Quire's logits and greedy text with the adapter in a folder, and those of PEFT's model."""
+    model = load(directory, backend, max_lora_rank=16)
     runner, tokens = Runner(model), prompt_of(case, 40)
     request = runner.request(tokens, room=NEW_TOKENS)
-    request.adapter = load_adapter(model, directory, tmp_path / "adapter")
+    request.adapter = load_adapter(model, directory, folder)
     logits: list[Floats] = runner.step([(request, len(tokens))])
     for _ in range(NEW_TOKENS):
         request.tokens.append(int(logits[-1][-1].argmax()))
         logits += runner.step([(request, 1)])
     model.close()
-    with torch.no_grad():
-        truth = adapted(torch.tensor([request.tokens])).logits[0].numpy()
+    truth = _logits(adapted, request.tokens)
     assert np.abs(np.concatenate(logits) - truth).max() < 1e-3 * np.abs(truth).max()
     assert request.tokens[len(tokens) :] == truth.argmax(axis=1)[len(tokens) - 1 : -1].tolist()
 
 
-def _adapted(kind: Any, directory: Path, settings: dict[str, Any]) -> Any:
-    """A model with an adapter of random numbers."""
+def _logits(model: Any, tokens: list[int]) -> Floats:
+    with torch.no_grad():
+        found: Floats = model(torch.tensor([tokens])).logits[0].numpy()
+    return found
+
+
+def _base(case: Case, directory: Path) -> Any:
+    kind = type(reference_model(case, torch.float32))
     model = kind.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     )
+    return model.eval()
+
+
+def _adapted(model: Any, settings: dict[str, Any]) -> Any:
+    """The model with an adapter of random numbers."""
     torch.manual_seed(3)
     config = peft.LoraConfig(r=5, lora_alpha=9, init_lora_weights=False, **settings)
-    adapted = peft.get_peft_model(model.eval(), config)
+    adapted = peft.get_peft_model(model, config)
     for name, weight in adapted.named_parameters():
         if "lora_magnitude" in name:
             weight.data *= 1 + 0.1 * torch.rand_like(weight)

@@ -21,13 +21,12 @@ from quire.core.engine_core import EngineCore
 from quire.models import build_program
 from quire.protocol import InputRows
 
-_ATTENTION = tuple(f"self_attn.{name}" for name in PROJECTIONS[:4])
 MODULES = {
     "qwen3": PROJECTIONS,
     "llama": (*PROJECTIONS, "embed_tokens"),
     "qwen2": (*PROJECTIONS, "lm_head"),
     "gemma2": PROJECTIONS,
-    "qwen2_moe": (*_ATTENTION, "shared_expert.up_proj", "shared_expert.down_proj"),
+    "qwen2_moe": PROJECTIONS,
     "minicpm3": ("q_a_proj", "q_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "lfm2": ("q_proj", "out_proj", "in_proj", "w1", "w2", "w3"),
     "mpt": ("Wqkv", "out_proj", "up_proj", "down_proj"),

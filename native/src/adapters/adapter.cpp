@@ -244,9 +244,9 @@ void Adapter::change_embedding(int32_t matrix, int32_t table, int64_t id, float 
     const int64_t at = half * kLanes;
     const LowRank::Half& own = weight.halves[half];
     if (own.count == 0) continue;
-    const float* row = hidden;
+    const gemm::ChangedHalf changed{&weight.change, half, hidden, nullptr};
     F32x16 added;
-    gemm::expand<1>(weight.change, half, &row, &added);
+    gemm::expand<1>(&changed, &added);
     added = added * scale;
     const int64_t columns = weight.n - at;
     store_some(out, QUIRE_F32, at, columns, load_some(out, QUIRE_F32, at, columns) + added);

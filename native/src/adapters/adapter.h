@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "adapters/adapter_rows.h"
 #include "linear/linear.h"
 #include "quire.h"
 
@@ -56,14 +57,9 @@ class Adapter {
 // Checks that the adapters of a batch belong to the model. Throws std::invalid_argument.
 void check_adapters(const Model& model, const quire_batch& batch);
 
-// Rows of a product: `kind` is quire_rows, `first` the row of the step that its first one is.
-struct ProductRows {
-  int32_t kind;
-  int64_t first;
-};
-
-// `linear`, with the changes of the rows that have an adapter.
-void linear_with_adapters(const Step& step, int32_t matrix, ProductRows rows, LinearArgs& args);
+// `linear` or `linear_together`, with the changes of the rows that have an adapter.
+void linear_with_adapters(const Step& step, const ProductRows* products, LinearArgs* args,
+                          int64_t count);
 
 }  // namespace quire
 

@@ -15,30 +15,20 @@ namespace {
 constexpr int64_t kUnitRows = 16;
 constexpr int64_t kUnitLines = 8;
 
-std::vector<AdapterGroup> group(const std::vector<const Adapter*>& of_token, const int32_t* tokens,
-                                int64_t count) {
-  std::vector<AdapterGroup> groups;
-  for (int64_t row = 0; row < count; ++row) {
-    const Adapter* adapter = of_token[tokens ? tokens[row] : row];
-    if (adapter == nullptr) continue;
-    auto found = std::find_if(groups.begin(), groups.end(),
-                              [&](const AdapterGroup& one) { return one.adapter == adapter; });
-    if (found == groups.end()) found = groups.insert(found, AdapterGroup{adapter, {}});
-    found->rows.push_back(static_cast<int32_t>(row));
-  }
-  return groups;
-}
-
 // Rows of x, as a product reads them.
 struct RowsOfX {
   const uint8_t* data;
+  const int32_t* which;
   int32_t dtype;
   int64_t stride_bytes;
 
   explicit RowsOfX(const LinearArgs& args)
       : data(static_cast<const uint8_t*>(args.x)),
+        which(args.x_rows),
         dtype(static_cast<int32_t>(args.x_dtype)),
         stride_bytes(args.x_stride * (args.x_dtype == DType::kF32 ? 4 : 2)) {}
+
+  const uint8_t* row(int64_t r) const { return data + (which ? which[r] : r) * stride_bytes; }
 };
 
 // Rows and lines of A that are multiplied together: as many sums as fit into registers.
@@ -98,17 +88,15 @@ void multiply_lines(const AdapterWeight& weight, const X* const* x, int64_t line
 }
 
 template <class A, class X>
-void compute_as(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
-                const AdapterScratch& scratch) {
+void compute_as(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch& scratch) {
   const AdapterWeight& weight = *unit.weight;
   const int64_t end = std::min(unit.first_line + kUnitLines, weight.width);
-  auto* hidden = reinterpret_cast<float*>(scratch.hidden.data());
   const X* from[kUnitRows];
   float* out[kUnitRows];
   for (int64_t i = 0; i < unit.count; ++i) {
-    const int64_t row = unit.rows[i] - first_row;
-    from[i] = reinterpret_cast<const X*>(x.data + row * x.stride_bytes);
-    out[i] = hidden + row * scratch.width;
+    const int64_t row = scratch.rows[unit.first + i];
+    from[i] = reinterpret_cast<const X*>(x.row(row));
+    out[i] = unit.hidden + row * scratch.width;
   }
   int64_t i = 0;
   for (; i + kTileRows <= unit.count; i += kTileRows) {
@@ -118,39 +106,81 @@ void compute_as(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
 }
 
 template <class A>
-void compute_with(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
-                  const AdapterScratch& scratch) {
-  if (x.dtype == QUIRE_F32) return compute_as<A, float>(unit, x, first_row, scratch);
-  compute_as<A, uint16_t>(unit, x, first_row, scratch);
+void compute_with(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch& scratch) {
+  if (x.dtype == QUIRE_F32) return compute_as<A, float>(unit, x, scratch);
+  compute_as<A, uint16_t>(unit, x, scratch);
 }
 
-void compute(const HiddenUnit& unit, const RowsOfX& x, int64_t first_row,
-             const AdapterScratch& scratch) {
-  if (unit.weight->dtype == QUIRE_F32) return compute_with<float>(unit, x, first_row, scratch);
-  compute_with<uint16_t>(unit, x, first_row, scratch);
+void compute(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch& scratch) {
+  if (unit.weight->dtype == QUIRE_F32) return compute_with<float>(unit, x, scratch);
+  compute_with<uint16_t>(unit, x, scratch);
 }
 
-// Which rows of a product are changed, and the units of work of their A x. False: none is.
-bool plan_changes(const Step& step, int32_t matrix, ProductRows rows, int64_t m) {
-  AdapterScratch& scratch = step.model.adapters;
-  scratch.units.clear();
-  for (const AdapterGroup& one : step.adapters.groups(rows.kind)) {
-    const AdapterWeight* weight = one.adapter->of_product(matrix);
-    if (weight == nullptr) continue;
-    const auto begin = std::lower_bound(one.rows.begin(), one.rows.end(), rows.first);
-    const auto end = std::lower_bound(begin, one.rows.end(), rows.first + m);
-    if (begin == end) continue;
-    if (scratch.units.empty()) scratch.of_row.assign(m, nullptr);
-    for (auto row = begin; row != end; ++row) scratch.of_row[*row - rows.first] = &weight->change;
-    for (auto row = begin; row != end;) {
-      const int64_t count = std::min<int64_t>(kUnitRows, end - row);
-      for (int64_t line = 0; line < weight->width; line += kUnitLines) {
-        scratch.units.push_back({weight, &*row, count, line});
-      }
-      row += count;
-    }
+// Lists the rows of a product that have an adapter, those of each adapter together; `starts` says
+// where they begin.
+void list_rows(const Step& step, const ProductRows& product, int64_t m, AdapterScratch& scratch) {
+  const std::vector<int32_t>& of = step.adapters.of(product.kind);
+  const auto adapter_of = [&](int64_t i) {
+    return of[product.first + (product.which ? product.which[i] : i)];
+  };
+  std::vector<int64_t>& starts = scratch.starts;
+  starts.assign(step.batch.num_adapters + 1, 0);
+  for (int64_t i = 0; i < m; ++i) ++starts[adapter_of(i) + 1];
+  starts[0] = static_cast<int64_t>(scratch.rows.size());
+  for (size_t n = 1; n < starts.size(); ++n) starts[n] += starts[n - 1];
+  scratch.rows.resize(starts.back());
+  // Each start moves to the end of its rows, which is where those of the next adapter begin.
+  for (int64_t i = 0; i < m; ++i) {
+    const int32_t adapter = adapter_of(i);
+    if (adapter >= 0) scratch.rows[starts[adapter]++] = static_cast<int32_t>(i);
   }
-  return !scratch.units.empty();
+}
+
+// Which rows of a product are changed, and the units of work of their A x. `first_row`: of those of
+// all products that run together.
+void plan_changes(const Step& step, const ProductRows* products, int64_t index, int64_t m,
+                  int64_t first_row) {
+  AdapterScratch& scratch = step.model.adapters;
+  const LowRank** of_row = scratch.of_row.data() + first_row;
+  auto* hidden = reinterpret_cast<float*>(scratch.hidden->data()) + first_row * scratch.width;
+  RowChanges& changes = scratch.changes[index];
+  const LowRank** known = scratch.known.data() + index * step.batch.num_adapters;
+  changes = {of_row, hidden, scratch.width, known, 0};
+  auto first = static_cast<int64_t>(scratch.rows.size());
+  list_rows(step, products[index], m, scratch);
+  for (int32_t n = 0; n < step.batch.num_adapters; ++n) {
+    const int64_t end = scratch.starts[n];
+    const AdapterWeight* weight =
+        step.batch.adapters[n]->adapter.of_product(products[index].matrix);
+    if (weight != nullptr && first < end) known[changes.num_known++] = &weight->change;
+    for (; weight != nullptr && first < end; first += kUnitRows) {
+      const int64_t count = std::min(kUnitRows, end - first);
+      for (int64_t i = 0; i < count; ++i) of_row[scratch.rows[first + i]] = &weight->change;
+      for (int64_t line = 0; line < weight->width; line += kUnitLines) {
+        scratch.units.push_back({weight, index, hidden, first, count, line});
+      }
+    }
+    first = end;
+  }
+}
+
+// Plans the changes of products that run together. A product without any is left as it is.
+void plan_all(const Step& step, const ProductRows* products, LinearArgs* args, int64_t count) {
+  AdapterScratch& scratch = step.model.adapters;
+  int64_t total = 0;
+  for (int64_t p = 0; p < count; ++p) total += args[p].m;
+  scratch.rows.clear();
+  scratch.units.clear();
+  scratch.of_row.assign(total, nullptr);
+  scratch.changes.resize(count);
+  scratch.known.resize(count * step.batch.num_adapters);
+  int64_t first = 0;
+  for (int64_t p = 0; p < count; ++p) {
+    const size_t units = scratch.units.size();
+    plan_changes(step, products, p, args[p].m, first);
+    if (scratch.units.size() > units) args[p].changes = &scratch.changes[p];
+    first += args[p].m;
+  }
 }
 
 }  // namespace
@@ -159,15 +189,14 @@ AdapterRows::AdapterRows(const quire_batch& batch) {
   if (batch.adapter_of == nullptr || batch.num_adapters == 0) return;
   const int32_t* of = batch.adapter_of;
   if (std::all_of(of, of + batch.num_seqs, [](int32_t one) { return one < 0; })) return;
-  of_token_.assign(batch.num_tokens, nullptr);
+  tokens_.resize(batch.num_tokens);
   for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
-    if (of[seq] < 0) continue;
-    const Adapter* adapter = &batch.adapters[of[seq]]->adapter;
-    std::fill(of_token_.begin() + batch.seq_starts[seq],
-              of_token_.begin() + batch.seq_starts[seq + 1], adapter);
+    std::fill(tokens_.begin() + batch.seq_starts[seq], tokens_.begin() + batch.seq_starts[seq + 1],
+              of[seq]);
   }
-  tokens_ = group(of_token_, nullptr, batch.num_tokens);
-  logits_ = group(of_token_, batch.logits_rows, batch.num_logits_rows);
+  for (int32_t l = 0; l < batch.num_logits_rows; ++l) {
+    logits_.push_back(tokens_[batch.logits_rows[l]]);
+  }
 }
 
 void check_adapters(const Model& model, const quire_batch& batch) {
@@ -185,18 +214,21 @@ void check_adapters(const Model& model, const quire_batch& batch) {
   }
 }
 
-void linear_with_adapters(const Step& step, int32_t matrix, ProductRows rows, LinearArgs& args) {
-  if (step.adapters.any() && plan_changes(step, matrix, rows, args.m)) {
+void linear_with_adapters(const Step& step, const ProductRows* products, LinearArgs* args,
+                          int64_t count) {
+  Pool& pool = step.model.pool;
+  if (step.adapters.any()) {
     AdapterScratch& scratch = step.model.adapters;
-    const RowsOfX x(args);
-    step.model.pool.each(static_cast<int64_t>(scratch.units.size()), [&](int64_t unit) {
-      compute(scratch.units[unit], x, rows.first, scratch);
-    });
-    const auto* hidden = reinterpret_cast<const float*>(scratch.hidden.data());
-    scratch.changes = {scratch.of_row.data(), hidden, scratch.width};
-    args.changes = &scratch.changes;
+    plan_all(step, products, args, count);
+    const auto units = static_cast<int64_t>(scratch.units.size());
+    if (units > 0) {
+      pool.each(units, [&](int64_t unit) {
+        compute(scratch.units[unit], RowsOfX(args[scratch.units[unit].product]), scratch);
+      });
+    }
   }
-  linear(args, step.model.pool);
+  if (count == 1) return linear(*args, pool);
+  linear_together(args, count, pool);
 }
 
 }  // namespace quire

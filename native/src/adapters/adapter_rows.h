@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "linear/linear.h"
@@ -10,53 +11,62 @@
 
 namespace quire {
 
-class Adapter;
 struct AdapterWeight;
 
-// Rows of one adapter, ascending.
-struct AdapterGroup {
-  const Adapter* adapter;
-  std::vector<int32_t> rows;
-};
-
-// The rows of a step by adapter. Empty if no request has one.
+// Which adapter each row of a step has, as an index of the batch's adapters; -1: none. Empty if no
+// request has one.
 class AdapterRows {
  public:
   explicit AdapterRows(const quire_batch& batch);
 
-  bool any() const { return !of_token_.empty(); }
-  const Adapter* of_token(int64_t token) const { return any() ? of_token_[token] : nullptr; }
+  bool any() const { return !tokens_.empty(); }
+  int32_t of_token(int64_t token) const { return any() ? tokens_[token] : -1; }
   // `rows`: quire_rows.
-  const std::vector<AdapterGroup>& groups(int32_t rows) const {
+  const std::vector<int32_t>& of(int32_t rows) const {
     return rows == QUIRE_ROWS_TOKENS ? tokens_ : logits_;
   }
 
  private:
-  std::vector<const Adapter*> of_token_;
-  std::vector<AdapterGroup> tokens_;
-  std::vector<AdapterGroup> logits_;
+  std::vector<int32_t> tokens_;
+  std::vector<int32_t> logits_;
+};
+
+// A product's matrix, and which rows of the step its rows are.
+struct ProductRows {
+  int32_t matrix;
+  int32_t kind;          // quire_rows
+  int64_t first;         // the row of the step from which rows are counted
+  const int32_t* which;  // [m]; null: row after row
 };
 
 // A piece of the products of rows with A: a few rows of one adapter, and a few lines of A.
 struct HiddenUnit {
   const AdapterWeight* weight;
-  const int32_t* rows;
+  int64_t product;
+  float* hidden;  // of the product's first row
+  int64_t first;  // of `AdapterScratch::rows`
   int64_t count;
   int64_t first_line;
 };
 
-// Memory for the changes of one product at a time.
+// Memory for the changes of the products that run together.
 struct AdapterScratch {
-  AdapterScratch(int64_t max_rows, int64_t width_)
-      : width(width_), hidden(max_rows * width_ * sizeof(float)) {}
+  explicit AdapterScratch(int64_t width_) : width(width_) {}
 
-  int64_t most_bytes() const { return width > 0 ? hidden.most_bytes() : 0; }
+  // `max_rows`: of all products that run together.
+  void reserve(int64_t max_rows) {
+    hidden = std::make_unique<Reservation>(max_rows * width * sizeof(float));
+  }
+  int64_t most_bytes() const { return width > 0 ? hidden->most_bytes() : 0; }
 
   const int64_t width;
-  Reservation hidden;
-  std::vector<const LowRank*> of_row;
+  std::unique_ptr<Reservation> hidden;  // of all rows of one product, then of the next
+  std::vector<const LowRank*> of_row;   // likewise
+  std::vector<const LowRank*> known;    // of each product, one for each adapter
+  std::vector<RowChanges> changes;      // of each product
+  std::vector<int32_t> rows;            // of a product, those of one adapter together
+  std::vector<int64_t> starts;          // of each adapter's rows
   std::vector<HiddenUnit> units;
-  RowChanges changes{};
 };
 
 }  // namespace quire

@@ -206,54 +206,50 @@ void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
 
 constexpr int64_t kChangedRows = 16;  // of a tile, changed before they are finished
 
-// Changes one half strip of rows: `hidden` and `values` point to the numbers of each.
-template <int kRows>
-void change_half(const LowRank& by, int64_t half, float factor, const float* const* hidden,
-                 float* const* values) {
-  F32x16 added[kRows];
-  expand<kRows>(by, half, hidden, added);
-  for (int r = 0; r < kRows; ++r) {
-    F32x16 value = load<F32x16>(values[r]) + added[r] * factor;
-    if (by.gains) value = value * load<F32x16>(by.gains + half * kHalfStrip);
-    store(values[r], value);
+template <int kHalves>
+void change_halves(const ChangedHalf* halves, float factor) {
+  F32x16 added[kHalves];
+  expand<kHalves>(halves, added);
+  for (int i = 0; i < kHalves; ++i) {
+    F32x16 value = load<F32x16>(halves[i].values) + added[i] * factor;
+    const float* gains = halves[i].by->gains;
+    if (gains) value = value * load<F32x16>(gains + halves[i].half * kHalfStrip);
+    store(halves[i].values, value);
   }
 }
 
-// Rows with one change.
-void change(const LowRank& by, int64_t strip, float factor, int64_t count,
-            const float* const* hidden, float* const* values) {
-  for (int64_t h = 0; h < 2; ++h) {
-    const int64_t half = 2 * strip + h;
-    if (by.halves[half].count == 0 && by.gains == nullptr) continue;
-    float* own[kChangedRows];
-    for (int64_t r = 0; r < count; ++r) own[r] = values[r] + h * kHalfStrip;
-    int64_t r = 0;
-    for (; r + kExpandedRows <= count; r += kExpandedRows) {
-      change_half<kExpandedRows>(by, half, factor, hidden + r, own + r);
-    }
-    for (; r + 2 <= count; r += 2) change_half<2>(by, half, factor, hidden + r, own + r);
-    if (r < count) change_half<1>(by, half, factor, hidden + r, own + r);
-  }
-}
-
-// Rows that have the same change are changed together.
-void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
-                 float* values) {
+// The halves of some rows that are changed, those with the same change and columns together.
+int64_t list_halves(const RowChanges& changes, int64_t strip, RowSpan rows, float* values,
+                    ChangedHalf* halves) {
+  int64_t count = 0;
   bool is_done[kChangedRows] = {};
   for (int64_t first = 0; first < rows.count; ++first) {
     const LowRank* by = changes.of_row[rows.first + first];
     if (by == nullptr || is_done[first]) continue;
-    const float* hidden[kChangedRows];
-    float* own[kChangedRows];
-    int64_t count = 0;
-    for (int64_t r = first; r < rows.count; ++r) {
-      if (changes.of_row[rows.first + r] != by) continue;
-      is_done[r] = true;
-      hidden[count] = changes.hidden + (rows.first + r) * changes.stride;
-      own[count++] = values + r * kStripColumns;
+    for (int64_t h = 0; h < 2; ++h) {
+      const int64_t half = 2 * strip + h;
+      if (by->halves[half].count == 0 && by->gains == nullptr) continue;
+      for (int64_t r = first; r < rows.count; ++r) {
+        if (changes.of_row[rows.first + r] != by) continue;
+        is_done[r] = true;
+        halves[count++] = {by, half, changes.hidden + (rows.first + r) * changes.stride,
+                           values + r * kStripColumns + h * kHalfStrip};
+      }
     }
-    change(*by, strip, factor, count, hidden, own);
   }
+  return count;
+}
+
+void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
+                 float* values) {
+  ChangedHalf halves[2 * kChangedRows];
+  const int64_t count = list_halves(changes, strip, rows, values, halves);
+  int64_t i = 0;
+  for (; i + kExpandedHalves <= count; i += kExpandedHalves) {
+    change_halves<kExpandedHalves>(halves + i, factor);
+  }
+  for (; i + 2 <= count; i += 2) change_halves<2>(halves + i, factor);
+  if (i < count) change_halves<1>(halves + i, factor);
 }
 
 // As `finish_sums`, of rows some of which are changed first. Those that are not go through the same

@@ -180,6 +180,24 @@ void fetch_scales(const Job<Family>& job, int64_t unit) {
   }
 }
 
+// Prefetches what adapters add to a unit's columns: short pieces, far from each other.
+template <class Family>
+void fetch_changes(const Job<Family>& job, int64_t unit) {
+  const RowChanges* changes = job.args->changes;
+  if (changes == nullptr) return;
+  const Plan<Family>& plan = job.plan;
+  const int64_t first = (unit - job.first_unit) % plan.groups * plan.group;
+  const int64_t last = std::min(first + plan.group, plan.strips) - 1;
+  for (int64_t i = 0; i < changes->num_known; ++i) {
+    const LowRank& by = *changes->known[i];
+    const LowRank::Half& end = by.halves[2 * last + 1];
+    const int64_t size = size_of(by.dtype);
+    const auto* b = static_cast<const uint8_t*>(by.b) + by.halves[2 * first].b * size;
+    const int64_t bytes = (end.b + end.count * kHalfStrip - by.halves[2 * first].b) * size;
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + at, 0, 2);
+  }
+}
+
 // `x`: the first packed tile of the product. `next`: the first weights of the unit after this one.
 template <class Family>
 void run_unit(const Job<Family>& job, int64_t unit, const uint8_t* x, const uint8_t* next,
@@ -255,6 +273,7 @@ void multiply(const Jobs<Family>& jobs, Worker& worker) {
       next_job = &jobs.of_unit(next);
       next_weight = weight_of(*next_job, next);
       fetch_scales(*next_job, next);
+      fetch_changes(*next_job, next);
     }
     const int64_t rows = (unit - job->first_unit) / job->plan.groups;
     const auto* x = jobs.pack_own() ? own_x : static_cast<const uint8_t*>(job->args->scratch);

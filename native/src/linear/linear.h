@@ -120,6 +120,8 @@ struct RowChanges {
   const LowRank* const* of_row;  // [m]; null: the row is not changed
   const float* hidden;           // [m, stride]: h of each changed row
   int64_t stride;
+  const LowRank* const* known;  // all that rows have, each once
+  int64_t num_known;
 };
 
 struct LinearArgs {

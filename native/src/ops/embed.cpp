@@ -52,8 +52,9 @@ void embed_rows(const Step& step, const quire_embed& op, Span span) {
       const int64_t n = op.out.dim - i;
       store_some(out, QUIRE_F32, i, n, load_some(row, dtype, i, n) * op.scale);
     }
-    if (const Adapter* adapter = step.adapters.of_token(t)) {
-      adapter->change_embedding(op.matrix, op.table, id, op.scale, out);
+    if (const int32_t number = step.adapters.of_token(t); number >= 0) {
+      const Adapter& adapter = step.batch.adapters[number]->adapter;
+      adapter.change_embedding(op.matrix, op.table, id, op.scale, out);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "adapters/adapter.h"
 #include "linear/linear.h"
 #include "ops/by_rows.h"
 #include "ops/op_checks.h"
@@ -90,13 +91,14 @@ struct Places {
 // One slab of rows in progress.
 class Slab {
  public:
-  Slab(const Step& step, const quire_experts& op, int64_t first, int64_t rows)
+  Slab(const Step& step, const quire_op& record, int64_t first, int64_t rows)
       : step_(step),
-        op_(op),
+        op_(record.u.experts),
+        kind_(record.rows),
         first_(first),
         rows_(rows),
-        places_(step.model, op, rows),
-        starts_(num_experts(op) + 1) {}
+        places_(step.model, op_, rows),
+        starts_(num_experts(op_) + 1) {}
 
   void run() {
     list_pairs();
@@ -171,6 +173,7 @@ class Slab {
   template <class Fill>
   void multiply(int32_t first_matrix, int32_t bias, Fill fill) {
     std::vector<LinearArgs> products;
+    std::vector<ProductRows> rows;
     uint8_t* scratch = at<uint8_t>(places_.packed);
     for (int64_t e = 0; e < num_experts(op_); ++e) {
       if (pairs_of(e) == 0) continue;
@@ -184,8 +187,11 @@ class Slab {
       fill(args, starts_[e]);
       scratch += round_up(linear_scratch_bytes(weight.format, weight.k, args.m), kLine);
       products.push_back(args);
+      const int32_t* which = at<int32_t>(places_.rows) + starts_[e];
+      rows.push_back({first_matrix + static_cast<int32_t>(e), kind_, first_, which});
     }
-    linear_together(products.data(), static_cast<int64_t>(products.size()), step_.model.pool);
+    const auto count = static_cast<int64_t>(products.size());
+    linear_with_adapters(step_, rows.data(), products.data(), count);
   }
 
   uint8_t* hidden_row(int64_t pair) const {
@@ -250,6 +256,7 @@ class Slab {
 
   const Step& step_;
   const quire_experts& op_;
+  const int32_t kind_;  // quire_rows
   const int64_t first_;
   const int64_t rows_;
   const Places places_;
@@ -292,7 +299,7 @@ void run_experts(const Step& step, const quire_op& record) {
   const int64_t rows = step.rows(record.rows);
   const int64_t slab = slab_rows(op, rows);
   for (int64_t first = 0; first < rows; first += slab) {
-    Slab(step, op, first, std::min(slab, rows - first)).run();
+    Slab(step, record, first, std::min(slab, rows - first)).run();
   }
 }
 
@@ -305,6 +312,7 @@ void reserve_experts(const Model& model, const quire_op& record, OpNeeds& needs)
   const int64_t slab = slab_rows(op, model.spec.max_num_tokens);
   const Places places(model, op, slab);
   needs.scratch_bytes = std::max(needs.scratch_bytes, places.end);
+  needs.product_rows = std::max(needs.product_rows, places.pairs);
   if (op.exchange >= 0) needs.hidden_bytes = std::max(needs.hidden_bytes, places.hidden_bytes(op));
 }
 

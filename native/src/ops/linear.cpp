@@ -43,7 +43,8 @@ void run_linear(const Step& step, const quire_op& record) {
   args.out_dtype = static_cast<DType>(op.out.dtype);
   args.out_stride = op.out.stride;
   args.scratch = step.model.linear_scratch->data();
-  if (args.m > 0) linear_with_adapters(step, op.matrix, {record.rows, 0}, args);
+  const ProductRows rows{op.matrix, record.rows, 0, nullptr};
+  if (args.m > 0) linear_with_adapters(step, &rows, &args, 1);
 }
 
 void look_at_linear(FiniteWatch& watch, const quire_op& op) {

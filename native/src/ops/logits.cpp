@@ -51,7 +51,8 @@ void run_logits(const Step& step, const quire_op& record) {
     args.out_stride = vocab;
     args.scratch = model.linear_scratch->data();
     if (first > 0) model.ranks.wait(op.exchange);  // until no rank reads the slab before
-    linear_with_adapters(step, op.matrix, {QUIRE_ROWS_LOGITS, first}, args);
+    const ProductRows own{op.matrix, QUIRE_ROWS_LOGITS, first, nullptr};
+    linear_with_adapters(step, &own, &args, 1);
     if (op.exchange >= 0) {
       model.ranks.complete(op.exchange, reinterpret_cast<uint8_t*>(slab), rows,
                            vocab * static_cast<int64_t>(sizeof(float)));

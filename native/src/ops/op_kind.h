@@ -21,6 +21,7 @@ struct OpNeeds {
   size_t scratch_bytes = 64;    // of products, which run one after the other
   size_t logits_bytes = 0;      // of the logits that exist at once
   size_t hidden_bytes = 0;      // inside experts, where ranks have columns of it
+  int64_t product_rows = 0;     // of products that run together
   int64_t num_token_ids = 0;    // rows of the smallest table that token ids are looked up in
   int64_t num_token_types = INT32_MAX;  // rows of the smallest table of token types
   int32_t num_query_heads = 0;  // of the attention ops, which all have the same; 0: there is none

@@ -73,7 +73,7 @@ Model::Model(Pool& pool_, const quire_model_spec& spec_)
       kv(spec.kv),
       workspace(spec.workspace_bytes),
       ranks(spec.ranks, workspace.data(), spec.workspace_bytes - spec.ranks.shared_offset),
-      adapters(spec.max_num_tokens, spec.max_adapter_width),
+      adapters(spec.max_adapter_width),
       attention(kv.layouts, pool.size()) {
   samplers.reserve(pool.size());
   for (int i = 0; i < pool.size(); ++i) samplers.emplace_back(spec.vocab_size);
@@ -94,6 +94,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   std::vector<ModelOp> checked_ops;
   OpNeeds needs;
   needs.num_token_ids = model.spec.vocab_size;
+  needs.product_rows = model.spec.max_num_tokens;
   for (int32_t i = 0; i < num_ops; ++i) {
     const OpKind* kind = checked_kind(model, ops[i], i + 1 == num_ops);
     if (kind->reserve != nullptr) kind->reserve(model, ops[i], needs);
@@ -105,6 +106,7 @@ void set_ops(Model& model, const quire_op* ops, int32_t num_ops) {
   model.num_token_ids = needs.num_token_ids;
   model.num_token_types = needs.num_token_types;
   model.linear_scratch = std::make_unique<Reservation>(needs.scratch_bytes);
+  model.adapters.reserve(needs.product_rows);
   model.logits = model.ranks.reserve(needs.logits_bytes);
   model.hidden = model.ranks.reserve(needs.hidden_bytes);
 }

@@ -6,12 +6,13 @@ each job knows where its result goes. The library releases the GIL while it comp
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
+
+from quire.system.thread_states import be_nice
 
 _PER_LANE = 2
 """Threads per lane, so that one slow job does not delay all others."""
@@ -87,7 +88,7 @@ class _Lane:
 
     def __init__(self, name: str, niceness: int = 0) -> None:
         self._jobs: queue.SimpleQueue[tuple[Job, _Round]] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(_PER_LANE, name, _be_nice, (niceness,))
+        self._pool = ThreadPoolExecutor(_PER_LANE, name, be_nice, (niceness,))
 
     def put(self, jobs: Sequence[Job], round_: _Round) -> None:
         for job in jobs:
@@ -107,11 +108,3 @@ class _Lane:
                 return
             job.run()
             round_.job_is_done()
-
-
-def _be_nice(niceness: int) -> None:
-    """Linux alone has a niceness of threads; elsewhere it would be the whole process's."""
-    if niceness and hasattr(os, "sched_getaffinity"):
-        thread = threading.get_native_id()
-        now = os.getpriority(os.PRIO_PROCESS, thread)
-        os.setpriority(os.PRIO_PROCESS, thread, min(now + niceness, 19))

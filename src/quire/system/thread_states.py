@@ -1,8 +1,9 @@
-"""States of the threads of a process, from /proc. Used to watch an engine."""
+"""States of the threads of a process, from /proc, used to watch an engine; and their priority."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,3 +64,12 @@ def _parse(line: str) -> ThreadState:
     fields = tail.split()
     cpu_ticks = int(fields[11]) + int(fields[12])
     return ThreadState(head.partition("(")[2], fields[0], cpu_ticks / _TICKS_PER_S)
+
+
+def be_nice(niceness: int) -> None:
+    """Let this thread run less often than others that need the same core. Only Linux has a niceness
+    of threads; elsewhere it would be that of the process, and this does nothing."""
+    if niceness and hasattr(os, "sched_getaffinity"):
+        thread = threading.get_native_id()
+        now = os.getpriority(os.PRIO_PROCESS, thread)
+        os.setpriority(os.PRIO_PROCESS, thread, min(now + niceness, 19))

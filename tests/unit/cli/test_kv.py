@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from quire.bench.kv_tiers import TierTimes
 from quire.cli.app import main
-from quire.cli.commands.kv.bench import TierTimes
 from quire.kvstore.chunk_file import encode, num_file_bytes, read_header
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.disk import DiskTier

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from sweeps import examples
 
 from quire.kvstore.chunk_file import (
     HEADER_BYTES,
@@ -215,7 +216,7 @@ def test_ten_thousand_mutations_of_the_header() -> None:
 
 
 @given(st.binary(max_size=HEADER_BYTES + 2 * SHAPE.num_bytes))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_refused(chunk: bytes) -> None:
     with pytest.raises(ChunkError):
         decode(chunk, KEY, SHAPE)

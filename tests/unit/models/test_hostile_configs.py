@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from quire.config.kv_groups import LatentGroup, StateGroup
 from quire.errors import CheckpointError, ModelError
@@ -100,7 +101,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.sampled_from(ARCHITECTURES), st.dictionaries(st.sampled_from(KEYS), values, max_size=4))
 def test_damage_gives_a_program_or_our_own_error(architecture: str, damage: dict[str, Any]) -> None:
     config = {"architectures": [architecture], **BASE, **MORE.get(architecture, {}), **damage}
@@ -120,7 +121,7 @@ def test_damage_gives_a_program_or_our_own_error(architecture: str, damage: dict
     assert limit is None or facts.max_model_len <= limit
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(
     st.sampled_from(["linear", "dynamic", "yarn", "llama3"]),
     st.dictionaries(st.sampled_from(SCALING_KEYS), numbers, max_size=6),

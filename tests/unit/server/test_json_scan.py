@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from quire.errors import RequestError
-from quire.server.bodies import json_scan
-from quire.server.bodies.json_scan import count_byte, scan_object
+from quire.server.bodies import json_pieces
+from quire.server.bodies.json_pieces import count_byte, scan_object
 
 texts = st.text(st.sampled_from('ab\\"[]{},: é\n'), max_size=8)
 values = st.recursive(
@@ -38,11 +39,11 @@ def num_marks(value: Any) -> int:
     piece=st.sampled_from([2, 3, 7, 64, 1 << 18]),
     indent=st.sampled_from([None, 1]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_finds_the_fields(
     document: dict[str, Any], piece: int, indent: int | None, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch_module.setattr(json_scan, "PIECE_BYTES", piece)
+    monkeypatch_module.setattr(json_pieces, "PIECE_BYTES", piece)
     data = json.dumps(document, indent=indent, ensure_ascii=False).encode()
     found = scan_object(data)
     assert [field.name for field in found] == list(document)
@@ -52,11 +53,11 @@ def test_finds_the_fields(
 
 
 @given(document=objects, cut=st.integers(0, 300), piece=st.sampled_from([2, 5, 1 << 18]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_half_an_object_is_none(
     document: dict[str, Any], cut: int, piece: int, monkeypatch_module: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch_module.setattr(json_scan, "PIECE_BYTES", piece)
+    monkeypatch_module.setattr(json_pieces, "PIECE_BYTES", piece)
     data = json.dumps(document).encode()
     with pytest.raises(msgspec.DecodeError):
         scan_object(data[: cut % len(data)])

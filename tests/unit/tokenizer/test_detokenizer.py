@@ -10,6 +10,7 @@ from functools import lru_cache
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 from trained_tokenizers import TEXTS, byte_fallback, byte_level, metaspace, word_level
 
 from quire.tokenizer import IncrementalDetokenizer, Tokenizer
@@ -50,7 +51,7 @@ texts = st.text(max_size=60)
 
 
 @given(ids=id_lists, cuts=sizes, split=st.integers(0, 40), skip=st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_byte_level_equals_full_decode_for_any_tokens(
     ids: list[int], cuts: list[int], split: int, skip: bool
 ) -> None:
@@ -80,7 +81,7 @@ def settled_text(tokenizer: Tokenizer, prompt: list[int], skip: bool) -> str:
 @given(text=texts, cuts=sizes, split=st.integers(0, 60), skip=st.booleans())
 @example(text="你好😀", cuts=[1] * 20, split=2, skip=True)
 @example(text="<|im_start|>x<|im_end|>", cuts=[1] * 20, split=0, skip=False)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_kind_equals_full_decode_for_tokens_of_a_text(
     kind: str, text: str, cuts: list[int], split: int, skip: bool
 ) -> None:

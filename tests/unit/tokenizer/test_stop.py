@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from quire.tokenizer import StopChecker
 
@@ -22,7 +23,7 @@ def expected(text: str, stop: list[str], include: bool) -> tuple[str, str | None
 
 
 @given(text=letters, stop=stops, include=st.booleans(), cuts=st.lists(st.integers(1, 4)))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_cuts_where_the_first_stop_string_is_complete(
     text: str, stop: list[str], include: bool, cuts: list[int]
 ) -> None:

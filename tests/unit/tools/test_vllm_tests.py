@@ -24,7 +24,7 @@ def source(tmp_path: Path) -> Path:
         "v1/test_private.py": "from vllm.v1.core.block_pool import BlockPool\n",
         "v1/test_missing.py": "from vllm.lora.request import LoRARequest\n",
         "v1/test_partly.py": "from vllm import LLM\nfrom vllm.v1.core.block_pool import A\n",
-        "lora/test_any.py": "from vllm import LLM\n",
+        "pooling/test_any.py": "from vllm import LLM\n",
         "utils.py": "from vllm.nothing import x\n",
     }
     for name, text in files.items():
@@ -38,7 +38,7 @@ def test_files_are_sorted_by_what_they_import(source: Path) -> None:
     found = sorting.test_files(source)
     assert found.pop("v1/test_private.py") == "a part of vLLM's engine, which Quire does not share"
     assert found == {
-        "lora/test_any.py": "LoRA adapters",
+        "pooling/test_any.py": "pooling models",
         "v1/test_missing.py": "",  # a placeholder can be imported
         "v1/test_partly.py": "",
         "v1/test_public.py": "",

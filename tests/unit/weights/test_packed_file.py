@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from quire.errors import CheckpointError
 from quire.files import replacing
@@ -181,7 +182,7 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_mutation_gets_further_than_an_error(tmp_path: Path, data: st.DataObject) -> None:
     path = write(tmp_path / "model.quire")
     raw = bytearray(path.read_bytes())

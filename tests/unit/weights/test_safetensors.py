@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from sweeps import examples
 from weight_files import entry, header_bytes, numbers, read_all, write_safetensors
 
 from quire.errors import CheckpointError
@@ -219,7 +220,9 @@ json_values = st.recursive(
     tail=st.binary(max_size=40),
 )
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_header_gives_tensors_or_our_error(
     tmp_path: Path, header: dict[str, Any], tail: bytes
@@ -231,7 +234,9 @@ def test_any_header_gives_tensors_or_our_error(
 
 @given(data=st.binary(max_size=200))
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_bytes_give_our_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "fuzz.safetensors"

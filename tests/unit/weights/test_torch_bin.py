@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sweeps import examples
 
 from quire.errors import CheckpointError
 from quire.weights import pickle_records
@@ -389,7 +390,9 @@ opcode_soup = st.lists(
 
 @given(parts=opcode_soup)
 @settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(600),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_opcodes_give_tensors_or_our_error(tmp_path: Path, parts: list[bytes]) -> None:
     open_and_read(write_zip(tmp_path / "m.bin", stream(*parts), {"0": bytes(16)}))

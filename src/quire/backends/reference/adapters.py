@@ -51,19 +51,10 @@ class StepAdapters:
         self._logits = [self._tokens[row] for row in batch.logits_rows.tolist() if self._tokens]
         self._num_tokens = len(batch.token_ids)
 
-    def change_product(self, param: str, x: Floats, product: Floats, *, taken: bool) -> None:
-        """Changes the rows of `product` = x W^T. `taken`: they are the rows that get logits."""
-        for row, adapter in enumerate(self._logits if taken else self._tokens):
-            if not isinstance(adapter, ReferenceAdapter):
-                continue
-            for part in adapter.products.get(param, ()):
-                rows = slice(part.first_row, part.first_row + len(part.b))
-                hidden = _times(part.a, x[row]) * np.float32(part.scale)
-                product[row, rows] += _times(part.b, hidden)
-                if part.bias is not None:
-                    product[row, rows] += part.bias * np.float32(part.scale)
-                if part.gains is not None:
-                    product[row, rows] *= part.gains
+    def of_rows(self, rows: NDArray[np.intp], *, taken: bool) -> list[LoadedAdapter | None]:
+        """Those of some rows. `taken`: of the rows that get logits."""
+        known = self._logits if taken else self._tokens
+        return [known[row] for row in rows.tolist()] if known else []
 
     def change_embedding(self, param: str, token_ids: NDArray[np.int32], rows: Floats) -> None:
         """Changes the looked up `rows`, before they are scaled."""
@@ -72,6 +63,27 @@ class StepAdapters:
             if part is not None:
                 hidden = part.a[token_ids[row]] * np.float32(part.scale)
                 rows[row] += _times(part.b, hidden)
+
+
+def change_product(
+    adapters: list[LoadedAdapter | None], param: str, expert: int, x: Floats, product: Floats
+) -> None:
+    """Changes the rows of `product` = x W^T, each by its adapter; W is the matrix of an expert, or
+    the only one."""
+    for row, adapter in enumerate(adapters):
+        if not isinstance(adapter, ReferenceAdapter):
+            continue
+        for part in adapter.products.get(param, ()):
+            of_expert, first = divmod(part.first_row, product.shape[1])
+            if of_expert != expert:
+                continue
+            rows = slice(first, first + len(part.b))
+            hidden = _times(part.a, x[row]) * np.float32(part.scale)
+            product[row, rows] += _times(part.b, hidden)
+            if part.bias is not None:
+                product[row, rows] += part.bias * np.float32(part.scale)
+            if part.gains is not None:
+                product[row, rows] *= part.gains
 
 
 def _times(matrix: Floats, vector: Floats) -> Floats:

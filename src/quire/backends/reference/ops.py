@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
-from quire.backends.reference.adapters import StepAdapters
+from quire.backends.reference.adapters import StepAdapters, change_product
 from quire.backends.reference.attention import Extras, attend, with_given
 from quire.backends.reference.linear import RowIndependentMatrix
 from quire.backends.reference.recurrent import (
@@ -81,6 +81,7 @@ from quire.program import (
 from quire.ranks import RankGroup
 
 Floats = NDArray[np.float32]
+Rows = NDArray[np.intp]
 
 _MEAN_BLOCK = 16
 """Tokens whose sum is taken first: see `MeanRows`."""
@@ -117,10 +118,24 @@ class Frame:
     def multiply(self, x: Value, param: Param) -> Floats:
         """x @ weight.T, rows independent, with the changes of adapters."""
         product = self.weights.matrices[param.name].multiply(self.values[x])
-        if self.adapters is not None:
-            taken = len(product) != len(self.batch.token_ids)
-            self.adapters.change_product(param.name, self.values[x], product, taken=taken)
+        self._change(param, 0, np.arange(len(product)), self.values[x], product, like=x)
         return product
+
+    def multiply_expert(
+        self, x: Floats, param: Param, expert: int, rows: Rows, like: Value
+    ) -> Floats:
+        """As `multiply`, with the matrix of an expert. x has the `rows` of a value as `like`."""
+        product = self.weights.stacks[param.name][expert].multiply(x)
+        self._change(param, expert, rows, x, product, like=like)
+        return product
+
+    def _change(
+        self, param: Param, expert: int, rows: Rows, x: Floats, product: Floats, *, like: Value
+    ) -> None:
+        if self.adapters is not None:
+            taken = len(self.values[like]) != len(self.batch.token_ids)
+            own = self.adapters.of_rows(rows, taken=taken)
+            change_product(own, param.name, expert, x, product)
 
     @property
     def group(self) -> RankGroup:
@@ -373,19 +388,19 @@ def _(op: Experts, frame: Frame) -> None:
     for expert, (own, inside) in enumerate(zip(rows, hidden, strict=True)):
         if not len(own):
             continue
-        down = frame.weights.stacks[op.down.name][expert].multiply(inside)
+        down = frame.multiply_expert(inside, op.down, expert, own, op.x)
         if op.down_bias is not None:
             down += frame.array(op.down_bias).reshape(op.routes.dim, -1)[expert]
         result[own] += down if op.weighs_inputs else routes[own, expert, None] * down
     frame.values[op.out] = result
 
 
-def _inside_expert(op: Experts, expert: int, rows: NDArray[np.intp], frame: Frame) -> Floats:
+def _inside_expert(op: Experts, expert: int, rows: Rows, frame: Frame) -> Floats:
     """act(gate @ x) * (up @ x), or act(up @ x), of the rows that chose an expert."""
     inputs = frame.values[op.x][rows]
     if op.weighs_inputs:
         inputs = inputs * frame.values[op.routes][rows, expert, None]
-    both = frame.weights.stacks[op.gate_up.name][expert].multiply(inputs)
+    both = frame.multiply_expert(inputs, op.gate_up, expert, rows, op.x)
     if op.gate_up_bias is not None:
         both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
     if not op.gated:

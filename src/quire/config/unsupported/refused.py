@@ -66,10 +66,6 @@ REFUSED: dict[str, _Names] = {
         "default_mm_loras": (None, {}),
         "enable_tower_connector_lora": (False,),
     },
-    "adapters do not change experts yet": {
-        "enable_mixed_moe_lora_format": (False,),
-        "enable_moe_shared_loras": (False,),
-    },
     "an adapter changes every module that its files name": {
         "lora_target_modules": (None, []),
     },

@@ -90,6 +90,10 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "specialize_active_lora": False,
         "max_lora_cls_labels": None,
     },
+    "the tensors of an adapter say how it has experts": {
+        "enable_mixed_moe_lora_format": False,
+        "enable_moe_shared_loras": False,
+    },
     "the system allocates memory; this allocator does not exist here": {
         "enable_cumem_allocator": False,
         "enable_nccl_comm_suspend": False,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 
 from quire.errors import CheckpointError
 from quire.program import Program
+from quire.weights.adapters.experts import placed_experts
 from quire.weights.adapters.parts import AdapterPart, AdapterWeights, Floats
-from quire.weights.adapters.read import AdapterFiles, LoraModule
+from quire.weights.adapters.read import EXPERTS, AdapterFiles, LoraModule
 from quire.weights.adapters.slots import AdapterSlots, Slot
 from quire.weights.store import WeightStore
 
@@ -31,12 +33,15 @@ def bind_adapter(
     if any(module.is_saved for module, _ in found):
         saved_changes(files, found, open_base)
     gains = gains_of(files, found, open_base) if files.config.has_magnitudes else {}
-    parts = [
-        part
-        for module, places in found
-        for slot in places
-        for part in _parts(files, module, slot, gains.get(module.name))
-    ]
+    parts: list[AdapterPart] = []
+    for module, places in found:
+        for slot in places:
+            part = _part(files, module, slot, gains.get(module.name))
+            last = parts[-1] if parts else None
+            if last is not None and len(slot.param.shape) == 3 and part.a is last.a:
+                # Gate and up of an expert.
+                part = replace(parts.pop(), b=np.concatenate([last.b, part.b]))
+            parts.append(part)
     return AdapterWeights(tuple(parts))
 
 
@@ -45,12 +50,14 @@ def found_slots(
 ) -> list[tuple[LoraModule, list[Slot]]]:
     """The slots of each module. Raises CheckpointError as `bind_adapter` does."""
     slots = AdapterSlots(program)
-    found = [(module, _slots_of(files, module, slots, canonical)) for module in files.modules]
-    taken: dict[Slot, str] = {}
+    found = [
+        placed for module in files.modules for placed in _placed(files, module, slots, canonical)
+    ]
+    taken: dict[tuple[str, int, bool], str] = {}
     for module, places in found:
         for slot in places:
             _check(files, module, slot)
-            other = taken.setdefault(slot, module.name)
+            other = taken.setdefault(slot.key, module.name)
             if other != module.name:
                 raise CheckpointError(
                     f"{files.source}: {other} and {module.name} are the same module of the model"
@@ -58,21 +65,26 @@ def found_slots(
     return found
 
 
-def _slots_of(
+def _placed(
     files: AdapterFiles,
     module: LoraModule,
     slots: AdapterSlots,
     canonical: Callable[[str], str | None],
-) -> list[Slot]:
+) -> Iterable[tuple[LoraModule, list[Slot]]]:
+    """A module with its slots; one with all experts of a layer gives several."""
     name = canonical(f"{module.name}.weight") or ""
     # An adapter of a model with images names its text part.
     inner = module.name.replace("language_model.", "", 1)
     for candidate in (name.removesuffix(".weight"), module.name, inner):
+        if not module.is_saved and EXPERTS.fullmatch(module.name):
+            experts = slots.experts(candidate)
+            if experts is not None:
+                return placed_experts(files, module, experts)
         for is_embedding in (False, True) if module.is_saved else (module.is_embedding,):
             found = slots.find(candidate, is_embedding=is_embedding)
             if found and all(slot.can_change for slot in found):
                 module.is_embedding = is_embedding
-                return found
+                return [(module, found)]
     raise CheckpointError(
         f"{files.source}: the model has no module {module.name!r} that an adapter can change"
     )
@@ -80,7 +92,15 @@ def _slots_of(
 
 def _check(files: AdapterFiles, module: LoraModule, slot: Slot) -> None:
     tensor = slot.tensor
-    rows, depth = tensor.shape if not tensor.transposed else tensor.shape[::-1]
+    if slot.expert is not None:
+        if module.is_saved or files.config.has_magnitudes:
+            raise CheckpointError(
+                f"{files.source}: use_dora and modules_to_save are not supported with "
+                f"{module.name}, because one tensor of the model has all experts"
+            )
+        rows, depth = tensor.slot_shape[-2:]
+    else:
+        rows, depth = tensor.shape if not tensor.transposed else tensor.shape[::-1]
     if module.is_saved:
         shape = module.arrays["weight"].shape
         if shape != (rows, depth):
@@ -100,17 +120,14 @@ def _check(files: AdapterFiles, module: LoraModule, slot: Slot) -> None:
         raise CheckpointError(f"{files.source}: use_dora with {module.name} is not supported")
 
 
-def _parts(
-    files: AdapterFiles, module: LoraModule, slot: Slot, gains: Floats | None
-) -> Iterator[AdapterPart]:
-    scale = 1.0 if module.is_saved else files.config.scale_of(module.name)
+def _part(files: AdapterFiles, module: LoraModule, slot: Slot, gains: Floats | None) -> AdapterPart:
+    scale = files.scale_of(module)
     a, b = module.arrays["A"], module.arrays["B"]
     if slot.is_embedding:
-        yield AdapterPart(slot.param.name, 0, np.ascontiguousarray(a.T), b, scale,
-                          is_embedding=True)  # fmt: skip
-        return
+        first = np.ascontiguousarray(a.T)
+        return AdapterPart(slot.param.name, 0, first, b, scale, is_embedding=True)
     bias = module.arrays.get("bias")
-    yield AdapterPart(
+    return AdapterPart(
         slot.param.name,
         slot.first_row,
         a,
@@ -124,7 +141,7 @@ def _parts(
 def _rows(array: Floats, slot: Slot) -> Floats:
     """The rows that the slot has of a tensor's."""
     rows = slot.tensor.rows
-    if rows is None:
+    if rows is None or slot.expert is not None:
         return np.ascontiguousarray(array)
     return np.concatenate([array[first : first + count] for first, count in rows])
 
@@ -185,7 +202,7 @@ def gains_of(
             store.release(tensor.name)
             if tensor.transposed:
                 base = base.T
-            scale = np.float32(files.config.scale_of(module.name))
+            scale = np.float32(files.scale_of(module))
             base = base + scale * (module.arrays["B"] @ module.arrays["A"])
             norms = np.sqrt(np.square(base, dtype=np.float64).sum(axis=1))
             if not norms.all():

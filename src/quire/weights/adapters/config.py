@@ -26,16 +26,45 @@ _REFUSED: dict[str, str] = {
     "layer_replication": "replicated layers",
     "use_bdlora": "block-diagonal adapters",
     "use_qalora": "QA-LoRA",
-    "target_parameters": "adapters of parameters, such as those of experts",
     "trainable_token_indices": "retrained tokens",
     "corda_config": "CorDA",
-    "eva_config": "",
-    "megatron_config": "",
+    "arrow_config": "adapters that are chosen by Arrow",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
 }
-"""Keys that must be empty, with what they ask for; "": the key has no effect on the tensors."""
-_CHANGED_BASE = ("pissa", "olora", "corda", "loftq")
-"""Initialisations that changed the base weights, so that the adapter fits other weights."""
+"""Keys that must be empty, with what they ask for."""
+_KEPT_BASE = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")
+"""Initialisations that did not change the base weights. After others the adapter fits other
+weights."""
+_MAX_EXPRESSIONS = 256
 _WORD = re.compile(r"[A-Za-z0-9_.\\-]+")
+
+
+class PatternTable:
+    """Numbers by names of modules, or by regular expressions of their ends. The first key that
+    matches the end of a module's name counts."""
+
+    def __init__(self, numbers: Mapping[str, float]) -> None:
+        self._names: dict[str, tuple[float, float]] = {}
+        """With the place of each among all keys."""
+        self.expressions: list[tuple[int, re.Pattern[str], float]] = []
+        for place, (key, number) in enumerate(numbers.items()):
+            name = re.sub(r"\\(\W)", r"\1", key)
+            if "\\" not in name and _WORD.fullmatch(name):
+                self._names.setdefault(name, (place, number))
+            else:
+                self.expressions.append((place, re.compile(rf"(.*\.)?({key})$"), number))
+
+    def of(self, module: str, default: float) -> float:
+        """The number of a module."""
+        words = module.split(".")
+        ends = (".".join(words[first:]) for first in range(len(words)))
+        named = (self._names[end] for end in ends if end in self._names)
+        place, found = min(named, default=(math.inf, default))
+        for at, expression, number in self.expressions:
+            if at < place and expression.match(module):
+                return number
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +75,8 @@ class PeftConfig:
     rank: int
     alpha: float
     is_rank_stabilised: bool
-    rank_pattern: Mapping[str, float]
-    alpha_pattern: Mapping[str, float]
+    rank_pattern: PatternTable
+    alpha_pattern: PatternTable
     has_magnitudes: bool
     """DoRA."""
     base_model: str
@@ -56,12 +85,12 @@ class PeftConfig:
 
     def rank_of(self, module: str) -> int:
         """The rank of a module."""
-        return int(_matched(self.rank_pattern, module, self.rank))
+        return int(self.rank_pattern.of(module, self.rank))
 
     def scale_of(self, module: str) -> float:
         """The factor of B A x."""
         rank = self.rank_of(module)
-        alpha = _matched(self.alpha_pattern, module, self.alpha)
+        alpha = self.alpha_pattern.of(module, self.alpha)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilised else rank)
 
 
@@ -94,7 +123,7 @@ def read_config(folder: Path) -> PeftConfig:
 
 def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
     for name, feature in _REFUSED.items():
-        if feature and fields.get(name):
+        if fields.get(name):
             raise CheckpointError(f"{path}: {name} must be empty: {feature} are not supported")
     bias = fields.get("bias") or "none"
     if bias != "none":
@@ -102,9 +131,9 @@ def _refuse(path: Path, fields: Mapping[str, Any]) -> None:
             f'{path}: bias must be "none", not {quoted(bias)}: Adapter bias is not supported.'
         )
     how = fields.get("init_lora_weights")
-    if isinstance(how, str) and how.lower().startswith(_CHANGED_BASE):
+    if isinstance(how, str) and how.lower() not in _KEPT_BASE:
         raise CheckpointError(
-            f"{path}: init_lora_weights={quoted(how)} changed the weights of the base model; "
+            f"{path}: init_lora_weights={quoted(how)} changes the weights of the base model; "
             "convert the adapter with PEFT's path_initial_model_for_weight_conversion"
         )
 
@@ -132,7 +161,7 @@ def _names(path: Path, fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _pattern(path: Path, fields: Mapping[str, Any], name: str) -> dict[str, float]:
+def _pattern(path: Path, fields: Mapping[str, Any], name: str) -> PatternTable:
     value = fields.get(name) or {}
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: {name} must be an object, got {quoted(value)}")
@@ -143,7 +172,14 @@ def _pattern(path: Path, fields: Mapping[str, Any], name: str) -> dict[str, floa
                 "be a name, or a regular expression without repeated groups"
             )
     whole = name == "rank_pattern"
-    return {key: _number(path, f"{name}[{key!r}]", n, whole=whole) for key, n in value.items()}
+    table = PatternTable(
+        {key: _number(path, f"{name}[{key!r}]", n, whole=whole) for key, n in value.items()}
+    )
+    if len(table.expressions) > _MAX_EXPRESSIONS:
+        raise CheckpointError(
+            f"{path}: {name} must have at most {_MAX_EXPRESSIONS} regular expressions"
+        )
+    return table
 
 
 def _is_simple(key: str) -> bool:
@@ -157,11 +193,3 @@ def _is_simple(key: str) -> bool:
     except re.error:
         return False
     return True
-
-
-def _matched(pattern: Mapping[str, float], module: str, default: float) -> float:
-    """The number of the first key that matches the end of a module's name."""
-    for key, number in pattern.items():
-        if re.match(rf"(.*\.)?({key})$", module):
-            return number
-    return default

@@ -1,7 +1,8 @@
 """`read_gguf_adapter`: a LoRA adapter as llama.cpp has it (`--lora`), by module of transformers.
 
 Tensors are named `<tensor of the base>.lora_a` [rank, K] and `.lora_b` [N, rank]; of an embedding
-`.lora_a` is [V, rank]. What llama.cpp's conversion does to a weight, it does to B too.
+`.lora_a` is [V, rank]. Of experts both have a first dimension more, which counts the experts. What
+llama.cpp's conversion does to a weight, it does to B too.
 Source: llama.cpp, convert_lora_to_gguf.py and src/llama-adapter.cpp.
 """
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from quire.errors import CheckpointError, quoted
 from quire.gguf.architectures import ARCHITECTURES, Architecture
+from quire.gguf.architectures.row import ANY_EXPERT
 from quire.gguf.block_types import block_values
 from quire.gguf.container import GgufHeader, GgufTensor, read_header
-from quire.weights.adapters.config import MAX_RANK, PeftConfig
+from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import AdapterFiles, LoraModule, check_size
 from quire.weights.mapped_file import MappedFile
@@ -63,29 +65,35 @@ def read_gguf_adapter(
     if not modules:
         raise CheckpointError(f"{path}: the file has no tensors of an adapter")
     ranks = {name: _rank(path, modules[name], pair, max_rank) for name, pair in found.items()}
+    read: list[LoraModule] = []
     check_size(
         str(path), [one.shape for pair in found.values() for one in pair.values()], max_bytes
     )
     file = MappedFile(path)
     for name, pair in found.items():
-        arrays = {kind: _values(path, file, tensor) for kind, tensor in pair.items()}
+        a, b = (_values(path, file, pair[kind]) for kind in "ab")
         module = modules[name]
-        a = arrays["a"].T if module.is_embedding else arrays["a"]
-        b = _rows_of_transformers(path, row, name, arrays["b"], heads)
-        module.arrays |= {"A": np.ascontiguousarray(a), "B": b}
+        if ANY_EXPERT in name:
+            for expert, (one, other) in enumerate(zip(a, b, strict=True)):
+                own = name.replace(ANY_EXPERT, str(expert))
+                read.append(LoraModule(own, False, arrays={"A": one, "B": other}, pattern=name))
+            continue
+        module.arrays["A"] = np.ascontiguousarray(a.T if module.is_embedding else a)
+        module.arrays["B"] = _rows_of_transformers(path, row, name, b, heads)
+        read.append(module)
     file.check()
     config = PeftConfig(
         path,
         rank=max(ranks.values()),
         alpha=alpha,
         is_rank_stabilised=False,
-        rank_pattern={re.escape(name): rank for name, rank in ranks.items()},
+        rank_pattern=PatternTable(ranks),
         # Without an alpha, llama.cpp has no scale.
-        alpha_pattern={} if alpha else {re.escape(name): rank for name, rank in ranks.items()},
+        alpha_pattern=PatternTable({} if alpha else ranks),
         has_magnitudes=False,
         base_model="",
     )
-    return AdapterFiles(str(path), config, tuple(modules[name] for name in sorted(modules)))
+    return AdapterFiles(str(path), config, tuple(sorted(read, key=lambda one: one.name)))
 
 
 def _checked(header: GgufHeader) -> tuple[Architecture, float]:
@@ -116,7 +124,7 @@ def _module_of(path: Path, row: Architecture, base: str) -> LoraModule:
     places = row.places(base)
     place = places[0] if len(places) == 1 else None
     is_whole = place is not None and place.half is None and place.share is None
-    if place is None or not is_whole or place.is_row or place.is_of_experts or place.form != "same":
+    if place is None or not is_whole or place.is_row or place.form != "same":
         raise CheckpointError(f"{path}: {quoted(base)} must be a matrix that an adapter can change")
     if not place.name.endswith(".weight"):
         raise CheckpointError(f"{path}: {quoted(base)} must be a matrix that an adapter can change")
@@ -128,6 +136,8 @@ def _rank(path: Path, module: LoraModule, pair: dict[str, GgufTensor], max_rank:
     if pair.keys() != {"a", "b"}:
         raise CheckpointError(f"{path}: {module.name} must have lora_a and lora_b")
     a, b = pair["a"].shape, pair["b"].shape
+    if ANY_EXPERT in module.name and a[:1] == b[:1]:
+        a, b = a[1:], b[1:]
     axis = 1 if module.is_embedding else 0
     if len(a) != 2 or len(b) != 2 or a[axis] != b[1] or not 1 <= b[1] <= MAX_RANK:
         raise CheckpointError(

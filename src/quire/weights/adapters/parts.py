@@ -22,6 +22,7 @@ class AdapterPart:
     param: str
     """Name of the slot."""
     first_row: int
+    """Counted over the rows of all experts, one expert after the other. A part changes one."""
     a: Floats
     """[rank, K]; for an embedding [V, rank]."""
     b: Floats

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from quire.program import Embed, Linear, Logits, Param, Program
+from quire.program import Embed, Experts, Linear, Logits, Param, Program
 from quire.weights.adapters.parts import AdapterPart, AdapterWeights, Floats
 
 
@@ -32,6 +32,9 @@ def _params(program: Program) -> Iterator[tuple[tuple[str, bool], Param]]:
             yield (op.table.name, True), op.table
         elif isinstance(op, Linear | Logits):
             yield (op.weight.name, False), op.weight
+        elif isinstance(op, Experts):
+            yield (op.gate_up.name, False), op.gate_up
+            yield (op.down.name, False), op.down
 
 
 def _of_rank(part: AdapterPart, param: Param) -> AdapterPart | None:
@@ -41,13 +44,13 @@ def _of_rank(part: AdapterPart, param: Param) -> AdapterPart | None:
     if part.is_embedding:
         return replace(part, a=_taken(part.a, param.share.runs))
     rows: list[tuple[int, int]] = []
-    first_row = begin = 0
+    expert, from_row = divmod(part.first_row, param.share.total)
+    first_row = begin = expert * sum(count for _, count in param.share.runs)
     for first, count in param.share.runs:
-        low = max(first, part.first_row)
-        high = min(first + count, part.first_row + len(part.b))
+        low, high = max(first, from_row), min(first + count, from_row + len(part.b))
         if low < high:
             first_row = first_row if rows else begin + low - first
-            rows.append((low - part.first_row, high - low))
+            rows.append((low - from_row, high - low))
         begin += count
     if not rows:
         return None

@@ -2,13 +2,14 @@
 
 Tensors of PEFT are named `base_model.model.<module>.lora_A.weight` [rank, K], `.lora_B.weight`
 [N, rank], `.lora_B.bias` [N], for embeddings `.lora_embedding_A` [rank, V] and `.lora_embedding_B`
-[D, rank], and `.lora_magnitude_vector` [N] for DoRA.
+[D, rank], and `.lora_magnitude_vector` [N] for DoRA. Matrices of all experts of a layer are
+explained in `experts`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import prod
@@ -18,7 +19,7 @@ import numpy as np
 
 from quire.config.checkpoint.model_files import has_file
 from quire.errors import CheckpointError
-from quire.weights.adapters.config import PeftConfig, read_config
+from quire.weights.adapters.config import MAX_RANK, PeftConfig, read_config
 from quire.weights.adapters.parts import Floats
 from quire.weights.safetensors import SafetensorsFile
 from quire.weights.store import WeightStore
@@ -33,6 +34,8 @@ _NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<kind>A|B|embedding_A|embedding_B"
     r"|magnitude_vector)(?:\.default)?(?:\.(?P<what>weight|bias))?"
 )
+EXPERTS = re.compile(r"(?P<experts>(?:.+\.)?experts)(?:\.base_layer)*(?:\.w(?P<part>[123]))?")
+"""Names of modules with matrices of all experts of a layer."""
 _IGNORED = (".base_layer.weight", ".base_layer.bias")
 """Ends of names of tensors that PEFT saves although they are the base model's."""
 _SAVED = re.compile(
@@ -54,6 +57,8 @@ class LoraModule:
     """Whether it is stored whole."""
     tensors: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, Floats] = field(default_factory=dict)
+    pattern: str = ""
+    """The name that the patterns of the configuration refer to, if it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,11 @@ class AdapterFiles:
     source: str
     config: PeftConfig
     modules: tuple[LoraModule, ...]
+    max_rank: int = MAX_RANK
+
+    def scale_of(self, module: LoraModule) -> float:
+        """The factor of B A x."""
+        return 1.0 if module.is_saved else self.config.scale_of(module.pattern or module.name)
 
 
 def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles:
@@ -83,7 +93,7 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
             for kind, name in module.tensors.items():
                 module.arrays[kind] = _read(store, name)
         store.check()
-        return AdapterFiles(store.source, config, tuple(modules))
+        return AdapterFiles(store.source, config, tuple(modules), max_rank)
 
 
 def open_adapter(folder: Path) -> WeightStore:
@@ -139,11 +149,10 @@ def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank:
         if kind not in module.tensors:
             raise CheckpointError(f"{store.source}: {module.name} has no tensor lora_{kind}")
     shapes = {kind: store.shape(name) for kind, name in module.tensors.items()}
-    rank = config.rank_of(module.name)
-    if rank > max_rank:
-        raise CheckpointError(
-            f"{config.path}: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
-        )
+    if EXPERTS.fullmatch(module.name):
+        _check_experts(store, module, shapes, config)
+        return
+    rank = checked_rank(config, module.name, max_rank)
     a, b = shapes["A"], shapes["B"]
     if len(a) != 2 or len(b) != 2 or a[0] != rank or b[1] != rank:
         raise CheckpointError(
@@ -160,6 +169,33 @@ def _check(store: WeightStore, module: LoraModule, config: PeftConfig, max_rank:
         raise CheckpointError(
             f"{store.source}: {module.name} must have a magnitude vector if use_dora is true in "
             f"{config.path}, and none otherwise"
+        )
+
+
+def checked_rank(config: PeftConfig, module: str, max_rank: int) -> int:
+    """The rank of a module. Raises CheckpointError if it is too large."""
+    rank = config.rank_of(module)
+    if rank > max_rank:
+        raise CheckpointError(
+            f"{config.path}: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
+        )
+    return rank
+
+
+def _check_experts(
+    store: WeightStore,
+    module: LoraModule,
+    shapes: Mapping[str, tuple[int, ...]],
+    config: PeftConfig,
+) -> None:
+    """Checks matrices of all experts of a layer. Their rank is checked with the model."""
+    a, b = shapes["A"], shapes["B"]
+    num_dims = 2 if module.name.endswith(("experts", "base_layer")) else 3
+    fits = len(a) == len(b) == num_dims and 0 not in (*a, *b) and a[-2] == b[-1]
+    if not fits or len(shapes) > 2 or config.has_magnitudes:
+        raise CheckpointError(
+            f"{store.source}: {module.name} must have A and B of {num_dims} dimensions and of one "
+            f"rank, without a bias and without use_dora, but has A {list(a)} and B {list(b)}"
         )
 
 

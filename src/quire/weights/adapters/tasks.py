@@ -19,7 +19,7 @@ import numpy as np
 from quire.config.checkpoint.adapter_tasks import MAX_CONFIG_BYTES, tasks_of
 from quire.config.checkpoint.model_files import read_json_object
 from quire.errors import CheckpointError, quoted
-from quire.weights.adapters.config import MAX_RANK, PeftConfig
+from quire.weights.adapters.config import MAX_RANK, PatternTable, PeftConfig
 from quire.weights.adapters.parts import Floats
 from quire.weights.adapters.read import AdapterFiles, LoraModule, read_adapter
 from quire.weights.open import open_checkpoint
@@ -56,7 +56,9 @@ def _read_task(
         )
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not np.isfinite(alpha):
         raise CheckpointError(f"{path}: lora_alpha must be a number, got {quoted(alpha)}")
-    config = PeftConfig(path, rank, float(alpha), False, {}, {}, False, str(checkpoint))
+    config = PeftConfig(
+        path, rank, float(alpha), False, PatternTable({}), PatternTable({}), False, str(checkpoint)
+    )
     with closing(open_checkpoint(checkpoint)) as store:
         modules = tuple(_modules(store, task, num_tasks, rank, max_bytes))
         if not modules:

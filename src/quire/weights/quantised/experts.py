@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)(_bias|_blocks|_sca
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class Piece:
     """The part of a fused tensor that belongs to one matrix of an expert."""
 
     fused: str
@@ -36,6 +37,12 @@ class _Piece:
     rows: slice
     """Indices of the matrix's outputs (or of the bias) among the outputs of the fused tensor."""
     is_transposed: bool = False
+
+    def of(self, fused: NDArray[Any]) -> NDArray[Any]:
+        """A view of the matrix, or of the bias, among the numbers of the fused tensor."""
+        numbers: NDArray[Any] = fused[self.expert]
+        part: NDArray[Any] = (numbers.T if self.is_transposed else numbers)[self.rows]
+        return part
 
 
 class SplitExperts(WeightStore):
@@ -45,7 +52,7 @@ class SplitExperts(WeightStore):
     def __init__(self, store: WeightStore, kept: Collection[str]) -> None:
         """`kept`: names of fused tensors that are not split."""
         self._store = store
-        self._pieces: dict[str, _Piece] = {}
+        self._pieces: dict[str, Piece] = {}
         names = list(store.names())
         found = [(name, _FUSED.fullmatch(name)) for name in names if name not in kept]
         fused = {name: match for name, match in found if match is not None}
@@ -62,9 +69,13 @@ class SplitExperts(WeightStore):
     def names(self) -> Iterable[str]:
         return self._names
 
+    def pieces(self, fused: str) -> list[tuple[str, Piece]]:
+        """The names and places of the matrices in a tensor; none if it is not split."""
+        return [(name, piece) for name, piece in self._pieces.items() if piece.fused == fused]
+
     def _split(
         self, prefix: str, kind: str, what: str, fused: str, names: set[str]
-    ) -> Iterator[tuple[str, _Piece]]:
+    ) -> Iterator[tuple[str, Piece]]:
         shape = self._shape(fused)
         is_transposed = not what and self._is_transposed(prefix)
         outputs = shape[2 if is_transposed else 1]
@@ -77,7 +88,7 @@ class SplitExperts(WeightStore):
         end = "bias" if what == "_bias" else "weight"
         for expert in range(shape[0]):
             for part, rows in places.items():
-                yield f"{prefix}.{expert}.{part}.{end}", _Piece(fused, expert, rows, is_transposed)
+                yield f"{prefix}.{expert}.{part}.{end}", Piece(fused, expert, rows, is_transposed)
 
     def _is_transposed(self, prefix: str) -> bool:
         """Whether the layout is [E, D, 2 I] and [E, I, D], not [E, 2 I, D] and [E, D, I]."""
@@ -104,8 +115,7 @@ class SplitExperts(WeightStore):
             return self._unpacked(name, piece)
         fused = self._store.get(piece.fused)
         item = np.dtype(f"u{ITEM_BYTES[fused.dtype]}")
-        numbers = fused.data.view(item).reshape(fused.shape)[piece.expert]
-        numbers = numbers[:, piece.rows].T if piece.is_transposed else numbers[piece.rows]
+        numbers = piece.of(fused.data.view(item).reshape(fused.shape))
         is_view = numbers.flags.c_contiguous
         data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
         return replace(
@@ -127,7 +137,7 @@ class SplitExperts(WeightStore):
             inputs = [32 * shape[1]]
         return HostTensor(name, "F32", (outputs, *inputs), np.empty(0, np.uint8), self.source)
 
-    def _unpacked(self, name: str, piece: _Piece) -> HostTensor:
+    def _unpacked(self, name: str, piece: Piece) -> HostTensor:
         """Return a matrix of gpt-oss's MXFP4. The low half of a byte is the first of two codes."""
         blocks = self._bytes(piece.fused)[piece.expert, piece.rows]
         stored = self._bytes(piece.fused.removesuffix("_blocks") + "_scales")

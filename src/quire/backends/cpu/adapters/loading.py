@@ -34,7 +34,9 @@ class AdapterLoader:
 
     def __init__(self, library: Library, ids: Mapping[StoredWeight, int]) -> None:
         self._library = library
-        self._matrices = {w.param.name: i for w, i in ids.items() if w.kind == "matrix"}
+        matrices = [(w.param, i) for w, i in ids.items() if w.kind == "matrix"]
+        self._matrices = {param.name: (i, param.shape[-2]) for param, i in matrices}
+        """The id of a weight's first matrix, and the rows of each."""
         self._tables = {w.param.name: i for w, i in ids.items() if w.kind == "table"}
 
     def load(self, model: Any, weights: AdapterWeights, dtype: Dtype) -> CpuAdapter:
@@ -75,11 +77,13 @@ class AdapterLoader:
         native.adapter_of, native.adapters, native.num_adapters = pointer, listed, len(handles)
 
     def _fill(self, record: Any, part: AdapterPart, alive: list[Any]) -> None:
-        record.matrix = self._matrices.get(part.param, -1)
-        record.table = self._tables.get(part.param, -1) if record.matrix < 0 else -1
+        first, num_rows = self._matrices.get(part.param, (-1, len(part.b)))
+        expert, first_row = divmod(part.first_row, num_rows)
+        record.matrix = first if first < 0 else first + expert
+        record.table = self._tables.get(part.param, -1) if first < 0 else -1
         record.is_embedding = part.is_embedding
         record.rank = part.rank
-        record.first_row, record.rows = part.first_row, len(part.b)
+        record.first_row, record.rows = first_row, len(part.b)
         record.scale = part.scale
         for name in ("a", "b", "bias", "gains"):
             array: NDArray[np.float32] | None = getattr(part, name)
