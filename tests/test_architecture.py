@@ -213,7 +213,7 @@ def test_a_number_that_a_request_asks_for_is_in_five_files() -> None:
         "cli",
         "bench",
         "server/ui",
-        "server/generation/beams",
+        "server/generation/beams.py",
         "backends",
     )
     native = Path(__file__).parents[1] / "native"

@@ -7,12 +7,12 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from quire.cli.app import COMMANDS, Command
+from quire.cli.app import COMMANDS
+from quire.cli.command import Action, Command, Group
 from quire.config.command_line.parser import Parser
 
 ROOT = Path(__file__).parents[1]
@@ -91,16 +91,16 @@ def commands_of(page: Path) -> Iterator[list[str]]:
 
 
 @cache
-def parser_of(module: str) -> Parser:
-    parser = Parser("quire", "")
-    import_module(module).configure(parser)
-    return parser
+def flags_of(command: Command) -> set[str]:
+    found, parser = command.load(), Parser("quire", "")
+    assert isinstance(found, Action)
+    found.configure(parser)
+    return {flag for action in parser._actions for flag in action.option_strings}
 
 
 def problem_of(words: list[str]) -> str | None:
     """Why a command cannot be given so; None: it can."""
     commands: tuple[Command, ...] = COMMANDS
-    place = "quire.cli.commands"
     while commands:
         if not words or words[0] in ("COMMAND", "--help", "--version", "help"):
             return None
@@ -108,11 +108,9 @@ def problem_of(words: list[str]) -> str | None:
         if command is None:
             return f"there is no command {words[0]}"
         words = words[1:]
-        module = import_module(f"{place}.{command.module}")
-        commands = getattr(module, "COMMANDS", ())
-    known = {
-        flag for action in parser_of(module.__name__)._actions for flag in action.option_strings
-    }
+        found = command.load()
+        commands = found.commands if isinstance(found, Group) else ()
+    known = flags_of(command)
     for word in words:
         flag = word.split("=")[0].split(".")[0].rstrip(",:)")
         if flag.startswith("--") and len(flag) > 2 and flag not in known | {"--help-all"}:

@@ -42,7 +42,7 @@ def test_engine_imports_neither_torch_nor_transformers() -> None:
 
 def test_a_server_starts_without_what_is_rarely_used() -> None:
     rooms = (
-        "bench", "chat.sandbox", "cli.batch_files", "cli.conversation", "core.process.host",
+        "bench", "chat.sandbox", "cli.commands.run_batch", "cli.conversation", "core.process.host",
         "core.profiling.trace", "backends.reference", "frontend.beams", "frontend.hf.tokenizer",
         "frontend.observers.user_loggers", "frontend.offline", "llm", "metrics.reader",
         "models.families", "parsers.channels", "parsers.detection", "parsers.registry",

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
-from quire.frontend.arguments import located
-from quire.frontend.offline.chat_prompts import ChatPrompts
+from quire.frontend.arguments import UnsupportedTransfers, located
 from quire.frontend.offline.llm_arguments import (
     ChatOptions,
     GivenAdapters,
@@ -33,9 +32,9 @@ from quire.frontend.offline.llm_control import LLMControl
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.frontend.offline.pooling import PoolingMethods
 from quire.frontend.offline.progress_bar import Progress, ProgressBar, counted
+from quire.frontend.offline.prompts import ChatPrompts
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
 from quire.frontend.offline.turn_lock import TurnLock
-from quire.frontend.unsupported import UnsupportedTransfers
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -290,7 +289,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
         `concurrency_limit`: number of prompts searched at once; None: all. If a prompt is invalid,
         raises RequestError and runs none.
         """
-        from quire.frontend.offline.beam_search import search_beams
+        from quire.frontend.offline.prompts import search_beams
 
         ids = map(str, self.request_counter)
         every = list(zip(ids, as_prompts(prompts), strict=False))

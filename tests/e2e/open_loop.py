@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from quire.bench.datasets import SampleRequest
 from quire.bench.http_stream import Client
-from quire.bench.load import RequestResult, Target, run_load
-from quire.bench.traffic import TrafficArgs, arrival_times
+from quire.bench.load import RequestResult, Target, TrafficArgs, arrival_times, run_load
 
 PROMPT_CHARS, OUTPUT_TOKENS = 200, 64
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from quire.bench.datasets import DatasetArgs
+from quire.bench.load import TrafficArgs
 from quire.bench.serve import ServeBenchArgs, run
-from quire.bench.traffic import TrafficArgs
 
 from .conftest import StartServer
 

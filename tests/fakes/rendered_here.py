@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.chat.job import DEFAULT_SECONDS, ChatInput
-from quire.chat.plain import plain_chat
+from quire.chat.renderer import plain_chat
 from quire.chat.rendering import render
 from quire.chat.templates import ChatTemplates
 

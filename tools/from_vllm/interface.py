@@ -8,16 +8,15 @@ import msgspec
 from tools.from_vllm.markdown import code, codes, table
 
 from quire.cli.app import COMMANDS, Command
-from quire.cli.commands import bench
-from quire.cli.commands.bench import sweep
+from quire.cli.commands.bench import BENCH, SWEEP
 from quire.params import NOT_YET
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.responses.input import checks
+from quire.server.apis.responses.input import conversion
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, SWITCHES
-from quire.server.generation import refusals
+from quire.server.generation import limits
 from quire.server.generation.request_fields import GenerationFields
 
 _KINDS = {
@@ -42,7 +41,9 @@ def request_fields() -> str:
     for kind, struct in _KINDS.items():
         rows.append([kind, codes(sorted(_own(struct) - {*_refused(), *_without_effect()}))])
     responses = {field.name for field in msgspec.structs.fields(ResponsesRequest)}
-    rows.append([_RESPONSES, codes(sorted(responses - {*checks.REFUSED, *checks.WITHOUT_EFFECT}))])
+    rows.append(
+        [_RESPONSES, codes(sorted(responses - {*conversion.REFUSED, *conversion.WITHOUT_EFFECT}))]
+    )
     rows.append(["accepted, without effect", codes(sorted(_without_effect()))])
     return table(["requests", "fields"], rows)
 
@@ -56,7 +57,7 @@ def refused_fields() -> str:
         for name in sorted(refused)
         if name in every
     ]
-    for name, (accepted, _) in checks.REFUSED.items():
+    for name, (accepted, _) in conversion.REFUSED.items():
         rows.append([code(name), codes(map(repr, accepted)), _RESPONSES])
     return table(["field", "accepted values", "requests"], rows)
 
@@ -70,11 +71,11 @@ def _own(struct: type[msgspec.Struct]) -> set[str]:
 
 def _refused() -> dict[str, tuple[object, ...]]:
     """With the values that are accepted: the server's table, and that of `SamplingParams`."""
-    return {**refusals.NEUTRAL, **NOT_YET}
+    return {**limits.NEUTRAL, **NOT_YET}
 
 
 def _without_effect() -> set[str]:
-    return {*refusals.WITHOUT_EFFECT, "user", "metadata"}  # the last two ask for nothing
+    return {*limits.WITHOUT_EFFECT, "user", "metadata"}  # the last two ask for nothing
 
 
 def routes() -> str:
@@ -98,8 +99,8 @@ def absent_routes() -> str:
 def commands() -> str:
     """Every command."""
     rows = [_row("quire", command) for command in COMMANDS]
-    rows += [_row("quire bench", command) for command in bench.COMMANDS]
-    rows += [_row("quire bench sweep", command) for command in sweep.COMMANDS]
+    rows += [_row("quire bench", command) for command in BENCH.commands]
+    rows += [_row("quire bench sweep", command) for command in SWEEP.commands]
     return table(["command", "what"], rows)
 
 

@@ -6,9 +6,8 @@ from tools.from_vllm.markdown import code, codes, table
 
 from quire.config.engine_args import EngineArgs
 from quire.metrics.engine_series import EngineSeries
-from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
 from quire.metrics.series import MetricSet
-from quire.metrics.sleep_metrics import SleepMetrics
 from quire.planning.plan import build_engine_config
 
 ABSENT: dict[str, tuple[str, ...]] = {

@@ -19,12 +19,7 @@ from quire.units import MiB
 _MAX_HEADER_BYTES = 64 * 1024
 _MAX_CHUNK_BYTES = 64 * MiB
 _READ_TIMEOUT_S = 600.0
-_BROKEN = (
-    OSError,
-    asyncio.IncompleteReadError,
-    asyncio.LimitOverrunError,
-    asyncio.TimeoutError,
-)
+_BROKEN = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError)
 
 
 class ReplyError(QuireError):

@@ -34,11 +34,11 @@ class Box:
     height: float
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers that span [low, high]."""
+def nice_ticks(low: float, high: float) -> list[float]:
+    """About five round numbers that span [low, high]."""
     span = max(high - low, 1e-12)
-    step = 10 ** math.floor(math.log10(span / count))
-    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= count)
+    step = 10 ** math.floor(math.log10(span / 5))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 5)
     first = math.floor(low / step)
     ticks = [first * step]
     while ticks[-1] < high - 1e-9 * span:

@@ -20,14 +20,19 @@ from typing import Any, Literal
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from quire.bench.charts.load_report import LoadPoint, parse_levels, report
-from quire.bench.charts.serve_chart import draw
+from quire.bench.charts import LoadPoint, draw, parse_levels, report
 from quire.bench.datasets import DatasetArgs, SampleRequest, load_requests
 from quire.bench.http_stream import Client, ReplyError
-from quire.bench.load import RequestResult, Target, run_load, send_one
-from quire.bench.metrics import METRIC_TITLES, parse_goodput, summarise
-from quire.bench.report import DETAILED_KEYS, parse_pairs, print_served, save_json
-from quire.bench.traffic import TrafficArgs, arrival_times
+from quire.bench.load import RequestResult, Target, TrafficArgs, arrival_times, run_load, send_one
+from quire.bench.metrics import (
+    DETAILED_KEYS,
+    METRIC_TITLES,
+    parse_goodput,
+    parse_pairs,
+    print_served,
+    save_json,
+    summarise,
+)
 from quire.errors import ConfigError
 from quire.files import write_text
 from quire.redaction import redact
@@ -148,27 +153,20 @@ def run(args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs) -> dic
         write_text(Path(args.plot), draw(summary))
         print(f"chart: {args.plot}")
     if args.html is not None:
-        facts = _facts(args, dataset, traffic, summary)
+        count = summary["num_prompts"]
+        rate = traffic.request_rate
+        facts = {
+            "model": str(summary["model_id"]),
+            "server": redact(args.url),
+            "date": datetime.now().strftime("%Y-%m-%d %H:%M"),
+            "requests": f"{count} of {dataset.dataset_name} at each load",
+            "arrival": "as early as possible" if math.isinf(rate) else f"{rate:g} per second",
+            "tokens of a prompt": f"{mean(summary['input_lens']):.0f} on average",
+            "tokens of a reply": f"{mean(summary['output_lens']):.0f} on average",
+        }
         write_text(Path(args.html), report(facts, points))
         print(f"report: {args.html}")
     return summary
-
-
-def _facts(
-    args: ServeBenchArgs, dataset: DatasetArgs, traffic: TrafficArgs, summary: Mapping[str, Any]
-) -> dict[str, str]:
-    """What was measured, for the head of the report."""
-    count = summary["num_prompts"]
-    rate = traffic.request_rate
-    return {
-        "model": str(summary["model_id"]),
-        "server": redact(args.url),
-        "date": datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "requests": f"{count} of {dataset.dataset_name} at each load",
-        "arrival": "as early as possible" if math.isinf(rate) else f"{rate:g} per second",
-        "tokens of a prompt": f"{mean(summary['input_lens']):.0f} on average",
-        "tokens of a reply": f"{mean(summary['output_lens']):.0f} on average",
-    }
 
 
 async def _measure(
@@ -233,7 +231,6 @@ async def _send_load(
 
 
 def _due_times(traffic: TrafficArgs, requests: Sequence[SampleRequest], seed: int) -> list[float]:
-    """Seconds after the start at which each request is sent. Raises ConfigError."""
     own = [request.due_s for request in requests if request.due_s is not None]
     if not own:
         return arrival_times(traffic, len(requests), seed)
@@ -246,7 +243,6 @@ def _due_times(traffic: TrafficArgs, requests: Sequence[SampleRequest], seed: in
 
 
 async def _post(client: Client, path: str) -> None:
-    """Calls a route without a body. Raises ReplyError if it fails."""
     response = await client.send("POST", path)
     body = await client.body(response)
     if response.status != 200:
@@ -263,7 +259,6 @@ def _headers(args: ServeBenchArgs) -> dict[str, str]:
 
 
 async def _model(args: ServeBenchArgs, client: Client) -> tuple[str, str]:
-    """The model's name in requests, and where its tokenizer is found."""
     if args.model is not None:
         return args.served_model_name or args.model, args.model
     response = await client.send("GET", "/v1/models")

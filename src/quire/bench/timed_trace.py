@@ -100,11 +100,7 @@ def _check(at_s: float, input_len: int, output_len: int) -> None:
 
 
 def _prompt(
-    hash_ids: Sequence[int],
-    length: int,
-    piece_len: int,
-    allowed: np.ndarray[Any, Any],
-    number: int,
+    hash_ids: Sequence[int], length: int, piece_len: int, allowed: np.ndarray[Any, Any], number: int
 ) -> list[int]:
     """Return the tokens of the hash ids' pieces; the remaining tokens are unique to the request."""
     ids: list[int] = []
@@ -116,7 +112,6 @@ def _prompt(
 
 
 def _piece(seed: int, length: int, allowed: np.ndarray[Any, Any]) -> list[int]:
-    """The first tokens of the piece with this seed."""
     tokens: list[int] = allowed[
         np.random.default_rng(seed).integers(0, len(allowed), length)
     ].tolist()

@@ -98,7 +98,6 @@ def _is_constant(node: nodes.Node, value: str | None) -> bool:
 
 
 def _parsed(source: str) -> nodes.Template | None:
-    """None for a template that cannot be parsed."""
     try:
         return environment().parse_as_written(source)
     except (jinja2.TemplateError, RecursionError):

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.chat.images import IMAGE_PART
-from quire.chat.job import MAX_NESTING, ContentFormat
+from quire.chat.job import IMAGE_PART, MAX_NESTING, ContentFormat
 from quire.errors import RequestError
 
 _TEXT_KEYS = {
@@ -173,7 +172,6 @@ def _parse_arguments(index: int, tool_calls: Any) -> None:
 
 
 def _parsed(arguments: Any) -> Any:
-    """None for a text that is no JSON."""
     if not isinstance(arguments, str):
         return arguments
     try:

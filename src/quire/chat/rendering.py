@@ -15,7 +15,7 @@ from quire.chat.content_format import detect_content_format, expects_no_content,
 from quire.chat.job import ChatInput, ContentFormat, RenderJob
 from quire.chat.messages import Images, check_nesting, template_messages
 from quire.chat.sandbox.environment import render_template
-from quire.chat.sandbox.limits import TemplateLimitError, new_budget
+from quire.chat.sandbox.sizes import TemplateLimitError, new_budget
 from quire.errors import RequestError
 
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "

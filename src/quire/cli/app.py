@@ -1,8 +1,4 @@
-"""`quire`: picks the command, imports only that one, and turns errors into one line.
-
-A command is a module with `configure(parser)`, which declares its options, and
-`execute(args)`, which does the work and returns the exit code.
-"""
+"""`quire`: picks the command, imports only that one, and turns errors into one line."""
 
 from __future__ import annotations
 
@@ -11,47 +7,36 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
 
+from quire.cli.command import Command, Group
 from quire.redaction import redact
 from quire.system.garbage import expect_imports
 from quire.version import __version__
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command; its module is imported only when the command runs."""
-
-    name: str
-    module: str
-    summary: str
-
-
 COMMANDS = (
     Command("serve", "serve", "Serve models over HTTP to OpenAI clients, with a web page"),
-    Command("run", "run", "Generate text or chat in this process, without a server"),
-    Command("chat", "chat", "Chat with a running server"),
-    Command("complete", "complete", "Complete text with a running server"),
-    Command("pull", "library.pull", "Fetch models from the hub"),
-    Command("list", "library.list_models", "List the models on this machine"),
-    Command("show", "library.show", "Show what is known of a model on this machine"),
-    Command("ps", "library.ps", "Show the models of a running server"),
-    Command("rm", "library.rm", "Delete models from the hub's cache"),
-    Command("alias", "library.alias", "Give a model a short name"),
+    Command("run", "chat:run", "Generate text or chat in this process, without a server"),
+    Command("chat", "chat:chat", "Chat with a running server"),
+    Command("complete", "chat:complete", "Complete text with a running server"),
+    Command("pull", "library:pull", "Fetch models from the hub"),
+    Command("list", "library:local", "List the models on this machine"),
+    Command("show", "library:show", "Show what is known of a model on this machine"),
+    Command("ps", "library:ps", "Show the models of a running server"),
+    Command("rm", "library:rm", "Delete models from the hub's cache"),
+    Command("alias", "library:alias", "Give a model a short name"),
     Command("top", "top", "Watch a running server in the terminal"),
-    Command("bench", "bench", "Benchmarks: latency | throughput | serve | sweep | startup"),
-    Command("quantize", "quantize", "Quantise a model's weights once, for a faster start"),
-    Command("merge", "merge", "Write a checkpoint with a LoRA adapter in its weights"),
+    Command("bench", "bench:BENCH", "Benchmarks: latency | throughput | serve | sweep | startup"),
+    Command("quantize", "convert:quantize", "Quantise a model's weights once, for a faster start"),
+    Command("merge", "convert:merge", "Write a checkpoint with a LoRA adapter in its weights"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
-    Command("models", "models", "List the supported architectures"),
-    Command("kv", "kv", "The KV store: ls | du | verify | prune | export | import | warm | bench"),
+    Command("models", "library:models", "List the supported architectures"),
+    Command("kv", "kv:KV", "The KV store: ls | du | verify | prune | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
-    Command("completion", "library.completion", "Print a shell's code to complete commands"),
-    Command("generate", "rows.generate", "Answer a prompt for every row of a file"),
-    Command("embed", "rows.embed", "Give every text of a file a vector"),
+    Command("completion", "library:completion", "Print shell code that completes commands"),
+    Command("generate", "rows:generate", "Answer a prompt for every row of a file"),
+    Command("embed", "rows:embed", "Give every text of a file a vector"),
     Command("run-batch", "run_batch", "Answer a file of OpenAI batch requests"),
 )  # fmt: skip
 
@@ -140,15 +125,14 @@ def _run(prog: str, command: Command, words: Sequence[str]) -> int:
     from quire.errors import QuireError
     from quire.log import flush
 
-    module = import_module(f"quire.cli.commands.{command.module}")
-    if hasattr(module, "COMMANDS"):
-        return dispatch(f"{prog} {command.name}", module.ABOUT, module.COMMANDS, words)
-    parser = Parser(f"{prog} {command.name}", (module.__doc__ or "").partition("\n\n")[0])
-    module.configure(parser)
+    found = command.load()
+    if isinstance(found, Group):
+        return dispatch(f"{prog} {command.name}", found.about, found.commands, words)
+    parser = Parser(f"{prog} {command.name}", found.about.partition("\n\n")[0])
+    found.configure(parser)
     args = parser.parse(words)
     try:
-        code: int = module.execute(args)
-        return code
+        return found.execute(args)
     except QuireError as error:
         flush()
         print(f"{prog} {command.name}: {error}", file=sys.stderr)

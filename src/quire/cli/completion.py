@@ -6,12 +6,12 @@ the command's options are built; no engine is imported.
 
 from __future__ import annotations
 
-from argparse import Action
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
+from quire.cli.command import Command, Group
 from quire.config.checkpoint.model_files import DEMO_MODEL
+from quire.config.command_line.parser import Parser
 
 SHELLS = ("bash", "zsh", "fish")
 _TAKE_MODELS = frozenset({
@@ -19,7 +19,7 @@ _TAKE_MODELS = frozenset({
 })  # fmt: skip
 
 
-def completions(words: Sequence[str], commands: Sequence[Any]) -> list[str]:
+def completions(words: Sequence[str], commands: Sequence[Command]) -> list[str]:
     """What the last word may become."""
     *before, last = words or [""]
     if not before:
@@ -27,10 +27,14 @@ def completions(words: Sequence[str], commands: Sequence[Any]) -> list[str]:
     command = next((one for one in commands if one.name == before[0]), None)
     if command is None:
         return []
-    module = import_module(f"quire.cli.commands.{command.module}")
-    if hasattr(module, "COMMANDS"):
-        return completions(words[1:], module.COMMANDS)
-    actions = _options_of(module)
+    found = command.load()
+    if isinstance(found, Group):
+        return completions(words[1:], found.commands)
+    parser = Parser("quire")
+    found.configure(parser)
+    actions = {
+        word: one for one in parser._actions for word in one.option_strings if word[:2] == "--"
+    }
     previous = actions.get(before[-1])
     if last.startswith("-"):
         return _matching(last, [*actions, "--help", "--help-all"])
@@ -44,21 +48,7 @@ def script(shell: str) -> str:
     return {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}[shell]
 
 
-def _options_of(module: Any) -> dict[str, Action]:
-    from quire.config.command_line.parser import Parser
-
-    parser = Parser("quire")
-    module.configure(parser)
-    return {
-        word: action
-        for action in parser._actions
-        for word in action.option_strings
-        if word.startswith("--")
-    }
-
-
 def _models() -> list[str]:
-    """Models on this machine, and aliases."""
     from quire import env
     from quire.config.places.aliases import read_aliases
     from quire.config.places.library import models_of

@@ -15,7 +15,7 @@ from typing import Any
 from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.config.engine_args import EngineArgs
-from quire.frontend.observers.request_log import request_log_choice
+from quire.frontend.observers.observer import request_log_choice
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from quire.log import get_logger
@@ -37,12 +37,7 @@ class StopOnInterrupt:
         self._previous = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         signal.signal(signal.SIGINT, self._previous)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -137,12 +132,7 @@ class LineEditor:
         found = self._completions(line)
         return found[number] if number < len(found) else None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
             import readline
 

@@ -185,7 +185,6 @@ class OutputProcessor:
         return [completion.request_id for completion in aborted]
 
     def _close(self, record: RequestRecord, completion: CompletionState, now: float) -> None:
-        """Remove a completion that has ended."""
         del self._open[completion.request_id]
         record.num_open -= 1
         for observer in self._observers:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
-from quire.frontend.inputs.tasks import works, wrong_task
-from quire.frontend.inputs.too_long import text_fills_model
+from quire.frontend.inputs.model_checks import text_fills_model, works, wrong_task
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
 from quire.tokenizer import Tokenizer
@@ -121,17 +120,15 @@ class Scoring:
             raise RequestError("Input lengths must be either 1:1, 1:N or N:N", parameter="data_1")
         if self.is_cross_encoder:
             pairs = PairTokens(self.model, self.tokenizer, self.limits, self.instruction)
-            self.prompts = [pairs.prompt(*pair) for pair in self._pairs()]
+            queries = [*self.queries] * (num_documents if num_queries == 1 else 1)
+            texts = zip(queries, self.documents, strict=True)
+            self.prompts = [pairs.prompt(*pair) for pair in texts]
         else:
             self.prompts = [*self.queries, *self.documents]
 
     @property
     def is_cross_encoder(self) -> bool:
         return self.model.pooling is not None and self.model.pooling.scoring == "cross-encoder"
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        queries = [*self.queries] * (len(self.documents) if len(self.queries) == 1 else 1)
-        return list(zip(queries, self.documents, strict=True))
 
     def scores(self, results: Sequence[Result]) -> list[ScoringRequestOutput]:
         """The scores of the pairs, given the results of `prompts`."""

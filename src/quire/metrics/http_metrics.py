@@ -1,14 +1,26 @@
-"""HTTP requests by endpoint, method and status class, under the names that dashboards use.
+"""Metrics of HTTP requests and of sleep, and the load report in a reply's header.
 
 All labels come from closed sets: an unknown path or method is counted as `other`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
 
-from quire.metrics.buckets import HTTP_DURATION_S
-from quire.metrics.series import Counter, Family, Histogram, MetricSet, Summary
+from quire.metrics.engine_series import EngineSeries
+from quire.metrics.series import (
+    HTTP_DURATION_S,
+    SLEEP_DURATION_S,
+    Counter,
+    Family,
+    Histogram,
+    MetricSet,
+    Summary,
+)
 
 _METHODS = ("GET", "POST", "OPTIONS", "HEAD", "other")
 _STATUSES = ("2xx", "3xx", "4xx", "5xx", "gone")
@@ -68,3 +80,58 @@ class HttpMetrics:
         self._all_durations.observe(seconds)
         self._request_bytes.series.setdefault((handler,), Summary()).observe(request_bytes)
         self._reply_bytes.series.setdefault((handler,), Summary()).observe(reply_bytes)
+
+
+Operation = Literal["sleep", "release_kv_cache_memory", "wake"]
+_OPERATIONS: tuple[Operation, ...] = ("sleep", "release_kv_cache_memory", "wake")
+
+
+class SleepMetrics:
+    """Durations by operation. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self.metric_set = MetricSet({})
+        self._durations: Family[Histogram] = Family(
+            "vllm:sleep_mode_operation_duration_seconds",
+            "Duration of one sleep-mode operation.",
+            "histogram",
+            ("operation",),
+            {(name,): Histogram(SLEEP_DURATION_S) for name in _OPERATIONS},
+        )
+        self.metric_set.families.append(self._durations)
+        self._in_flight = self.metric_set.gauges(
+            "vllm:sleep_mode_operations_in_flight",
+            "Sleep-mode operations currently awaited.",
+            ("operation",),
+            [(name,) for name in _OPERATIONS],
+        )
+
+    @contextmanager
+    def record(self, operation: Operation) -> Iterator[None]:
+        """Measure the block."""
+        in_flight = self._in_flight.of(operation)
+        in_flight.set(in_flight.value + 1)
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            in_flight.set(in_flight.value - 1)
+            self._durations.of(operation).observe(time.perf_counter() - begin)
+
+
+LOAD_FORMAT_HEADER = "endpoint-load-metrics-format"
+LOAD_HEADER = "endpoint-load-metrics"
+
+
+def load_report(form: str, series: EngineSeries) -> str | None:
+    """The header's value in this format; None for an unknown format, as in vLLM, because a gateway
+    may ask every server for its preferred format."""
+    metrics = {
+        "num_requests_waiting": float(series.num_requests_waiting.value),
+        "kv_cache_usage_perc": float(series.kv_cache_usage_perc.value),
+    }
+    if form.lower() == "text":
+        return "TEXT " + ", ".join(f"named_metrics.{name}={metrics[name]}" for name in metrics)
+    if form.lower() == "json":
+        return "JSON " + json.dumps({"named_metrics": metrics})
+    return None

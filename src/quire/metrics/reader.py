@@ -67,9 +67,7 @@ def read_metrics(metric_set: MetricSet) -> list[Metric]:
 
 
 def _metric(
-    name: str,
-    labels: dict[str, str],
-    one: series.Counter | series.Gauge | series.Histogram,
+    name: str, labels: dict[str, str], one: series.Counter | series.Gauge | series.Histogram
 ) -> Metric:
     if isinstance(one, series.Histogram):
         return Histogram(name, labels, one.count, one.sum, dict(one.cumulative()))

@@ -35,9 +35,7 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
     __slots__ = ("_before", "_decode", "_ends", "_ids", "_lists", "_ranks", "_texts", "_values")
 
     def __init__(
-        self,
-        decode: Callable[[int, Sequence[int]], str] | None = None,
-        before: Sequence[int] = (),
+        self, decode: Callable[[int, Sequence[int]], str] | None = None, before: Sequence[int] = ()
     ) -> None:
         """`decode` returns the text of a token after others; None: tokens have no text, unless they
         are appended with one. `before`: the last tokens before the first one that has
@@ -192,7 +190,6 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return found
 
     def _span(self, position: int) -> slice:
-        """The slice of the arrays for a position, counted from 0."""
         begin = self._ends[position - 1] if position else 0
         return slice(begin, self._ends[position])
 
@@ -203,7 +200,6 @@ class FlatLogprobs(MutableSequence["LogprobsOnePosition | None"]):
         return [text for place in places for text in self._texts_of(place, self._span(place))]
 
     def _texts_of(self, position: int, span: slice) -> list[str | None]:
-        """The texts of a position's tokens."""
         if self._texts is not None:
             return self._texts[span]
         decode = self._decode

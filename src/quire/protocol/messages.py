@@ -17,7 +17,7 @@ import msgspec
 
 from quire.adapters.prompt_request import PromptAdapterRequest
 from quire.adapters.request import LoRARequest
-from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.params import SamplingParams
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows

@@ -16,7 +16,7 @@ import sys
 from enum import IntEnum
 
 from quire.kvcache import SequenceBlocks
-from quire.outputs.draft_counts import PredictionCounts, RequestSpecDecodeMetrics
+from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.protocol import EngineCoreRequest, FinishReason
 from quire.scheduler.repetition import is_repeating
 

@@ -23,25 +23,21 @@ from starlette.routing import Route
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 from quire.metrics.exposition import Exposition
-from quire.metrics.http_metrics import HttpMetrics
+from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
 from quire.metrics.series import MetricSet
-from quire.metrics.sleep_metrics import SleepMetrics
 from quire.server import ui
-from quire.server.apis.page import routes as page
-from quire.server.apis.page.live import LiveView
-from quire.server.apis.responses.store.store import ResponseStore
+from quire.server.apis import page
+from quire.server.apis.page import LiveView
+from quire.server.apis.responses.store import ResponseStore
 from quire.server.bodies.json_http import is_json
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
-from quire.server.http.body import BodyMiddleware
-from quire.server.http.error_forms import for_route
-from quire.server.http.local_guard import LocalGuardMiddleware
-from quire.server.http.presence import while_present
-from quire.server.http.problems import Problem, problem_of
-from quire.server.http.request_id import RequestIdMiddleware
+from quire.server.http.event_stream import while_present
+from quire.server.http.middleware import BodyMiddleware, LocalGuardMiddleware, RequestIdMiddleware
+from quire.server.http.problems import Problem, for_route, problem_of
 from quire.server.openapi import docs_page, openapi_document
 from quire.units import KiB
 
@@ -209,7 +205,6 @@ def _answer(request: Request, problem: Problem) -> Response:
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """Starlette's errors: unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     detail = str(error.detail) if isinstance(error, HTTPException) else ""
@@ -221,7 +216,6 @@ async def _on_exception(request: Request, error: Exception) -> Response:
 
 
 def _metric_sets(context: ServerContext, sets: Sequence[MetricSet]) -> list[MetricSet]:
-    """The metrics of the engines that are loaded, and those of the server."""
     engines = [model.engine for model in context.models if model.engine is not None]
     return [*(engine.metrics.series.metric_set for engine in engines), *sets]
 
@@ -239,7 +233,7 @@ def user_middleware(path: str) -> Middleware:
             f"middleware={quoted(path)} cannot be imported: {error}; write package.module.Name"
         ) from None
     if inspect.isclass(found):
-        return Middleware(cast(Any, found))
+        return Middleware(cast("Any", found))
     if inspect.iscoroutinefunction(found):
         from starlette.middleware.base import BaseHTTPMiddleware
 

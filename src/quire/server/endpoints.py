@@ -8,39 +8,25 @@ from typing import Any, Literal
 
 from quire import env
 from quire.config.kv_cache import KVEventsConfig
-from quire.server.apis import adapters, kv_store
+from quire.server.apis import adapters, cohere, embeddings, kv_store, page, scores, service, tei
 from quire.server.apis import invocations as sagemaker
 from quire.server.apis.chat import routes as chat_routes
 from quire.server.apis.chat import schema as chat
-from quire.server.apis.cohere import routes as cohere_routes
-from quire.server.apis.cohere import schema as cohere
 from quire.server.apis.completions import routes as completion_routes
 from quire.server.apis.completions import schema as completion
-from quire.server.apis.embeddings import routes as embedding_routes
-from quire.server.apis.embeddings import schema as embedding
 from quire.server.apis.engine import routes as engine
 from quire.server.apis.engine import schema as control
-from quire.server.apis.engine import server_info
-from quire.server.apis.fleet import routes as fleet_routes
+from quire.server.apis.llama_server import conversion as llama_schema
 from quire.server.apis.llama_server import routes as llama
-from quire.server.apis.llama_server import schema as llama_schema
 from quire.server.apis.messages import reply as anthropic_reply
 from quire.server.apis.messages import routes as messages
 from quire.server.apis.messages import schema as anthropic
-from quire.server.apis.ollama import library as ollama_library
 from quire.server.apis.ollama import models as ollama_models
-from quire.server.apis.ollama import routes as ollama
 from quire.server.apis.ollama import schema as ollama_schema
-from quire.server.apis.ollama import texts as ollama_texts
-from quire.server.apis.page import routes as page
-from quire.server.apis.responses import create, stored
-from quire.server.apis.responses.schema import events, reply
+from quire.server.apis.ollama import texts as ollama
+from quire.server.apis.responses import create
+from quire.server.apis.responses.schema import reply
 from quire.server.apis.responses.schema.request import ResponsesRequest
-from quire.server.apis.scores import routes as score_routes
-from quire.server.apis.scores import schema as scores
-from quire.server.apis.service import routes as service
-from quire.server.apis.service import schema
-from quire.server.apis.tei import routes as tei
 from quire.server.apis.text import routes as text
 from quire.server.apis.text import schema as text_schema
 from quire.server.apis.tokens import routes as token_routes
@@ -80,19 +66,32 @@ class Endpoint:
     """Empty: the answer has no body."""
     stream: Any = None
     """Type of the events, where the request can ask for a stream."""
-    stream_media: str = "text/event-stream"
     has_named_events: bool = False
     """Events have names and no end mark; otherwise the last event is `[DONE]`."""
     query: Any = None
     """Type of the query's parameters; None: there are none."""
-    errors: tuple[int, ...] = ()
-    """Statuses besides 200, 401 and 503."""
+    errors: tuple[int, ...] | None = None
+    """Statuses besides 200, 401 and 503; None: the usual ones."""
     can_be_unwell: bool = False
     """503 has the same body as 200."""
-    form: Literal["openai", "messages", "ollama"] = "openai"
-    """Form of the error replies."""
     switch: Switch | None = None
     """The switch that must be on; None: the endpoint always exists."""
+
+    @property
+    def form(self) -> Literal["openai", "messages", "ollama"]:
+        """Form of the error replies."""
+        if self.path.startswith("/api/"):
+            return "ollama"
+        return "messages" if self.path.startswith("/v1/messages") else "openai"
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Statuses of error replies besides 401 and 503."""
+        if self.errors is not None:
+            return self.errors
+        if self.request is None:
+            return (400,) if self.tag in ("development", "kv store") else ()
+        return (*_BAD_BODY, 500) if self.uses_model and self.tag != "prompts" else _BAD_BODY
 
     @property
     def uses_model(self) -> bool:
@@ -143,346 +142,316 @@ _PROBES: tuple[tuple[Literal["GET", "POST"], str, Handler], ...] = (
     ("POST", "/ping", service.ping),
 )
 _RERANKS: tuple[tuple[str, Handler], ...] = (
-    ("/rerank", score_routes.rerank),
-    ("/v1/rerank", score_routes.rerank),
-    ("/v2/rerank", score_routes.rerank_v2),
+    ("/rerank", scores.rerank),
+    ("/v1/rerank", scores.rerank),
+    ("/v2/rerank", scores.rerank_v2),
 )
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST", "/v1/completions", completion_routes.completions, "generation",
         completion.CompletionRequest, completion.CompletionResponse,
-        stream=completion.CompletionChunk, errors=(*_BAD_BODY, 500),
+        stream=completion.CompletionChunk,
     ),
     Endpoint(
         "POST", "/v1/chat/completions", chat_routes.chat_completions, "generation",
-        chat.ChatRequest, chat.ChatResponse, stream=chat.ChatChunk, errors=(*_BAD_BODY, 500),
+        chat.ChatRequest, chat.ChatResponse, stream=chat.ChatChunk,
     ),
     Endpoint(
         "POST", "/v1/chat/completions/batch", chat_routes.chat_completions_batch, "generation",
-        chat.BatchChatRequest, chat.ChatResponse, errors=(*_BAD_BODY, 500),
+        chat.BatchChatRequest, chat.ChatResponse,
     ),
     Endpoint(
-        "POST", "/v1/messages", messages.create_message, "generation",
-        anthropic.MessagesRequest, anthropic_reply.MessagesReply,
-        stream=anthropic_reply.StreamEvent, has_named_events=True, errors=(*_BAD_BODY, 500),
-        form="messages",
+        "POST", "/v1/messages", messages.create_message, "generation", anthropic.MessagesRequest,
+        anthropic_reply.MessagesReply, stream=anthropic_reply.StreamEvent, has_named_events=True,
     ),
     Endpoint(
         "POST", "/v1/messages/count_tokens", messages.count_tokens, "prompts",
-        anthropic.CountTokensRequest, anthropic_reply.TokenCount, errors=_BAD_BODY,
-        form="messages",
+        anthropic.CountTokensRequest, anthropic_reply.TokenCount,
     ),
     Endpoint(
         "POST", "/invocations", sagemaker.invocations, "generation",
         (chat.ChatRequest, completion.CompletionRequest),
         (chat.ChatResponse, completion.CompletionResponse),
-        stream=(chat.ChatChunk, completion.CompletionChunk), errors=(*_BAD_BODY, 500),
+        stream=(chat.ChatChunk, completion.CompletionChunk),
     ),
     Endpoint(
-        "POST", "/v1/embeddings", embedding_routes.embeddings, "pooling",
-        embedding.EmbeddingRequest, embedding.EmbeddingResponse, errors=(*_BAD_BODY, 500),
+        "POST", "/v1/embeddings", embeddings.embeddings, "pooling", embeddings.EmbeddingRequest,
+        embeddings.EmbeddingResponse,
     ),
     Endpoint(
-        "POST", "/pooling", embedding_routes.pooling, "pooling",
-        embedding.PoolingRequest, embedding.PoolingResponse, errors=(*_BAD_BODY, 500),
+        "POST", "/pooling", embeddings.pooling, "pooling", embeddings.PoolingRequest,
+        embeddings.PoolingResponse,
     ),
     Endpoint(
-        "POST", "/classify", embedding_routes.classify, "pooling",
-        embedding.ClassifyRequest, embedding.ClassifyResponse, errors=(*_BAD_BODY, 500),
+        "POST", "/classify", embeddings.classify, "pooling", embeddings.ClassifyRequest,
+        embeddings.ClassifyResponse,
     ),
     *(
-        Endpoint(
-            "POST", path, score_routes.score, "pooling",
-            scores.ScoreRequest, scores.ScoreResponse, errors=(*_BAD_BODY, 500),
-        )
+        Endpoint("POST", path, scores.score, "pooling", scores.ScoreRequest, scores.ScoreResponse)
         for path in ("/score", "/v1/score")
     ),
     *(
         Endpoint(
             "POST", path, handler, "pooling", scores.RerankRequest,
-            (scores.RerankResponse, list[scores.TeiRank]), errors=(*_BAD_BODY, 500),
+            (scores.RerankResponse, list[scores.TeiRank]),
         )
         for path, handler in _RERANKS
     ),
     Endpoint(
-        "POST", "/v2/embed", cohere_routes.embed, "pooling",
-        cohere.CohereEmbedRequest, cohere.CohereEmbedReply, errors=(*_BAD_BODY, 500),
+        "POST", "/v2/embed", cohere.embed, "pooling", cohere.CohereEmbedRequest,
+        cohere.CohereEmbedReply,
     ),
-    Endpoint(
-        "POST", "/embed", tei.embed, "pooling", tei.TeiEmbedRequest, list[list[float]],
-        errors=(*_BAD_BODY, 500),
-    ),
+    Endpoint("POST", "/embed", tei.embed, "pooling", tei.TeiEmbedRequest, list[list[float]]),
     Endpoint(
         "POST", "/embed_all", tei.embed_all, "pooling", tei.TeiEmbedRequest,
-        list[list[list[float]]], errors=(*_BAD_BODY, 500),
+        list[list[list[float]]],
     ),
     Endpoint(
         "POST", "/", tei.root, "pooling", (tei.TeiEmbedRequest, tei.TeiPredictRequest),
         (list[list[float]], list[tei.Prediction], list[list[tei.Prediction]]),
-        errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
         "POST", "/predict", tei.predict, "pooling", tei.TeiPredictRequest,
-        (list[tei.Prediction], list[list[tei.Prediction]]), errors=(*_BAD_BODY, 500),
+        (list[tei.Prediction], list[list[tei.Prediction]]),
     ),
     Endpoint(
         "POST", "/similarity", tei.similarity, "pooling", tei.TeiSimilarityRequest, list[float],
-        errors=(*_BAD_BODY, 500),
     ),
     Endpoint("GET", "/info", tei.info, "models", response=tei.TeiInfo, errors=(400,)),
     Endpoint(
         "POST", "/embed_sparse", tei.embed_sparse, "pooling", tei.TeiRequest,
-        list[list[tei.SparseValue]], errors=(*_BAD_BODY, 500),
+        list[list[tei.SparseValue]],
     ),
     Endpoint(
         "POST", "/api/embed", ollama.embed, "pooling", ollama.OllamaEmbedRequest,
-        ollama.OllamaEmbedReply, errors=(*_BAD_BODY, 500), form="ollama",
+        ollama.OllamaEmbedReply,
     ),
     Endpoint(
         "POST", "/api/embeddings", ollama.embeddings, "pooling", ollama.OllamaEmbeddingsRequest,
-        ollama.OllamaEmbeddingsReply, errors=(*_BAD_BODY, 500), form="ollama",
+        ollama.OllamaEmbeddingsReply,
     ),
     Endpoint(
-        "POST", "/api/chat", ollama_texts.chat, "generation", ollama_schema.OllamaChatRequest,
+        "POST", "/api/chat", ollama.chat, "generation", ollama_schema.OllamaChatRequest,
         ollama_schema.OllamaChatReply, stream=ollama_schema.OllamaChatReply,
-        stream_media="application/x-ndjson", errors=(*_BAD_BODY, 500), form="ollama",
     ),
     Endpoint(
-        "POST", "/api/generate", ollama_texts.generate, "generation",
-        ollama_schema.GenerateRequest, ollama_schema.GenerateReply,
-        stream=ollama_schema.GenerateReply, stream_media="application/x-ndjson",
-        errors=(*_BAD_BODY, 500), form="ollama",
+        "POST", "/api/generate", ollama.generate, "generation", ollama_schema.GenerateRequest,
+        ollama_schema.GenerateReply, stream=ollama_schema.GenerateReply,
     ),
     Endpoint(
         "POST", "/api/show", ollama_models.show, "models", ollama_schema.ShowRequest,
-        ollama_schema.ShownModel, errors=_BAD_BODY, form="ollama",
+        ollama_schema.ShownModel,
     ),
     Endpoint(
-        "POST", "/api/pull", ollama_library.pull_model, "models", ollama_library.PullRequest,
-        ollama_library.PullLine, stream=ollama_library.PullLine,
-        stream_media="application/x-ndjson", errors=(*_BAD_BODY, 500), form="ollama",
+        "POST", "/api/pull", ollama_models.pull_model, "models", ollama_models.PullRequest,
+        ollama_models.PullLine, stream=ollama_models.PullLine, errors=(*_BAD_BODY, 500),
         switch="library",
     ),
     Endpoint(
-        "POST", "/api/copy", ollama_library.copy_model, "models", ollama_library.CopyRequest,
-        media="", errors=_BAD_BODY, form="ollama", switch="library",
+        "POST", "/api/copy", ollama_models.copy_model, "models", ollama_models.CopyRequest,
+        media="", switch="library",
     ),
     Endpoint(
-        "DELETE", "/api/delete", ollama_library.delete_model, "models",
-        ollama_library.DeleteRequest, media="", errors=(*_BAD_BODY, 403, 409), form="ollama",
-        switch="library",
+        "DELETE", "/api/delete", ollama_models.delete_model, "models", ollama_models.DeleteRequest,
+        media="", errors=(*_BAD_BODY, 403, 409), switch="library",
     ),
-    Endpoint(
-        "GET", "/api/tags", ollama_models.tags, "models", response=ollama_schema.ModelTags,
-        form="ollama",
-    ),
+    Endpoint("GET", "/api/tags", ollama_models.tags, "models", response=ollama_schema.ModelTags),
     Endpoint(
         "GET", "/api/ps", ollama_models.running, "models", response=ollama_schema.LoadedModels,
-        form="ollama",
     ),
     Endpoint(
         "GET", "/api/version", ollama_models.version, "server",
-        response=ollama_schema.OllamaVersion, form="ollama",
+        response=ollama_schema.OllamaVersion,
     ),
     *(
         Endpoint(
             "POST", path, llama.completion, "generation", llama_schema.LlamaCompletionRequest,
             llama_schema.LlamaReply, stream=llama_schema.LlamaReply, has_named_events=True,
-            errors=(*_BAD_BODY, 500),
         )
         for path in ("/completion", "/completions")
     ),
     Endpoint(
         "POST", "/infill", llama.infill, "generation", llama_schema.InfillRequest,
         llama_schema.LlamaReply, stream=llama_schema.LlamaReply, has_named_events=True,
-        errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
         "POST", "/apply-template", llama.apply_template, "prompts",
-        llama_schema.ApplyTemplateRequest, llama_schema.AppliedTemplate, errors=_BAD_BODY,
+        llama_schema.ApplyTemplateRequest, llama_schema.AppliedTemplate,
     ),
     Endpoint("GET", "/props", llama.props, "server", response=llama_schema.Props, errors=(404,)),
     Endpoint(
-        "GET", "/slots", llama.slots, "server", response=list[llama_schema.Slot], errors=(404,)
+        "GET", "/slots", llama.slots, "server", response=list[llama_schema.Slot], errors=(404,),
     ),
     Endpoint(
         "GET", "/lora-adapters", llama.list_adapters, "models",
         response=list[llama_schema.LlamaAdapter], errors=(404,),
     ),
     Endpoint(
-        "POST", "/lora-adapters", llama.set_adapters, "models",
-        request=list[dict[str, Any]], response=list[llama_schema.LlamaAdapter], errors=(400,),
+        "POST", "/lora-adapters", llama.set_adapters, "models", request=list[dict[str, Any]],
+        response=list[llama_schema.LlamaAdapter], errors=(400,),
     ),
     Endpoint(
         "POST", "/inference/v1/generate", token_routes.generate, "generation",
         token_schema.TokensRequest, token_schema.TokensReply, stream=token_schema.TokensChunk,
-        errors=(*_BAD_BODY, 500),
     ),
     Endpoint(
         "POST", "/inference/v1/abort_requests", token_routes.abort_requests, "generation",
         token_schema.AbortTokensRequest, media="", errors=_BAD_BODY,
     ),
     Endpoint(
-        "POST", "/v1/responses", create.create_response, "responses",
-        ResponsesRequest, reply.Response, stream=events.AnyEvent, has_named_events=True,
-        errors=(*_BAD_BODY, 500),
+        "POST", "/v1/responses", create.create_response, "responses", ResponsesRequest,
+        reply.Response, stream=reply.AnyEvent, has_named_events=True,
     ),
     Endpoint(
         "POST", "/v1/responses/input_tokens", create.count_input_tokens, "responses",
         ResponsesRequest, reply.InputTokens, errors=_BAD_BODY,
     ),
     Endpoint(
-        "POST", "/v1/responses/render", create.render_response, "responses",
-        ResponsesRequest, text_schema.RenderedPrompt, errors=_BAD_BODY,
+        "POST", "/v1/responses/render", create.render_response, "responses", ResponsesRequest,
+        text_schema.RenderedPrompt, errors=_BAD_BODY,
     ),
     Endpoint(
-        "GET", "/v1/responses/{response_id}", stored.get_response, "responses",
-        query=reply.ResponseQuery, response=reply.Response, stream=events.AnyEvent,
+        "GET", "/v1/responses/{response_id}", create.get_response, "responses",
+        query=reply.ResponseQuery, response=reply.Response, stream=reply.AnyEvent,
         has_named_events=True, errors=(400, 404),
     ),
     Endpoint(
-        "DELETE", "/v1/responses/{response_id}", stored.delete_response, "responses",
+        "DELETE", "/v1/responses/{response_id}", create.delete_response, "responses",
         response=reply.ResponseDeleted, errors=(404,),
     ),
     Endpoint(
-        "POST", "/v1/responses/{response_id}/cancel", stored.cancel_response, "responses",
+        "POST", "/v1/responses/{response_id}/cancel", create.cancel_response, "responses",
         response=reply.Response, errors=(400, 404),
     ),
     Endpoint(
-        "GET", "/v1/responses/{response_id}/input_items", stored.list_input_items, "responses",
+        "GET", "/v1/responses/{response_id}/input_items", create.list_input_items, "responses",
         query=reply.ItemsQuery, response=reply.ItemList, errors=(400, 404),
     ),
     Endpoint(
         "POST", "/v1/completions/render", text.render_completion, "prompts",
-        completion.CompletionRequest, list[text_schema.RenderedPrompt], errors=_BAD_BODY,
+        completion.CompletionRequest, list[text_schema.RenderedPrompt],
     ),
     Endpoint(
-        "POST", "/v1/chat/completions/render", text.render_chat, "prompts",
-        chat.ChatRequest, text_schema.RenderedPrompt, errors=_BAD_BODY,
+        "POST", "/v1/chat/completions/render", text.render_chat, "prompts", chat.ChatRequest,
+        text_schema.RenderedPrompt,
     ),
     Endpoint(
-        "POST", "/tokenize", text.tokenize, "prompts",
-        text_schema.TokenizeRequest, text_schema.TokenizeResponse, errors=_BAD_BODY,
+        "POST", "/tokenize", text.tokenize, "prompts", text_schema.TokenizeRequest,
+        text_schema.TokenizeResponse,
     ),
     Endpoint(
-        "POST", "/detokenize", text.detokenize, "prompts",
-        text_schema.DetokenizeRequest, text_schema.DetokenizeResponse, errors=_BAD_BODY,
+        "POST", "/detokenize", text.detokenize, "prompts", text_schema.DetokenizeRequest,
+        text_schema.DetokenizeResponse,
     ),
     Endpoint(
-        "GET", "/tokenizer_info", text.tokenizer_info, "prompts",
-        response=dict[str, Any], switch="tokenizer_info",
+        "GET", "/tokenizer_info", text.tokenizer_info, "prompts", response=dict[str, Any],
+        switch="tokenizer_info",
     ),
-    Endpoint("GET", "/v1/models", service.models, "models", response=schema.ModelList),
+    Endpoint("GET", "/v1/models", service.models, "models", response=service.ModelList),
     *(
         Endpoint(
-            "POST", path, handler, "models", fleet_routes.ModelCommand, fleet_routes.ModelNow,
+            "POST", path, handler, "models", service.ModelCommand, service.ModelNow,
             errors=(*_BAD_BODY, 409), switch="several_models",
         )
         for prefix in ("/v1/models", "/models")
         for path, handler in (
-            (f"{prefix}/load", fleet_routes.load), (f"{prefix}/unload", fleet_routes.unload),
+            (f"{prefix}/load", service.load_model), (f"{prefix}/unload", service.unload_model),
         )
     ),
     Endpoint(
-        "GET", "/v1/models/{model_id}", service.model, "models",
-        response=schema.ModelCard, errors=(404,),
+        "GET", "/v1/models/{model_id}", service.model, "models", response=service.ModelCard,
+        errors=(404,),
     ),
     Endpoint(
         "POST", "/v1/load_lora_adapter", adapters.load, "models", adapters.LoadLoRARequest,
-        media="text/plain", errors=_BAD_BODY, switch="adapters",
+        media="text/plain", switch="adapters",
     ),
     Endpoint(
         "POST", "/v1/unload_lora_adapter", adapters.unload, "models", adapters.UnloadLoRARequest,
-        media="text/plain", errors=_BAD_BODY, switch="adapters",
+        media="text/plain", switch="adapters",
     ),
-    Endpoint("GET", "/version", service.version, "server", response=schema.VersionResponse),
+    Endpoint("GET", "/version", service.version, "server", response=service.VersionResponse),
     Endpoint(
         "GET", "/kv_event_sources", service.kv_event_sources, "server",
         response=dict[str, KVEventsConfig],
     ),
-    Endpoint("GET", "/load", service.load, "server", response=schema.LoadResponse),
+    Endpoint("GET", "/load", service.load, "server", response=service.LoadResponse),
     *(
         Endpoint(
-            method, path, handler, "health", response=schema.StatusResponse, can_be_unwell=True
+            method, path, handler, "health", response=service.StatusResponse, can_be_unwell=True,
         )
         for method, path, handler in _PROBES
     ),
     Endpoint("GET", "/metrics", service.metrics, "server", media="text/plain"),
     Endpoint("GET", "/quire/live", page.live_view, "server", response=dict[str, Any]),
+    Endpoint("GET", "/kv", kv_store.usage, "kv store", response=dict[str, Any], switch="kv_store"),
     Endpoint(
-        "GET", "/kv", kv_store.usage, "kv store", response=dict[str, Any], errors=(400,),
+        "POST", "/kv/clear", kv_store.clear, "kv store", response=kv_store.KVCleared,
         switch="kv_store",
     ),
     Endpoint(
-        "POST", "/kv/clear", kv_store.clear, "kv store", response=kv_store.KVCleared,
-        errors=(400,), switch="kv_store",
-    ),
-    Endpoint(
         "POST", "/kv/pin", kv_store.pin, "kv store", kv_store.KVPinRequest, kv_store.KVPinned,
-        errors=_BAD_BODY, switch="kv_store",
+        switch="kv_store",
     ),
     Endpoint(
-        "GET", "/server_info", server_info.server_info, "development",
-        query=control.ServerInfoQuery, response=control.ServerInfo, errors=(400,), switch="dev",
+        "GET", "/server_info", engine.server_info, "development", query=control.ServerInfoQuery,
+        response=control.ServerInfo, switch="dev",
     ),
     Endpoint(
-        "POST", "/sleep", engine.sleep, "development",
-        query=control.SleepQuery, response=control.SleepReply, errors=(400,), switch="dev",
+        "POST", "/sleep", engine.sleep, "development", query=control.SleepQuery,
+        response=control.SleepReply, switch="dev",
     ),
     Endpoint(
-        "POST", "/wake_up", engine.wake_up, "development",
-        query=control.WakeUpQuery, response=control.WakeUpReply, errors=(400,), switch="dev",
+        "POST", "/wake_up", engine.wake_up, "development", query=control.WakeUpQuery,
+        response=control.WakeUpReply, switch="dev",
     ),
     Endpoint(
-        "GET", "/is_sleeping", engine.is_sleeping, "development",
-        response=control.IsSleeping, errors=(400,), switch="dev",
+        "GET", "/is_sleeping", engine.is_sleeping, "development", response=control.IsSleeping,
+        switch="dev",
     ),
     Endpoint(
         "POST", "/release_kv_cache_memory", engine.release_kv_cache_memory, "development",
-        response=control.ReleaseReply, errors=(400,), switch="dev",
+        response=control.ReleaseReply, switch="dev",
     ),
     Endpoint(
-        "POST", "/abort_requests", engine.abort_requests, "development",
-        control.AbortRequest, control.AbortReply, errors=_BAD_BODY, switch="dev",
+        "POST", "/abort_requests", engine.abort_requests, "development", control.AbortRequest,
+        control.AbortReply, switch="dev",
     ),
     Endpoint(
-        "POST", "/collective_rpc", engine.collective_rpc, "development",
-        control.WorkerCall, control.WorkerReply, errors=(*_BAD_BODY, 500, 504), switch="dev",
+        "POST", "/collective_rpc", engine.collective_rpc, "development", control.WorkerCall,
+        control.WorkerReply, errors=(*_BAD_BODY, 500, 504), switch="dev",
     ),
     Endpoint(
-        "POST", "/pause", engine.pause, "development",
-        query=control.PauseQuery, response=control.PauseReply, errors=(400,), switch="dev",
+        "POST", "/pause", engine.pause, "development", query=control.PauseQuery,
+        response=control.PauseReply, switch="dev",
     ),
     Endpoint(
-        "POST", "/resume", engine.resume, "development",
-        response=control.PauseReply, errors=(400,), switch="dev",
+        "POST", "/resume", engine.resume, "development", response=control.PauseReply, switch="dev",
     ),
     Endpoint(
-        "GET", "/is_paused", engine.is_paused, "development",
-        response=control.IsPaused, errors=(400,), switch="dev",
+        "GET", "/is_paused", engine.is_paused, "development", response=control.IsPaused,
+        switch="dev",
     ),
     Endpoint(
         "POST", "/reset_prefix_cache", engine.reset_prefix_cache, "development",
-        query=control.ResetQuery, response=control.ResetReply, errors=(400,), switch="dev",
+        query=control.ResetQuery, response=control.ResetReply, switch="dev",
     ),
     Endpoint(
-        "POST", "/reset_mm_cache", engine.reset_mm_cache, "development",
-        media="", errors=(400,), switch="dev",
+        "POST", "/reset_mm_cache", engine.reset_mm_cache, "development", media="", switch="dev",
     ),
     Endpoint(
-        "POST", "/reset_encoder_cache", engine.reset_encoder_cache, "development",
-        media="", errors=(400,), switch="dev",
+        "POST", "/reset_encoder_cache", engine.reset_encoder_cache, "development", media="",
+        switch="dev",
     ),
     Endpoint(
-        "POST", "/start_profile", engine.start_profile, "development",
-        control.StartProfile, media="", errors=_BAD_BODY, switch="profiler",
+        "POST", "/start_profile", engine.start_profile, "development", control.StartProfile,
+        media="", switch="profiler",
     ),
     Endpoint(
-        "POST", "/stop_profile", engine.stop_profile, "development",
-        media="", errors=(400,), switch="profiler",
+        "POST", "/stop_profile", engine.stop_profile, "development", media="", switch="profiler",
     ),
     Endpoint(
-        "GET", "/get_world_size", server_info.get_world_size, "development",
-        query=control.WorldSizeQuery, response=control.WorldSize, errors=(400,), switch="dev",
+        "GET", "/get_world_size", engine.get_world_size, "development",
+        query=control.WorldSizeQuery, response=control.WorldSize, switch="dev",
     ),
 )  # fmt: skip

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.server.http.error_forms import (
+from quire.server.http.problems import (
     OVERLOADED,
+    ErrorResponse,
     MessagesErrorResponse,
     OllamaErrorResponse,
 )
-from quire.server.http.problems import ErrorResponse
 from quire.version import __version__
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str,
 
 
 def _each(kind: Any) -> list[Any]:
-    """The types of a body: none, one, or those of a tuple."""
     return list(kind) if isinstance(kind, tuple) else [] if kind is None else [kind]
 
 
@@ -102,7 +101,6 @@ def _operation(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    """What stands in the path and in the query."""
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", endpoint.path)
@@ -129,12 +127,13 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
         if endpoint.has_named_events:
             data = {"anyOf": [document]}
         events = {"type": "object", "properties": {"data": data}, "required": ["data"]}
-        if endpoint.stream_media != "text/event-stream":  # lines, each a document
-            events = document
-        content[endpoint.stream_media] = {"schema": events}
+        if endpoint.form == "ollama":  # lines, each a document
+            content["application/x-ndjson"] = {"schema": document}
+        else:
+            content["text/event-stream"] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
     error = {"application/json": {"schema": _schema(_ERRORS[endpoint.form], by_type)}}
-    for status in (*endpoint.errors, 401, OVERLOADED if endpoint.form == "messages" else 503):
+    for status in (*endpoint.statuses, 401, OVERLOADED if endpoint.form == "messages" else 503):
         body = content if status == 503 and endpoint.can_be_unwell else error
         responses[str(status)] = {"description": _STATUS_TEXTS[status], "content": body}
     return responses

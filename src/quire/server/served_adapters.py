@@ -60,7 +60,13 @@ class ServedAdapters:
         if module.is_prompt:
             known = self._by_name.get(module.name)
             number = self._next_id() if known is None else known.adapter_id
-            request = _prompt_adapter(module, number)
+            from quire.weights.adapters import num_virtual_tokens
+
+            try:
+                count = num_virtual_tokens(Path(module.path))
+            except CheckpointError as error:
+                raise ConfigError(f"--prompt-adapters: {error}") from None
+            request = PromptAdapterRequest(module.name, number, module.path, count)
         else:
             request = self._request(module, load_inplace=False)
         self._by_name[module.name] = request
@@ -224,17 +230,6 @@ async def _asked(resolver: LoRAResolver, base_model: str, name: str) -> LoRARequ
 
 def _unknown(name: str) -> HttpError:
     return HttpError(Problem(404, f"LoRA adapter {name[:200]} does not exist", "model"))
-
-
-def _prompt_adapter(module: AdapterModule, number: int) -> PromptAdapterRequest:
-    """Reads how many virtual tokens an adapter has. Raises ConfigError."""
-    from quire.weights.adapters import num_virtual_tokens
-
-    try:
-        count = num_virtual_tokens(Path(module.path))
-    except CheckpointError as error:
-        raise ConfigError(f"--prompt-adapters: {error}") from None
-    return PromptAdapterRequest(module.name, number, module.path, count)
 
 
 def served_modules(

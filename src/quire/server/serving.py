@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, NoReturn
 from quire.config.engine_args import EngineArgs
 from quire.core.loop import SWITCH_INTERVAL_S
 from quire.errors import QuireError
-from quire.frontend.observers.request_log import RequestLogChoice, request_log_choice
+from quire.frontend.observers.observer import RequestLogChoice, request_log_choice
 from quire.log import flush, get_logger, phase, process_age_s
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
 from quire.server.connection.http_server import HttpServer
 from quire.server.context import ServerContext
+from quire.server.fleet.live_models import LiveModels, Outcome, one_model
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
-from quire.server.life.live_models import LiveModels, Outcome, one_model
 from quire.server.served_model import check_formats
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds
@@ -85,7 +85,6 @@ def _models(
     catalog: Sequence[CatalogEntry],
     request_log: RequestLogChoice | None,
 ) -> tuple[ServerContext, LiveModels]:
-    """The server's context with its models, none of which is loaded yet."""
     if catalog:
         from quire.server.fleet.live import fleet_of  # rarely used
 

@@ -122,7 +122,7 @@ PARSER_SURFACE: dict[str, dict[str, str]] = {
     "vllm.reasoning.abs_reasoning_parsers": {
         f"{_HOME}.reasoning_parser": "ReasoningParser ReasoningParserManager"
     },
-    "vllm.reasoning.basic_parsers": {f"{_HOME}.thinking_parser": "BaseThinkingReasoningParser"},
+    "vllm.reasoning.basic_parsers": {f"{_HOME}.reasoning_parser": "BaseThinkingReasoningParser"},
     "vllm.tool_parsers": {f"{_HOME}.tool_parser": "ToolParser ToolParserManager"},
     "vllm.tool_parsers.abstract_tool_parser": {
         f"{_HOME}.tool_parser": "ToolParser ToolParserManager"

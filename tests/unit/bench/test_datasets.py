@@ -183,8 +183,8 @@ def test_options_of_traces_are_checked(options: dict[str, Any], message: str) ->
 
 def test_a_trace_keeps_its_own_times() -> None:
     from quire.bench.datasets import SampleRequest
+    from quire.bench.load import TrafficArgs
     from quire.bench.serve import _due_times
-    from quire.bench.traffic import TrafficArgs
 
     timed = [SampleRequest([1], 1, 1, due) for due in (0.0, 2.5)]
     assert _due_times(TrafficArgs(), timed, 0) == [0.0, 2.5]

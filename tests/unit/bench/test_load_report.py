@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quire.bench.charts.load_report import LoadPoint, parse_levels, report
-from quire.bench.traffic import TrafficArgs
+from quire.bench.charts import LoadPoint, parse_levels, report
+from quire.bench.load import TrafficArgs
 from quire.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from quire.bench import plot
-from quire.bench.charts.serve_chart import draw
+from quire.bench.charts import draw
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_disk import small_disk
 
-from quire.bench.report import save_json
+from quire.bench.metrics import save_json
 from quire.errors import ConfigError
 
 

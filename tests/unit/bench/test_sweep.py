@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from quire.bench.sweep.serve import SweepServeArgs, run_sweep
+from quire.bench.sweep.serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
 from quire.bench.sweep.server_process import ServerProcess
 from quire.bench.sweep.settings import Setting, are_linked, parse_links, read_settings
-from quire.bench.sweep.workload import SweepWorkloadArgs, run_workload_sweep
 from quire.cli import main
 from quire.errors import BackendError, ConfigError
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.bench.sweep.pareto import SweepParetoArgs, draw_pareto
-from quire.bench.sweep.plot import SweepPlotArgs, draw_sweep
+from quire.bench.sweep.plot import SweepParetoArgs, SweepPlotArgs, draw_pareto, draw_sweep
 from quire.cli import main
 from quire.errors import ConfigError
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from quire.bench.traffic import TrafficArgs, arrival_times
+from quire.bench.load import TrafficArgs, arrival_times
 from quire.errors import ConfigError
 
 

@@ -22,8 +22,7 @@ from trained_tokenizers import byte_level
 from transformers import PreTrainedTokenizerFast
 
 from quire.chat.content_format import detect_content_format
-from quire.chat.template_files import read_chat_template, read_templates
-from quire.chat.templates import ChatTemplates
+from quire.chat.templates import ChatTemplates, read_chat_template, read_templates
 from quire.errors import CheckpointError, ConfigError, RequestError
 
 ROLES = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}

@@ -8,7 +8,7 @@ import time
 import pytest
 from rendered_here import rendered_here
 
-from quire.chat.sandbox import limits
+from quire.chat.sandbox import sizes
 from quire.errors import RequestError
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}"
@@ -74,7 +74,7 @@ ESCAPES = {
 
 @pytest.mark.parametrize("bomb", sorted(BOMBS))
 def test_bombs_are_defused(bomb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_STEPS", 100_000)
+    monkeypatch.setattr(sizes, "MAX_STEPS", 100_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.monotonic()
     with pytest.raises(RequestError, match=r"template|recursion|lipsum|range"):

@@ -11,8 +11,8 @@ import pytest
 from quire import __version__
 from quire.cli import main
 from quire.cli.app import COMMANDS
-from quire.cli.commands.bench import COMMANDS as BENCH_COMMANDS
-from quire.cli.commands.kv import COMMANDS as KV_COMMANDS
+from quire.cli.commands.bench import BENCH
+from quire.cli.commands.kv import KV
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,8 +33,8 @@ def test_a_wrong_command_suggests_the_right_one(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "words",
     [[command.name] for command in COMMANDS]
-    + [["bench", one.name] for one in BENCH_COMMANDS]
-    + [["kv", one.name] for one in KV_COMMANDS],
+    + [["bench", one.name] for one in BENCH.commands]
+    + [["kv", one.name] for one in KV.commands],
     ids=" ".join,
 )
 def test_every_command_has_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

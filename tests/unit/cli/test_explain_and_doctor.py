@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from quire.backends import cpu
 from quire.backends.cpu import library, machine
-from quire.cli import checks, main
-from quire.cli.checks import Finding
+from quire.cli import main
+from quire.cli.commands import doctor as checks
+from quire.cli.commands.doctor import Finding
 from quire.errors import BackendError
 
 
@@ -91,29 +91,6 @@ def test_explain_shows_what_a_window_saves(
     assert "32 of these: layers 1, which see all tokens" in text
     assert main(["explain", str(model), *options, "--max-model-len", "65"]) == 0
     assert "which see" not in capsys.readouterr().out
-
-
-def test_explain_says_what_the_next_turn_of_a_chat_costs(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    keeps = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
-    for template, told in (
-        (keeps, "begins with the last prompt and its reply"),
-        (keeps + "<think>", "computes the last reply again"),
-        (None, None),
-    ):
-        for file in (model / "chat_template.jinja", model / "tokenizer_config.json"):
-            file.unlink(missing_ok=True)
-        if template is not None:
-            (model / "chat_template.jinja").write_text(template)
-        assert main(["explain", str(model)]) == 0
-        text = capsys.readouterr().out
-        rows = [row for row in text.splitlines() if "next turn of a chat" in row]
-        assert len(rows) == (told is not None)
-        assert told is None or told in rows[0]
-    assert main(["explain", str(tiny_model), "--no-enable-prefix-caching"]) == 0
-    assert "next turn of a chat" not in capsys.readouterr().out
 
 
 def test_explain_says_how_replies_are_read(

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from quire.cli.conversation.defaults import SamplingDefaults
+from quire.cli.conversation.client import SamplingDefaults
 from quire.cli.conversation.repl import Conversation, Repl, TokenCounts, completions
 from quire.cli.terminal import LineEditor, StopOnInterrupt, printable, read_line
 from quire.errors import RequestError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli import main
-from quire.cli.commands.run import split_words
+from quire.cli.commands.chat import split_words
 from quire.cli.conversation.local import LocalConversation
 from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from small_disk import small_disk
 
-from quire.cli import batch_files, main
-from quire.cli.metrics_server import serve_metrics
+from quire.cli import main
+from quire.cli.commands import run_batch as batch_files
+from quire.cli.commands.run_batch import serve_metrics
 from quire.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire.cli import main
-from quire.cli.top.screen import screen
+from quire.cli.commands.top import screen
 
 LATENCY = {"last": 0.03, "p50": 0.02, "p99": 0.05}
 LIVE: dict[str, Any] = {

@@ -11,8 +11,7 @@ import pytest
 from quire.beam_search import BeamSearchParams
 from quire.config.records import EngineConfig
 from quire.errors import EngineGenerateError, RequestError
-from quire.frontend.beams.begin import begin_search
-from quire.frontend.beams.found import request_output_of, sequences_of
+from quire.frontend.beams.begin import begin_search, request_output_of, sequences_of
 from quire.frontend.beams.search import BeamSearch
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.inputs import TokensPrompt

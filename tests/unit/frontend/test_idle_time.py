@@ -9,9 +9,8 @@ import weakref
 
 import pytest
 
-from quire.frontend.offline import idle_time
-from quire.frontend.offline.idle_time import IdleTime
-from quire.frontend.offline.turn_lock import TurnLock
+from quire.frontend.offline import turn_lock
+from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 
 WAIT_S = 10
 
@@ -102,7 +101,7 @@ def test_a_call_waits_for_one_piece_and_the_rest_for_its_end() -> None:
 
 
 def test_who_calls_again_at_once_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_time, "_DELAY_S", 0.2)
+    monkeypatch.setattr(turn_lock, "_DELAY_S", 0.2)
     lock = TurnLock()
     core = Core(lock, 3)
     idle = IdleTime(core, lock)
@@ -126,7 +125,7 @@ def test_nothing_is_done_after_the_end() -> None:
 
 
 def test_the_core_is_freed_when_its_owner_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_time, "_DELAY_S", 0.1)
+    monkeypatch.setattr(turn_lock, "_DELAY_S", 0.1)
     lock = TurnLock()
     core = Core(lock, 3)
     IdleTime(core, lock).begin()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.chat.images import IMAGE_PART, take_images
+from quire.chat.job import IMAGE_PART, take_images
 from quire.errors import PromptError
 from quire.frontend.inputs.images.placing import Literals, place_in_text, place_in_tokens
 from quire.images.picture import Picture

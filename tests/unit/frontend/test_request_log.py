@@ -12,7 +12,7 @@ from quire.config.engine_args import AsyncEngineArgs
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError
 from quire.frontend.inputs.input_processor import InputProcessor
-from quire.frontend.observers.request_log import (
+from quire.frontend.observers.observer import (
     RequestLog,
     RequestLogChoice,
     logger,

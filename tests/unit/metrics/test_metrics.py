@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.metrics.buckets import one_two_five
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
-from quire.metrics.series import Histogram
+from quire.metrics.series import Histogram, one_two_five
 
 
 def test_http_labels_come_from_closed_sets() -> None:

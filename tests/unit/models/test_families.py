@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.app import main
-from quire.cli.commands.models import markdown
+from quire.cli.commands.library import markdown
 from quire.errors import UnsupportedModelError
 from quire.models import ModelRegistry, build_program, model_facts, name_map
 

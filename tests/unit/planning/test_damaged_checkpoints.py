@@ -19,8 +19,7 @@ from rendered_here import rendered_here
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import EOS, write_tiny_checkpoint
 
-from quire.chat.template_files import read_templates
-from quire.chat.templates import ChatTemplates
+from quire.chat.templates import ChatTemplates, read_templates
 from quire.config.engine_args import EngineArgs
 from quire.core.engine_core import EngineCore
 from quire.errors import BackendError, QuireError, RequestError

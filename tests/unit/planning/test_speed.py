@@ -12,7 +12,7 @@ from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
 from quire.backends.base import KVCacheSpec, StepBatch
 from quire.backends.cpu import CpuBackend
-from quire.cli.speed_lines import speed_lines
+from quire.cli.explain_rows import speed_lines
 from quire.config.engine_args import EngineArgs
 from quire.errors import BackendError
 from quire.models import build_program

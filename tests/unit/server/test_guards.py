@@ -12,7 +12,7 @@ from quire.errors import ConfigError
 from quire.server import ServerArgs, describe_bounds, ui
 from quire.server.endpoints import ENDPOINTS
 from quire.server.http.auth import load_api_keys
-from quire.server.http.error_forms import OLLAMA_PREFIX
+from quire.server.http.problems import OLLAMA_PREFIX
 
 from .conftest import Harness, MakeHarness
 

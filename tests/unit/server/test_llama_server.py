@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from quire.errors import RequestError
-from quire.server.apis.llama_server.conversion import completion_request
-from quire.server.apis.llama_server.infill import infill_ids
-from quire.server.apis.llama_server.schema import (
+from quire.server.apis.llama_server.conversion import (
     ExtraFile,
     InfillRequest,
     LlamaCompletionRequest,
+    completion_request,
+    infill_ids,
 )
 
 from .conftest import Harness

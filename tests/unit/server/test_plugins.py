@@ -13,10 +13,9 @@ from quire.errors import ConfigError
 from quire.parsers.events import CallEnds
 from quire.parsers.format import ReplyFormat
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
-from quire.server.plugins.deltas import CallEvents
 from quire.server.plugins.formats import load_plugins
 from quire.server.plugins.reasoning_parser import ReasoningParserManager
-from quire.server.plugins.records import DeltaFunctionCall, DeltaMessage, DeltaToolCall
+from quire.server.plugins.records import CallEvents, DeltaFunctionCall, DeltaMessage, DeltaToolCall
 from quire.server.plugins.tool_parser import ToolParserManager
 
 from .conftest import Harness

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.errors import ConfigError
 from quire.server import ServerArgs
 from quire.server.app import user_middleware
-from quire.server.connection.tls import tls_options
+from quire.server.connection.http_server import tls_options
 from quire.server.http.event_stream import EventStream
-from quire.server.http.request_id import logger as access_log
+from quire.server.http.middleware import logger as access_log
 
 from .conftest import MakeHarness
 from .test_completions import events_of

@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 
 from quire.errors import BackendError, ConfigError
 
@@ -28,7 +27,13 @@ class ServerProcess:
         self._command = list(command)
         self._output = None if shows_output else subprocess.DEVNULL
         self._ready_timeout_s = ready_timeout_s
-        self._url = _url_of(command)
+        found = {"--host": "127.0.0.1", "--port": "8000"}
+        for index, word in enumerate(command):
+            flag, sign, value = word.partition("=")
+            if flag in found:
+                found[flag] = value if sign else "".join(command[index + 1 : index + 2])
+        host = found["--host"].replace("0.0.0.0", "127.0.0.1")
+        self._url = f"http://{host}:{found['--port']}"
 
     def __enter__(self) -> ServerProcess:
         if self._is_ready():
@@ -51,12 +56,7 @@ class ServerProcess:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -102,13 +102,3 @@ class ServerProcess:
                 return bool(reply.status == 200)
         except OSError:
             return False
-
-
-def _url_of(command: Sequence[str]) -> str:
-    found = {"--host": "127.0.0.1", "--port": "8000"}
-    for index, word in enumerate(command):
-        flag, sign, value = word.partition("=")
-        if flag in found:
-            found[flag] = value if sign else "".join(command[index + 1 : index + 2])
-    host = found["--host"].replace("0.0.0.0", "127.0.0.1")
-    return f"http://{host}:{found['--port']}"

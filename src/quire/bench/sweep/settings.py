@@ -1,18 +1,89 @@
-"""Settings of a sweep: files of parameters, and command lines that they change.
-
-A file is a JSON list of objects, or an object of objects whose keys name the settings. Names are
-those of options, with dashes or underscores, as vLLM's sweep reads them.
-"""
+"""What all sweeps share: the experiment's folder, settings, commands, results, tables."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from quire.errors import ConfigError
+from quire.errors import BackendError, ConfigError
+from quire.files import write_text
+
+
+def new_experiment(output_dir: str, name: str | None, resume: bool) -> Path:
+    """Return an experiment's folder, which may exist only with `resume`. Raises ConfigError."""
+    directory = Path(output_dir) / (name or datetime.now().strftime("%Y%m%d_%H%M%S"))
+    if resume != directory.exists():
+        raise ConfigError(
+            f"{directory} does not exist: there is nothing to resume" if resume else
+            f"{directory} exists; go on with --resume, or give another --experiment-name"
+        )  # fmt: skip
+    return directory
+
+
+def run_command(command: Sequence[str], *, shows_output: bool) -> None:
+    """Runs a command to its end. Raises ConfigError, and BackendError if it fails."""
+    output = None if shows_output else subprocess.PIPE
+    try:
+        done = subprocess.run(command, stdout=output, stderr=output, text=True, check=False)
+    except OSError as error:
+        raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from None
+    if done.returncode:
+        end = (done.stderr or "").strip()[-600:]
+        raise BackendError(f"{shlex.join(command)} ended with code {done.returncode}: {end}")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read the result of a benchmark. Raises BackendError."""
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BackendError(f"{path}: the benchmark left no results: {error}") from None
+    return result
+
+
+def file_name(text: str) -> str:
+    """Convert a text to a file name."""
+    return re.sub(r"[^\w.=,+-]+", "_", text)[:200]
+
+
+def csv_of(results: Sequence[Mapping[str, Any]]) -> str:
+    """Return CSV with a row per run; lists are omitted."""
+    rows = [
+        {key: value for key, value in result.items() if not isinstance(value, (list, dict))}
+        for result in results
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def table_of(
+    results: Sequence[Mapping[str, Any]], varied: Sequence[str], shown: Sequence[str]
+) -> Iterator[str]:
+    """One line for each run: its settings, and those of the `shown` results that there are."""
+    columns = [name for name in shown if any(name in result for result in results)]
+    rows = [[*varied, "run", *columns]]
+    for result in results:
+        settings = [str(result.get(name, "")) for name in varied]
+        numbers = [f"{float(result[name]):.2f}" if name in result else "" for name in columns]
+        rows.append([*settings, str(result["run_number"]), *numbers])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells)
+
 
 NAME_KEY = "_benchmark_name"
 """The key of a setting's name among its parameters."""
@@ -108,7 +179,6 @@ def _words(key: str, value: Any) -> list[str]:
 
 
 def _without(words: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """The words without these options and their values."""
     kept: list[str] = []
     is_dropping = False
     for word in words:
@@ -117,3 +187,80 @@ def _without(words: Sequence[str], flags: Sequence[str]) -> list[str]:
         if not is_dropping:
             kept.append(word)
     return kept
+
+
+_SHOWN = (
+    "avg_cold_startup_time", "avg_warm_startup_time", "avg_cold_first_token_time",
+    "avg_warm_first_token_time",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepStartupArgs:
+    """Command and settings of the sweep, and the output of results."""
+
+    startup_cmd: str = "quire bench startup"
+    """Command that measures a start."""
+    serve_params: str | None = None
+    """JSON file with settings of the engine: a list of objects, or an object of objects."""
+    startup_params: str | None = None
+    """JSON file with settings of the measurement; each is combined with each engine setting."""
+    output_dir: str = "results"
+    """Directory of all experiments."""
+    experiment_name: str | None = None
+    """Subdirectory of this experiment; by default the current time."""
+    num_runs: int = 1
+    """Runs of each combination."""
+    show_stdout: bool = False
+    """Show what the command prints."""
+    dry_run: bool = False
+    """Print the commands without running them."""
+    resume: bool = False
+    """Resume an experiment: runs that have a result file are skipped."""
+
+
+def run_startup_sweep(args: SweepStartupArgs) -> list[dict[str, Any]]:
+    """Run the sweep; return the results of all runs. Raises ConfigError or BackendError."""
+    if args.num_runs < 1:
+        raise ConfigError(f"num_runs must be at least 1, got {args.num_runs}")
+    engines, startups = read_settings(args.serve_params), read_settings(args.startup_params)
+    directory = new_experiment(args.output_dir, args.experiment_name, args.resume)
+    found = [
+        result
+        for engine in engines
+        for startup in startups
+        for result in _measure(args, engine, startup, directory)
+    ]
+    if not args.dry_run:
+        write_text(directory / "summary.csv", csv_of(found))
+        varied = dict.fromkeys(name for one in (*engines, *startups) for name in one.options)
+        print("\n".join(table_of(found, list(varied), _SHOWN)))
+    print(f"results: {directory}")
+    return found
+
+
+def _measure(
+    args: SweepStartupArgs, engine: Setting, startup: Setting, directory: Path
+) -> list[dict[str, Any]]:
+    place, found = directory / _name(engine, startup), []
+    base = startup.applied_to(engine.applied_to(shlex.split(args.startup_cmd)))
+    for number in range(args.num_runs):
+        path = place / f"run={number}.json"
+        if not path.exists():
+            command = Setting({"output_json": str(path)}).applied_to(base)
+            print(f"benchmark: {shlex.join(command)}")
+            if args.dry_run:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            run_command(command, shows_output=args.show_stdout)
+        settings = {**engine.options, **startup.options}
+        found.append({**read_result(path), "run_number": number, **settings})
+    if found and not args.dry_run:
+        write_text(place / "summary.json", json.dumps(found, indent=2) + "\n")
+    return found
+
+
+def _name(engine: Setting, startup: Setting) -> str:
+    parts = [f"SERVE-{engine.name}"] * bool(engine.options or engine.given_name)
+    parts += [f"STARTUP-{startup.name}"] * bool(startup.options or startup.given_name)
+    return file_name("-".join(parts) or "default")

@@ -40,7 +40,6 @@ def main() -> None:
 
 
 def _answer(data: bytes) -> tuple[bytes, bytes]:
-    """The kind and the payload of a reply."""
     try:
         return TEXT, _rendered(data)
     except RequestError as error:

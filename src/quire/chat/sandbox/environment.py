@@ -26,14 +26,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from quire.chat.sandbox.limits import CountedLoop, counted, spend_text, take_step
 from quire.chat.sandbox.sizes import (
+    CountedLoop,
     check_call,
     check_filter,
     check_operands,
     check_size,
     checked,
+    counted,
     listed,
+    spend_text,
+    take_step,
     text_size,
 )
 

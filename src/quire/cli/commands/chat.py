@@ -1,19 +1,40 @@
-"""Chat with a running server, or send it one message with `-q`."""
+"""`quire run`, `quire chat` and `quire complete`: conversations here and with a server."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from quire.cli.conversation.client import Server
-from quire.cli.conversation.remote import RemoteConversation, add_server_options, settings_of
-from quire.cli.conversation.repl import REASONING, Repl
-from quire.cli.terminal import is_interactive, read_line
+from quire import env
+from quire.cli.conversation.client import Piece, Server, ServerError
+from quire.cli.conversation.repl import (
+    REASONING,
+    Conversation,
+    Repl,
+    TokenCounts,
+    image_part,
+    speed_line,
+)
+from quire.cli.terminal import StopOnInterrupt, dim, is_interactive, printable, quiet_log, read_line
+from quire.config.checkpoint.model_files import DEMO_MODEL
+from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
+from quire.config.command_line.values import parse_count
+from quire.config.places.aliases import target_of
+from quire.config.places.known import is_cached, suggestion
+from quire.errors import ConfigError, RequestError
+from quire.parsers.events import Content, Event, Reasoning
+
+if TYPE_CHECKING:
+    from quire.cli.conversation.local import LocalConversation
 
 
-def configure(parser: Parser) -> None:
-    """Declare the options."""
+def chat_options(parser: Parser) -> None:
     add_server_options(parser, "MESSAGE")
     parser.add_argument("--system-prompt", help="System message before the conversation.")
     parser.add_argument(
@@ -21,8 +42,8 @@ def configure(parser: Parser) -> None:
     )
 
 
-def execute(args: argparse.Namespace) -> int:
-    """Send the message of `-q`, or each line of a pipe, or start a conversation at the terminal."""
+def chat(args: argparse.Namespace) -> int:
+    """Chat with a running server, or send it one message with `-q`."""
     server = Server(args.url, args.api_key)
     model = args.model_name or server.first_model()
     conversation = RemoteConversation(server, model, args.system_prompt)
@@ -38,3 +59,245 @@ def execute(args: argparse.Namespace) -> int:
         repl.say(line)
     sys.stdout.flush()
     return 0
+
+
+def complete_options(parser: Parser) -> None:
+    add_server_options(parser, "PROMPT")
+
+
+def complete(args: argparse.Namespace) -> int:
+    """Complete text with a running server: one prompt with `-q`, or one per line."""
+    server = Server(args.url, args.api_key)
+    model = args.model_name or server.first_model()
+    conversation = RemoteConversation(server, model)
+    conversation.settings.update(settings_of(args))
+    if args.quick is not None:
+        _complete(conversation, args.quick, args.stats)
+        return 0
+    prompt = "> " if is_interactive() else ""
+    if prompt:
+        print(f"{model} at {server.url}. Ctrl+D quits.")
+    while (line := read_line(prompt)) is not None:
+        _complete(conversation, line, args.stats)
+    return 0
+
+
+def _complete(conversation: RemoteConversation, prompt: str, show_stats: bool) -> None:
+    begin, first = time.perf_counter(), None
+    with StopOnInterrupt() as stop:
+        for text in conversation.complete(prompt):
+            if text and first is None:
+                first = time.perf_counter()
+            print(printable(text), end="", flush=True)
+            if stop.requested:
+                break
+    print()
+    if show_stats and first is not None:
+        print(dim(speed_line(conversation.counts, begin, first, time.perf_counter())))
+
+
+def add_server_options(parser: Parser, quick_metavar: str) -> None:
+    """Add the options that both commands share, with vLLM's names."""
+    parser.add_argument(
+        "--url", default="http://localhost:8000/v1", help="The server's address; /v1 is optional."
+    )
+    parser.add_argument("--model-name", help="The model (default: the first one listed).")
+    parser.add_argument("--api-key", help="Overrides the environment variable OPENAI_API_KEY.")
+    parser.add_argument("--max-tokens", type=parse_count, help="Maximum tokens of an answer.")
+    parser.add_argument("--temperature", type=float, help="0: always take the likeliest token.")
+    parser.add_argument("--stats", action="store_true", help="Show speed after each answer.")
+    parser.add_argument(
+        "-q", "--quick", metavar=quick_metavar, help="Send only this, print the answer and quit."
+    )
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, object]:
+    """The sampling settings given on the command line."""
+    names = ("max_tokens", "temperature")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+class RemoteConversation(Conversation):
+    """A conversation over `/v1/chat/completions` or `/v1/completions`."""
+
+    def __init__(self, server: Server, model: str, system_prompt: str | None = None) -> None:
+        super().__init__(system_prompt)
+        self._server = server
+        self._model = model
+        self.defaults = server.sampling_defaults()
+
+    def stream(self, messages: list[dict[str, Any]]) -> Iterator[Event]:
+        """Yields reasoning and answer, as the server separates them."""
+        body = {"model": self._model, "messages": messages, **self.sampling()}
+        if variables := self.template_variables():
+            body["chat_template_kwargs"] = variables
+        for piece in self._chat(body):
+            if piece.reasoning:
+                yield Reasoning(piece.reasoning)
+            if piece.text:
+                yield Content(piece.text)
+            self._count(piece)
+
+    def _chat(self, body: Mapping[str, object]) -> Iterator[Piece]:
+        try:
+            yield from self._server.stream("/chat/completions", body)
+        except ServerError as error:
+            if "chat template" not in str(error):
+                raise
+            raise ServerError(f"{error} `quire complete` works without one.") from None
+
+    def complete(self, prompt: str) -> Iterator[str]:
+        """Yields the continuation of a plain text."""
+        body = {"model": self._model, "prompt": prompt, **self.sampling()}
+        for piece in self._server.stream("/completions", body):
+            yield piece.text
+            self._count(piece)
+
+    def _count(self, piece: Piece) -> None:
+        if piece.usage:
+            details = piece.usage.get("prompt_tokens_details") or {}
+            self.counts = TokenCounts(
+                prompt=int(piece.usage.get("prompt_tokens") or 0),
+                cached=int(details.get("cached_tokens") or 0),
+                completion=int(piece.usage.get("completion_tokens") or 0),
+            )
+
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop")
+_ONE_USER = {"max_num_seqs": 16, "disable_log_stats": True}
+"""Defaults for one user: few requests need less memory, and log lines would disturb the answer."""
+
+
+def run_options(parser: Parser) -> None:
+    parser.add_argument("words", nargs="*", metavar="MODEL PROMPT", help=_WORDS_HELP)
+    group = parser.add_argument_group("answer")
+    group.add_argument("--system-prompt", help="System message before the conversation.")
+    group.add_argument(
+        "--reasoning", choices=("on", "off"), help="Whether to reason before the answer."
+    )
+    group.add_argument(
+        "--image", action="append", metavar="FILE", help="An image of the first message; may recur."
+    )
+    group.add_argument("--temperature", type=float, help="0: always take the likeliest token.")
+    group.add_argument("--top-p", type=float, help="Keep the likeliest tokens up to this share.")
+    group.add_argument("--top-k", type=parse_count, help="Keep this many of the likeliest tokens.")
+    group.add_argument("--min-p", type=float, help="Drop tokens below this share of the best.")
+    group.add_argument("--max-tokens", type=parse_count, help="Maximum tokens of an answer.")
+    group.add_argument("--stop", nargs="+", help="Texts that end the answer.")
+    group.add_argument("--stats", action="store_true", help="Show speed after each answer.")
+    group.add_argument("--verbose", action="store_true", help="Show the engine's log.")
+    add_engine_options(parser, has_positional=False, defaults=_ONE_USER)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate text or chat in this process, without a server: `quire run [MODEL] [PROMPT]`.
+
+    Without a prompt, it starts a conversation at the terminal, or answers the text of a pipe.
+    Without a model, it uses the bundled demo model.
+    """
+    model, prompt = split_words(args.words, getattr(args, "model", None))
+    if model is not None:
+        args.model = model
+    if prompt is None and not sys.stdin.isatty():
+        prompt = _read_pipe()
+        if not prompt.strip():
+            raise RequestError("standard input is empty; give a prompt")
+    if not args.verbose:
+        quiet_log()
+    from quire.cli.conversation.local import LocalConversation
+
+    conversation = LocalConversation(engine_args(args, defaults=_ONE_USER), args.system_prompt)
+    try:
+        return _talk(conversation, args, prompt)
+    finally:
+        conversation.close()
+
+
+def _read_pipe() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not UTF-8 text: {error}; give UTF-8") from None
+
+
+def _talk(conversation: LocalConversation, args: argparse.Namespace, prompt: str | None) -> int:
+    given = {name: getattr(args, name) for name in _SAMPLING}
+    conversation.settings.update({k: v for k, v in given.items() if v is not None})
+    conversation.reasoning = REASONING[args.reasoning]
+    if hasattr(args, "seed"):
+        conversation.settings["seed"] = args.seed
+    conversation.images = [image_part(path) for path in args.image or ()]
+    repl = Repl(conversation, "run", show_stats=args.stats)
+    name = conversation.engine.model_config.model
+    if prompt is not None:
+        if note := _no_template(conversation):
+            print(f"{name}: {note}", file=sys.stderr)
+        repl.say(prompt)
+        return 0
+    if not is_interactive():
+        raise ConfigError("give a prompt: a conversation needs a terminal as the output")
+    return repl.loop(f"{name} is ready. {_no_template(conversation)}/help lists the commands.")
+
+
+def _no_template(conversation: LocalConversation) -> str:
+    """A sentence for a model that cannot chat, with a trailing space; empty for a chat model."""
+    if conversation.is_chat:
+        return ""
+    return (
+        "It has no chat template, so it continues your text and ignores earlier messages. "
+        "Set a template with --chat-template FILE. "
+    )
+
+
+def split_words(words: list[str], model: str | None) -> tuple[str | None, str | None]:
+    """The model and the prompt among the positional words; None if one is not given.
+
+    A single word is a model if it looks like one; otherwise it is the prompt. Raises ConfigError
+    for too many words, and for a single word that looks like a model name but is not on this
+    machine: it may be a mistyped model or a prompt.
+    """
+    if model is not None:
+        if len(words) > 1:
+            raise ConfigError(f"too many words: {words[1]!r}; put the prompt in quotes")
+        return model, words[0] if words else None
+    if len(words) > 2:
+        raise ConfigError(f"too many words: {words[2]!r}; put the prompt in quotes")
+    if len(words) == 2:
+        return words[0], words[1]
+    if not words:
+        return None, None
+    if not _is_name(words[0]):
+        return None, words[0]
+    _check_known(words[0])
+    return words[0], None
+
+
+def _is_name(word: str) -> bool:
+    """Whether a word is an existing path, or has only characters that model names may have."""
+    return _NAME.fullmatch(word) is not None or (len(word) < 4096 and Path(word).exists())
+
+
+def _check_known(word: str) -> None:
+    """Raises ConfigError unless the word is a path, a hub id, or the name of a local model.
+
+    A word without a slash is not looked up on the hub, because it may be a prompt.
+    """
+    cache = env.hub_cache_dir()
+    if (
+        "/" in word
+        or word == DEMO_MODEL
+        or Path(word).exists()
+        or is_cached(word, cache)
+        or target_of(word)
+    ):
+        return
+    raise ConfigError(
+        f"the model {word!r} was not found. Give a directory, a GGUF file, or a hub id such as "
+        f"Qwen/Qwen3-0.6B.{suggestion(word, cache)} If {word!r} is a prompt, name the model too: "
+        f"quire run {DEMO_MODEL} {word}"
+    )
+
+
+_NAME = re.compile(r"[\w~.@:/+-]{1,4096}", re.ASCII)
+_WORDS_HELP = "A model directory, GGUF file or hub id, a prompt, or both. A single word is used as \
+a model, a text with spaces as a prompt."

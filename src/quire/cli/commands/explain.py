@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.cli.chat_facts import reply_rows, turn_rows
-from quire.cli.kv_store.rows import store_rows
-from quire.cli.speed_lines import speed_lines
+from quire.cli.explain_rows import ranges, reply_rows, speed_lines, store_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
-from quire.config.kv_cache import KV_MEANINGS, KVCacheDtype
+from quire.config.kv_cache import KV_MEANINGS
 from quire.config.memory import max_concurrency, tokens_held
 from quire.config.quantization import MEANINGS
 from quire.config.resolve import FLOAT16_NOTE, spelled_dtype
@@ -121,7 +119,6 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
 
 
 def _pooling_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """What a pooling model gives for a text."""
     pooling = plan.config.model.pooling
     if pooling is None:
         return []
@@ -150,7 +147,6 @@ def _arithmetic(plan: EnginePlan) -> str:
 
 
 def _parameter_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """Rows per parameter kind (the name without its layer number) and per format."""
     from quire.program import GroupedFormat
 
     kinds: dict[tuple[str, str], list[int]] = {}
@@ -187,7 +183,6 @@ def _memory_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _draft_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """The part of the draft model in the memory."""
     model, draft, backend = plan.config.draft, plan.compiled.draft, plan.facts.backend
     if model is None or draft is None:
         return []
@@ -223,7 +218,6 @@ def _kv_rows(plan: EnginePlan) -> list[tuple[str, str]]:
         ("  of the longest kind", f"{longest:.1f} requests at once"),
         ("  prefix caching", "on" if cache.enable_prefix_caching else "off"),
         *store_rows(plan),
-        *turn_rows(plan.config),
     ]
 
 
@@ -240,14 +234,14 @@ def _read_by_a_token(plan: EnginePlan) -> str:
 
 
 def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """Memory of one token and of the longest request, and its groups of layers."""
     needs, cache = plan.needs, plan.config.cache
     groups, longest = cache.layout.groups, plan.config.model.max_model_len
     by_position = sum(group.is_by_position for group in groups)
+    dtype = cache.kv_cache_dtype
     per_token = by_position * cache.block_bytes / cache.block_size
     kept, most = needs.kv_blocks_kept(longest), needs.kv_blocks(longest)
     rows = [
-        ("  one token", f"{format_bytes(per_token)} ({_kv_format(cache.kv_cache_dtype)})"),
+        ("  one token", f"{format_bytes(per_token)} ({dtype}: {KV_MEANINGS[dtype]})"),
         (
             "  longest request",
             f"{format_bytes(kept * cache.block_bytes)} in {kept:,} blocks"
@@ -269,20 +263,9 @@ def _request_rows(plan: EnginePlan) -> list[tuple[str, str]]:
             continue
         seen = "all tokens" if group.keeps_all else f"a window of {group.window:,}"
         num_blocks = group.most_blocks(longest, 1, cache.block_size)
-        layers = f"layers {_ranges(group.layers)}"
+        layers = f"layers {ranges(group.layers, ', ', '..')}"
         rows.append((f"    group {index}", f"{num_blocks:,} of these: {layers}, which see {seen}"))
     return rows
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Format ascending numbers with ranges folded: `0..4, 6`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
 
 
 def _origin(plan: EnginePlan) -> str:
@@ -295,10 +278,6 @@ def _origin(plan: EnginePlan) -> str:
     return f", packed for tier {packed.isa} by Quire {packed.quire_version}, used in place"
 
 
-def _kv_format(dtype: KVCacheDtype) -> str:
-    return f"{dtype}: {KV_MEANINGS[dtype]}"
-
-
 def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     scheduler = plan.config.scheduler
     return [
@@ -309,7 +288,6 @@ def _bound_rows(plan: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _server_rows(plan: EnginePlan) -> list[str]:
-    """The bounds of a server with default options, in the order in which a request meets them."""
     from quire.server import ServerArgs, describe_bounds
 
     return [
@@ -319,7 +297,6 @@ def _server_rows(plan: EnginePlan) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert records and paths to JSON types."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):

@@ -6,14 +6,127 @@ Ctrl+C ends it. With `--once`, or if the output is not a terminal, it shows the 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from quire.cli.conversation.client import Server, ServerError
-from quire.cli.top.screen import screen
+from quire.cli.terminal import printable
 from quire.config.command_line.parser import Parser
+
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_CELLS = {"s": "█", "u": "▓", "c": "░", "f": "·"}
+"""How blocks of the KV cache are drawn: shared, used, cached, free. An earlier one covers a later
+one where a column stands for several."""
+_MAP_LINES = 4
+_MIN_WIDTH = 40
+
+Snapshot = Mapping[str, Any]
+
+
+def screen(
+    live: Snapshot, models: Sequence[Mapping[str, Any]], rates: Sequence[float], width: int
+) -> list[str]:
+    """All lines, at most `width` characters each.
+
+    `models`: the entries of `/v1/models`; `rates`: generated tokens per second, the latest last.
+    """
+    width = max(width, _MIN_WIDTH)
+    lines = [*_head(live), *_engine(live, rates, width), "", *_models(models)]
+    return [printable(line)[:width].rstrip() for line in lines]
+
+
+def _head(live: Snapshot) -> Iterator[str]:
+    yield f"{live['model']}  {live['state']}  up {_duration(live['uptime_s'])}"
+    yield ""
+
+
+def _engine(live: Snapshot, rates: Sequence[float], width: int) -> Iterator[str]:
+    requests = live.get("requests")
+    if requests is None:
+        yield "The model is being loaded."
+        return
+    finished = ", ".join(f"{n} {why}" for why, n in requests["finished"].items() if n)
+    yield (
+        f"requests     {requests['running']} running of {requests['max_num_seqs']}, "
+        f"{requests['waiting']} waiting; finished: {finished or 'none'}"
+    )
+    speed = live["rates"]
+    yield (
+        f"tokens/s     {speed['generation_tokens_per_s']:.1f} generated, "
+        f"{speed['prompt_tokens_per_s']:.1f} of prompts computed"
+    )
+    yield f"             {_curve(rates, width - 30)}"
+    for name, title in (("ttft_s", "first token"), ("itl_s", "next token")):
+        yield f"{title:<12} {_latency(live['latency'][name])}"
+    tokens = live["tokens"]
+    yield (
+        f"tokens       {tokens['generation']:,} generated, {tokens['prompt']:,} of prompts, "
+        f"{tokens['cached']:,} of these from caches"
+    )
+    yield f"prefix cache {_prefix(live['prefix_cache'])}"
+    if live["preemptions"]:
+        yield f"preemptions  {live['preemptions']:,}"
+    yield from _kv(live["kv"], width)
+
+
+def _latency(found: Mapping[str, float] | None) -> str:
+    if found is None:
+        return "no request yet"
+    return ", ".join(f"{name} {1000 * found[name]:.0f} ms" for name in ("last", "p50", "p99"))
+
+
+def _prefix(cache: Mapping[str, Any]) -> str:
+    queried, hit = cache["queried_tokens"], cache["hit_tokens"]
+    share = f"{100 * hit / queried:.0f} %" if queried else "none"
+    loaded = cache.get("loaded_tokens") or {}
+    tiers = ", ".join(f"{count:,} from {tier}" for tier, count in loaded.items() if count)
+    return f"{share} of prompt tokens hit{f'; KV store: {tiers}' if tiers else ''}"
+
+
+def _kv(kv: Mapping[str, Any] | None, width: int) -> Iterator[str]:
+    if kv is None:
+        return
+    counts = ", ".join(f"{kv[name]:,} {name}" for name in ("used", "shared", "cached", "free"))
+    share = 100 * kv["usage"]
+    yield f"KV cache     {share:.1f} % of {kv['num_blocks']:,} blocks in use: {counts}"
+    cells = "".join(state * int(count) for state, count in re.findall(r"([a-z])(\d+)", kv["map"]))
+    columns = (width - 13) * _MAP_LINES
+    per_column = max(1, -(-len(cells) // columns))
+    pieces = [cells[at : at + per_column] for at in range(0, len(cells), per_column)]
+    drawn = "".join(next(_CELLS[state] for state in _CELLS if state in piece) for piece in pieces)
+    for at in range(0, len(drawn), width - 13):
+        yield f"             {drawn[at : at + width - 13]}"
+
+
+def _models(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for number, model in enumerate(models):
+        state = model.get("state") or model.get("status") or ""
+        if isinstance(state, Mapping):
+            state = state.get("value", "")
+        yield f"{'models' if not number else '':<12} {model.get('id', '')}  {state}"
+
+
+def _curve(values: Sequence[float], width: int) -> str:
+    """The last values as a line of bars, with the greatest one."""
+    shown = list(values)[-max(width, 1) :]
+    top = max(shown, default=0.0)
+    if top <= 0:
+        return ""
+    last = len(_LEVELS) - 1
+    bars = "".join(_LEVELS[min(last, round(value / top * last))] for value in shown)
+    return f"{bars} most {top:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
 
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

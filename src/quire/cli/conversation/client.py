@@ -13,8 +13,33 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from quire.cli.conversation.defaults import SamplingDefaults
 from quire.errors import ConfigError, QuireError
+
+_NEUTRAL = {
+    "temperature": "1.0", "top_p": "1.0, all tokens", "top_k": "0, all tokens",
+    "min_p": "0.0, all tokens", "max_tokens": "as the context has room for", "seed": "random",
+    "stop": "none",
+}  # fmt: skip
+"""Values of settings without any default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Origins of a setting's value if the user has not set it."""
+
+    model: Mapping[str, Any]
+    """Defaults recommended by the checkpoint; the engine applies them itself."""
+    chat: Mapping[str, Any]
+    """Additional defaults for chats with people (`chat_sampling_params`)."""
+
+    def shown(self, name: str) -> str:
+        """The value of a setting and its origin, as text."""
+        if name in self.chat:
+            return f"{self.chat[name]} (default)"
+        if name in self.model:
+            return f"{self.model[name]} (the model's default)"
+        return f"{_NEUTRAL[name]} (default)"
+
 
 _TIMEOUT_S = 600.0
 """Timeout of one read: a long prompt may take minutes on a loaded CPU."""
@@ -86,7 +111,6 @@ class Server:
             return None
 
     def _get(self, path: str, *, has_version: bool = True) -> dict[str, Any]:
-        """The JSON object at a path. Raises ServerError."""
         connection, response = self._send("GET", path, None, has_version=has_version)
         try:
             found = json.loads(response.read(_MAX_REPLY_BYTES))

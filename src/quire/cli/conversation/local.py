@@ -10,17 +10,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from quire.chat.images import has_images
-from quire.chat.job import ChatInput
+from quire.chat.job import ChatInput, has_images
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates
-from quire.cli.conversation.defaults import SamplingDefaults
+from quire.cli.conversation.client import SamplingDefaults
 from quire.cli.conversation.repl import Conversation, TokenCounts
 from quire.config.checkpoint.model_files import chat_sampling_params
 from quire.config.engine_args import EngineArgs
 from quire.errors import RequestError
-from quire.frontend.inputs.images.chats import rendered_with_images
-from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.frontend.inputs.images.prompts import ImagePrompts, rendered_with_images
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -81,7 +79,6 @@ class LocalConversation(Conversation):
     def _rendered(
         self, messages: list[dict[str, Any]], tokenizer: Tokenizer
     ) -> tuple[str, dict[str, Any]]:
-        """The conversation as text, and as the engine's prompt."""
         chat = ChatInput(messages, chat_template_kwargs=self.template_variables())
 
         def encode(text: str) -> list[int]:

@@ -1,5 +1,5 @@
 """Files of rows in, files of rows out: what `quire generate` and `quire embed` share.
 
-`reading.py` reads rows, `journal.py` keeps finished ones, `work.py` computes the others, and
-`writing.py` writes the output. The commands say what is computed for a row.
+`files.py` reads and writes rows, and `work.py` computes those that are not finished. The commands
+say what is computed for a row.
 """

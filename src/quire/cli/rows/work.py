@@ -1,22 +1,193 @@
 """Computes the rows of a file, many at a time, and writes the output when all are finished.
 
-Knows neither models nor formats: a `RowJob` computes a row.
+A `Journal` keeps the finished rows of a run that was stopped. Knows neither models nor formats: a
+`RowJob` computes a row.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import json
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from quire.cli.rows.journal import Answer, Journal
-from quire.cli.rows.progress import Progress
-from quire.cli.rows.reading import Row, RowFile
-from quire.cli.rows.writing import write_rows
-from quire.errors import ConfigError, QuireError
+from quire.cli.rows.files import Row, RowFile, write_rows
+from quire.errors import ConfigError, QuireError, reason
+
+Answer = dict[str, Any]
+"""What was computed for a row, as JSON values; a row that failed has only the key `error`."""
+ENDING = ".unfinished.jsonl"
+
+
+class Journal:
+    """The answers of finished rows, in a file. Owned by one thread; locked against other processes.
+
+    Memory holds only the places of the answers in the file.
+    """
+
+    def __init__(self, output: Path, facts: dict[str, Any]) -> None:
+        """Open or create the file.
+
+        `facts`: what the answers depend on, as JSON values by name. Raises ConfigError if the file
+        was written with other facts, or if another process uses it.
+        """
+        self.path = output.with_name(output.name + ENDING)
+        self._places: dict[int, int] = {}
+        """Where the answers begin in the file, by the number of the row."""
+        self.num_good = 0
+        """Finished rows that did not fail."""
+        try:
+            self._file = self.path.open("a+b")
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written: {reason(error)}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read(facts)
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, BlockingIOError):
+                raise ConfigError(f"{self.path} is in use by another process") from None
+            raise
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._places
+
+    def add(self, number: int, answer: Answer) -> None:
+        """Keep the answer of a row, also if this process is killed afterwards."""
+        self._places[number] = self._append([number, answer])
+        self.num_good += "error" not in answer
+
+    def answer(self, number: int) -> Answer:
+        """The answer of a finished row."""
+        self._file.seek(self._places[number])
+        found: Answer = json.loads(self._file.readline())[1]
+        return found
+
+    def delete(self) -> None:
+        """Delete the file, once the output is complete."""
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Close the file. It is deleted if no row is worth keeping."""
+        if not self.num_good:
+            self.delete()
+        self._file.close()
+
+    def _append(self, record: Any) -> int:
+        """Write a line; returns where it begins."""
+        place = self._file.seek(0, 2)
+        self._file.write(json.dumps(record).encode() + b"\n")
+        self._file.flush()
+        return place
+
+    def _read(self, facts: dict[str, Any]) -> None:
+        """Read the places of the answers. Rows that failed are computed again, and so is a row
+        whose line a power failure cut."""
+        self._file.seek(0)
+        place, found = 0, None
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                self._file.truncate(place)
+                break
+            if found is None:
+                found = self._parse(line, is_first=True)
+            else:
+                number, answer = self._parse(line, is_first=False)
+                if "error" not in answer:
+                    self._places[number] = place
+            place += len(line)
+        self.num_good = len(self._places)
+        if found is None:
+            self._append(facts)
+        else:
+            self._compare(found, facts)
+
+    def _parse(self, line: bytes, *, is_first: bool) -> Any:
+        with suppress(ValueError):
+            found: Any = json.loads(line)
+            is_answer = isinstance(found, list) and len(found) == 2
+            if isinstance(found, dict) if is_first else is_answer:
+                return found
+        raise ConfigError(f"{self.path} is damaged; delete it to begin again")
+
+    def _compare(self, found: dict[str, Any], facts: dict[str, Any]) -> None:
+        """Raises ConfigError unless the file was written with the same facts."""
+        wanted = json.loads(json.dumps(facts))
+        other = [name for name in (*wanted, *found) if found.get(name) != wanted.get(name)]
+        if other:
+            raise ConfigError(
+                f"{self.path} has {self.num_good} rows of a run with another "
+                f"{' and another '.join(dict.fromkeys(other))}. Give the same to go on with it, or "
+                "delete the file to begin again"
+            )
+
+
+class Progress:
+    """Finished rows, their rate and the time that is left, tokens per second, failed rows."""
+
+    def __init__(self, count: int, kept: int, *, shows_bar: bool) -> None:
+        """`kept`: rows that an earlier run has finished; they do not count in the rate."""
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        self._count, self._kept = count, kept
+        self._bar = tqdm(
+            total=count, initial=kept, unit="row", disable=not shows_bar, dynamic_ncols=True
+        )
+        if kept:
+            self.say(f"{kept} of {count} rows were finished by an earlier run")
+        self._started_at = time.monotonic()
+        self._num_tokens = 0
+        self.num_failed = 0
+        self.first_error = ""
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(text, file=sys.stderr)
+
+    def fail(self, message: str) -> None:
+        """Note the error of a row."""
+        self.first_error = self.first_error or message
+        self.num_failed += 1
+
+    def add(self, num_tokens: int) -> None:
+        """Count a finished row and its generated tokens."""
+        self._num_tokens += num_tokens
+        shown = {}
+        if self._num_tokens:
+            shown["tokens/s"] = f"{self._num_tokens / self._elapsed():.0f}"
+        if self.num_failed:
+            shown["failed"] = str(self.num_failed)
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(1)
+
+    def summary(self, target: Path) -> str:
+        """One sentence about the whole run."""
+        done = self._count - self._kept
+        elapsed = self._elapsed()
+        tokens = f", {self._num_tokens / elapsed:.0f} tokens/s" if self._num_tokens else ""
+        kept = f"; {self._kept} were finished before" if self._kept else ""
+        rate = f"{done} rows in {elapsed:.1f} s ({done / elapsed:.1f} rows/s{tokens}){kept}"
+        return f"{rate}: {target}"
+
+    def _elapsed(self) -> float:
+        return max(time.monotonic() - self._started_at, 1e-9)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Leave the last state on the screen."""
+        self._bar.close()
+
 
 _FAILED_AT_FIRST = 16
 """A run ends if this many rows have failed and none has succeeded: the options are wrong."""
@@ -101,7 +272,6 @@ class RowRun:
             raise ConfigError(self.progress.first_error)
 
     async def _take_rows(self, rows: Iterator[tuple[int, Row]], journal: Journal) -> None:
-        """Compute one row after the other until none is left."""
         for number, row in rows:
             try:
                 answer = await self.job.answer(number, row)
@@ -115,7 +285,6 @@ class RowRun:
             self.progress.add(answer.get("tokens", 0))
 
     def _write(self, journal: Journal) -> None:
-        """Write the old and the new columns of all rows, in the order of the input."""
         columns = (*self.source.columns, *self._added())
         rows = (
             {**row, **self._cells(journal.answer(number))}

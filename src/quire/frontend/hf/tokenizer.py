@@ -14,12 +14,16 @@ from typing import Any, overload
 
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
-from quire.chat.template_files import read_templates
-from quire.chat.templates import ChatTemplates
+from quire.chat.templates import ChatTemplates, read_templates
 from quire.config.places.hub import resolve_model
 from quire.errors import RequestError, quoted
-from quire.frontend.hf.encoding import BatchEncoding, EncodingOptions, Side, encoding_options
-from quire.frontend.hf.special_roles import SpecialRoles
+from quire.frontend.hf.encoding import (
+    BatchEncoding,
+    EncodingOptions,
+    Side,
+    SpecialRoles,
+    encoding_options,
+)
 from quire.tokenizer import Tokenizer
 
 _NO_LIMIT = int(1e30)

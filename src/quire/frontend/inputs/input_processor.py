@@ -21,17 +21,17 @@ from quire.adapters.request import LoRARequest, checked_request
 from quire.config.records import EngineConfig
 from quire.errors import RequestError, quoted
 from quire.frontend.inputs.model_checks import (
+    cannot_generate,
+    cannot_pool,
     check_bans,
     check_budget,
     check_params,
     check_processor,
     check_reasoning,
 )
-from quire.frontend.inputs.pieces import pieces
+from quire.frontend.inputs.pieces import VirtualTokens, pieces
 from quire.frontend.inputs.prompt_parser import ParsedPrompt, PromptParser
-from quire.frontend.inputs.tasks import cannot_generate, cannot_pool
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.inputs.virtual_tokens import VirtualTokens
 from quire.frontend.kv_hand_off import hand_off
 from quire.inputs import PromptType
 from quire.logits_processors.loading import load_processors
@@ -222,7 +222,6 @@ class InputProcessor:
         tokenization: Tokenization,
         trace_headers: Mapping[str, str] | None,
     ) -> EngineInput:
-        """A request for a vector or for classes."""
         model = self.model_config
         if model.pooling is None:
             raise RequestError(cannot_pool(model))

@@ -1,19 +1,23 @@
-"""Texts that are longer than a pooling model: cut into pieces, whose vectors are averaged.
-
-`InputProcessor` makes a core request for each piece, and `RequestRecord` joins the results. The
-rule is vLLM's (`enable_chunked_processing`): special tokens are not repeated, and a piece counts by
-its tokens.
-"""
+"""Core requests that differ from their prompt: texts that are cut into pieces, and virtual
+tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.protocol import EngineCoreRequest
+from quire.adapters.prompt_request import PromptAdapterRequest
+from quire.config.records import ModelConfig
+from quire.errors import RequestError
+from quire.frontend.inputs.model_checks import prompt_fills_context, prompt_too_long
+from quire.frontend.inputs.prompt_embeds import PLACEHOLDER
+from quire.frontend.inputs.prompt_parser import ParsedPrompt
+from quire.params import SamplingParams
+from quire.protocol import EngineCoreRequest, InputRows
 
 _UNIT = 1e-2
 """How far the length of a vector may be from 1 if it counts as normalised."""
@@ -52,3 +56,40 @@ def joined(vectors: Sequence[NDArray[np.float32]], counts: Sequence[int]) -> NDA
     if all(abs(length - 1) <= _UNIT for length in lengths):
         total /= max(float(np.sqrt(np.square(total).sum())), 1e-12)
     return total.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualTokens:
+    """A prompt as the engine core gets it: placeholders of virtual tokens, then the prompt's own
+    tokens."""
+
+    count: int
+    token_ids: list[int]
+    input_rows: list[InputRows]
+
+    @classmethod
+    def of(
+        cls,
+        adapter: PromptAdapterRequest | None,
+        prompt: ParsedPrompt,
+        params: SamplingParams,
+        model: ModelConfig,
+    ) -> VirtualTokens:
+        """The tokens of a prompt with its adapter, if it has one. Raises RequestError if they do
+        not fit into the context, and for what cannot be combined."""
+        if adapter is None:
+            return cls(0, prompt.token_ids, prompt.input_rows)
+        if params.prompt_logprobs is not None:
+            raise RequestError(
+                "prompt_logprobs is not compatible with prompt adapters.",
+                parameter="prompt_logprobs",
+            )
+        count = adapter.prompt_adapter_num_virtual_tokens
+        total, limit = count + len(prompt.token_ids), model.max_model_len
+        if total > limit:
+            raise prompt_too_long(total, limit)
+        if total == limit:
+            raise prompt_fills_context(limit)
+        rows = [msgspec.structs.replace(one, first=one.first + count) for one in prompt.input_rows]
+        token_ids = [PLACEHOLDER] * count + prompt.token_ids
+        return cls(count, token_ids, [InputRows(0, count, b""), *rows])

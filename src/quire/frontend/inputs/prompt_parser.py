@@ -13,6 +13,11 @@ from quire.config.records import ModelConfig
 from quire.errors import PromptError, quoted
 from quire.frontend.inputs.images.placing import PlacedImages
 from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.frontend.inputs.model_checks import (
+    prompt_fills_context,
+    prompt_too_long,
+    text_fills_model,
+)
 from quire.frontend.inputs.prompt_embeds import (
     PLACEHOLDER,
     PlacedRows,
@@ -22,11 +27,6 @@ from quire.frontend.inputs.prompt_embeds import (
     rows_at,
 )
 from quire.frontend.inputs.tokenization import Tokenization
-from quire.frontend.inputs.too_long import (
-    prompt_fills_context,
-    prompt_too_long,
-    text_fills_model,
-)
 from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 from quire.tokenizer import Tokenizer
@@ -131,8 +131,7 @@ class PromptParser:
             return self._embeds(prompt, text, ids, salt, tokenization)
         if prompt.get("prompt_is_token_ids") is not None:
             raise PromptError(
-                "prompt_is_token_ids must come with prompt_embeds",
-                parameter="prompt_is_token_ids",
+                "prompt_is_token_ids must come with prompt_embeds", parameter="prompt_is_token_ids"
             )
         if prompt.get("multi_modal_data"):
             return self._with_images(prompt, text, ids, salt, tokenization)
@@ -154,7 +153,6 @@ class PromptParser:
         salt: str | None,
         tokenization: Tokenization,
     ) -> ParsedPrompt:
-        """A prompt with pictures."""
         data = prompt["multi_modal_data"]
         self.images.check_on("multi_modal_data")
         if tokenization.truncation is not None:
@@ -186,7 +184,6 @@ class PromptParser:
         salt: str | None,
         tokenization: Tokenization,
     ) -> ParsedPrompt:
-        """A prompt of embeddings, or of embeddings and tokens."""
         model = self._model_config
         given = prompt["prompt_embeds"]
         if isinstance(given, PlacedRows):

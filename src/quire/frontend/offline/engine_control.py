@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from quire.core.pausing import PauseMode
-from quire.frontend import adapter_control, control
+from quire.frontend import control
 from quire.frontend.arguments import refuse_arguments
 from quire.frontend.control import Action, Command, Operation, Pause, ReportSleep, Wait, blocking
 from quire.system.deferred_signals import with_signals_deferred, with_signals_delivered
@@ -35,14 +35,14 @@ class BlockingControl:
     reset_encoder_cache = blocking(control.reset_encoder_cache)
     collective_rpc = blocking(control.collective_rpc)
     apply_model = blocking(control.apply_model)
-    add_lora = blocking(adapter_control.add_lora)
-    remove_lora = blocking(adapter_control.remove_lora)
-    list_loras = blocking(adapter_control.list_loras)
-    pin_lora = blocking(adapter_control.pin_lora)
-    add_prompt_adapter = blocking(adapter_control.add_prompt_adapter)
-    remove_prompt_adapter = blocking(adapter_control.remove_prompt_adapter)
-    list_prompt_adapters = blocking(adapter_control.list_prompt_adapters)
-    pin_prompt_adapter = blocking(adapter_control.pin_prompt_adapter)
+    add_lora = blocking(control.add_lora)
+    remove_lora = blocking(control.remove_lora)
+    list_loras = blocking(control.list_loras)
+    pin_lora = blocking(control.pin_lora)
+    add_prompt_adapter = blocking(control.add_prompt_adapter)
+    remove_prompt_adapter = blocking(control.remove_prompt_adapter)
+    list_prompt_adapters = blocking(control.list_prompt_adapters)
+    pin_prompt_adapter = blocking(control.pin_prompt_adapter)
     start_profile = blocking(control.start_profile)
     stop_profile = blocking(control.stop_profile)
 

@@ -16,7 +16,7 @@ from quire.config.records import EngineConfig, ModelConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor import Executor
-from quire.frontend.arguments import refuse_arguments, request_id_list
+from quire.frontend.arguments import UnsupportedEngineMethods, refuse_arguments, request_id_list
 from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.frontend.inputs.tokenization import Tokenization
@@ -25,11 +25,9 @@ from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import make_tracer
 from quire.frontend.offline.engine_control import EngineControl
-from quire.frontend.offline.idle_time import IdleTime
-from quire.frontend.offline.turn_lock import TurnLock
+from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import AnyOutput, Sink
-from quire.frontend.unsupported import UnsupportedEngineMethods
 from quire.inputs import PromptType
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config

@@ -11,7 +11,7 @@ from quire.config.pooling import PoolingTask
 from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
 from quire.frontend.arguments import located, refuse_arguments
-from quire.frontend.inputs.tasks import cannot_pool, wrong_task
+from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.offline.llm_arguments import (
     GivenAdapters,
     Loras,

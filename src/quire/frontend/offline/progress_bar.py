@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from quire.errors import quoted
@@ -29,10 +28,7 @@ class ProgressBar:
         if use_tqdm:
             make = use_tqdm if callable(use_tqdm) else _tqdm()
             self._bar = make(
-                total=total,
-                desc="Processed prompts",
-                dynamic_ncols=True,
-                postfix=_speeds(0.0, 0.0),
+                total=total, desc="Processed prompts", dynamic_ncols=True, postfix=_speeds(0.0, 0.0)
             )
 
     def add(self, output: AnyOutput) -> None:
@@ -52,12 +48,7 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Leave the last state on the screen."""
         if self._bar is not None:
             self._bar.close()

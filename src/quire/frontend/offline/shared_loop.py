@@ -176,7 +176,6 @@ class SharedLoop:
             return not caller.is_waiting
 
     def _stop_driving(self, caller: _Caller) -> None:
-        """Let the next waiting thread drive."""
         with self._lock:
             if self._driver is caller:
                 self._driver = None

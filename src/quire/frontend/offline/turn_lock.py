@@ -1,17 +1,76 @@
-"""`TurnLock`: makes an engine, which only one thread may use at a time, safe to share.
-
-Used by `LLMEngine` around each call, and by `LLM`. Does not depend on engines.
-"""
+"""`TurnLock`: threads use an engine in turns; and `IdleTime`, the background work of an engine that
+nobody uses."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from typing import Protocol
 
 from quire.errors import EngineDeadError
+
+_DELAY_S = 0.05
+"""Seconds of idle time before the work starts, so that quick successive calls are not delayed."""
+
+
+class IdleCore(Protocol):
+    """The methods of `EngineCore` that are used here."""
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether there are requests to step."""
+
+    def has_idle_work(self) -> bool:
+        """Whether there is background work."""
+
+    def use_idle_time(self) -> bool:
+        """Do background work for some milliseconds. Returns False if there is none."""
+
+
+class IdleTime:
+    """A thread that runs while there is background work and no request. A call in the meantime
+    waits for some milliseconds."""
+
+    def __init__(self, core: IdleCore, lock: TurnLock) -> None:
+        """`lock`: guards every use of the core, whose owner may free it regardless of the
+        thread."""
+        self._core = weakref.ref(core)
+        self._lock = lock
+        self._since = 0.0
+        """Value of `time.monotonic()` when the last call ended."""
+        self._is_working = self._is_over = False
+
+    def begin(self) -> None:
+        """Start the thread at the end of a call if no request is left. The caller holds the lock,
+        or the engine is not shared yet."""
+        core = self._core()
+        self._since = time.monotonic()
+        if not (self._is_working or self._is_over) and core is not None and core.has_idle_work():
+            self._is_working = True
+            threading.Thread(target=self._run, name="quire-idle", daemon=True).start()
+
+    def end(self) -> None:
+        """Stop the background work. The caller holds the lock."""
+        self._is_over = True
+
+    def _run(self) -> None:
+        while (left_s := self._since + _DELAY_S - time.monotonic()) > 0:
+            time.sleep(left_s)
+        while self._advance():
+            pass
+
+    def _advance(self) -> bool:
+        """Do one piece of work. Returns False if there is none or the engine is in use again."""
+        with self._lock.aside():
+            core = self._core()
+            if self._is_over or core is None or core.has_unfinished_requests():
+                self._is_working = False
+            else:
+                self._is_working = core.use_idle_time()
+            return self._is_working
 
 
 class TurnLock:
@@ -44,12 +103,7 @@ class TurnLock:
             self._owner = me
         self._depth += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._depth -= 1
         if not self._depth:
             self._owner = None

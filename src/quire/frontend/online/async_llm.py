@@ -22,6 +22,7 @@ from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.hosts import DEFAULT_STEP_TIMEOUT_S, EngineMode, make_client
 from quire.errors import ConfigError, EngineDeadError, QuireError, RequestError, quoted
 from quire.frontend.arguments import (
+    UnsupportedAsyncMethods,
     check_data_parallel_rank,
     refuse_arguments,
     request_id_list,
@@ -30,8 +31,7 @@ from quire.frontend.hf.user_tokenizer import UserTokenizer
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor, check_request_id
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.engine_metrics import EngineMetrics
-from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.observers.request_log import RequestLog, RequestLogChoice
+from quire.frontend.observers.observer import RequestLog, RequestLogChoice, RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
 from quire.frontend.observers.tracing import RequestTracer, make_tracer
 from quire.frontend.online.engine_control import EngineControl
@@ -39,7 +39,6 @@ from quire.frontend.online.input_session import InputSession
 from quire.frontend.online.online_requests import OnlineRequests
 from quire.frontend.online.request_stream import RequestStream
 from quire.frontend.output_processor import OutputProcessor
-from quire.frontend.unsupported import UnsupportedAsyncMethods
 from quire.inputs import PromptType, StreamingInput
 from quire.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.param_checks import checked_json

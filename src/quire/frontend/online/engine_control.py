@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire.core.pausing import PauseMode, check_mode
-from quire.frontend import adapter_control, control
+from quire.frontend import control
 from quire.frontend.control import Action, Command, Operation, Pause, Wait, asynchronous
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ class EngineControl:
     reset_encoder_cache = asynchronous(control.reset_encoder_cache)
     collective_rpc = asynchronous(control.collective_rpc)
     apply_model = asynchronous(control.apply_model)
-    add_lora = asynchronous(adapter_control.add_lora)
-    remove_lora = asynchronous(adapter_control.remove_lora)
-    list_loras = asynchronous(adapter_control.list_loras)
-    pin_lora = asynchronous(adapter_control.pin_lora)
-    add_prompt_adapter = asynchronous(adapter_control.add_prompt_adapter)
-    remove_prompt_adapter = asynchronous(adapter_control.remove_prompt_adapter)
-    list_prompt_adapters = asynchronous(adapter_control.list_prompt_adapters)
-    pin_prompt_adapter = asynchronous(adapter_control.pin_prompt_adapter)
+    add_lora = asynchronous(control.add_lora)
+    remove_lora = asynchronous(control.remove_lora)
+    list_loras = asynchronous(control.list_loras)
+    pin_lora = asynchronous(control.pin_lora)
+    add_prompt_adapter = asynchronous(control.add_prompt_adapter)
+    remove_prompt_adapter = asynchronous(control.remove_prompt_adapter)
+    list_prompt_adapters = asynchronous(control.list_prompt_adapters)
+    pin_prompt_adapter = asynchronous(control.pin_prompt_adapter)
     start_profile = asynchronous(control.start_profile)
     stop_profile = asynchronous(control.stop_profile)
 

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from quire.config import EngineConfig, SchedulerConfig
+from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient
 from quire.errors import QuireError
 from quire.frontend.inputs.input_processor import EngineInput
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
-from quire.frontend.online.loop_binding import LoopBinding
-from quire.frontend.online.request_stream import RequestStream
+from quire.frontend.online.request_stream import LoopBinding, RequestStream
 from quire.frontend.output_processor import OutputProcessor
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
 from quire.system.deferred_signals import with_signals_deferred
@@ -56,7 +55,8 @@ class OnlineRequests:
         self.metrics = EngineMetrics(config)
         self.binding = LoopBinding(self, self._on_loop_bound)
         self._owner = owner
-        self._admission = AdmissionControl(_of_all_engines(config))
+        most = config.parallel.data_parallel_size * config.scheduler.max_num_seqs
+        self._admission = AdmissionControl(replace(config.scheduler, max_num_seqs=most))
         self.observers = [self._admission, self.metrics, *observers]
         self.outputs = OutputProcessor(tokenizer, config.scheduler.stream_interval, self.observers)
         self._client = client
@@ -193,10 +193,3 @@ class OnlineRequests:
     def _abort_in_core(self, core_ids: list[str]) -> None:
         if core_ids and self._client.health().state != "dead":
             self._client.abort_requests(core_ids)
-
-
-def _of_all_engines(config: EngineConfig) -> SchedulerConfig:
-    """The limits of all engines together."""
-    num_engines = config.parallel.data_parallel_size
-    scheduler = config.scheduler
-    return replace(scheduler, max_num_seqs=num_engines * scheduler.max_num_seqs)

@@ -6,15 +6,15 @@ import asyncio
 from typing import Any
 
 from quire.errors import EngineDeadError
-from quire.frontend.observers.request_log import request_log_choice
+from quire.frontend.observers.observer import request_log_choice
 from quire.log import get_logger
 from quire.planning.plan import build_engine_config
 from quire.ray.serve.access import check_cluster
 from quire.ray.serve.autoscaling import PLACES, QUEUE_SECONDS
 from quire.ray.serve.config import LLMConfig
 from quire.server.app import build_app
-from quire.server.life.live_models import context_of_configs
-from quire.server.life.loading import ModelLoader
+from quire.server.fleet.live_models import context_of_configs
+from quire.server.fleet.loading import ModelLoader
 
 logger = get_logger(__name__)
 

@@ -13,8 +13,7 @@ from quire.errors import ConfigError, RequestError
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.engine.schema import NoQuery
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.bodies.query import read_query
+from quire.server.bodies.json_http import context_of, json_response, read_body, read_query
 from quire.server.generation.prompts import PreparedPrompt, encode
 from quire.server.generation.request_fields import CacheSalt, Count
 from quire.server.http.auth import TENANT_SALT
@@ -85,7 +84,6 @@ async def _call(model: ServedModel, command: str, *args: Any) -> Any:
 
 
 async def _prompt(model: ServedModel, request: KVPinRequest) -> PreparedPrompt:
-    """The tokens that a request with this prompt would have."""
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("give either prompt or messages", parameter="prompt")
     model.tokenizer()  # refuses where there is none

@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from quire.errors import RequestError
-from quire.frontend.inputs.too_long import prompt_too_long
-from quire.server.bodies.decoder import BodyDecoder, Decoded
-from quire.server.bodies.json_scan import PIECE_BYTES, JsonField, count_byte, scan_object
-from quire.server.bodies.lax import decode_lax_value
+from quire.frontend.inputs.model_checks import prompt_too_long
+from quire.server.bodies.decoder import BodyDecoder, Decoded, decode_lax_value
+from quire.server.bodies.json_pieces import PIECE_BYTES, JsonField, count_byte, scan_object
 from quire.server.generation.request_fields import PROMPT_KINDS, TokenId
 from quire.server.work_pool import check_wanted
 
@@ -87,7 +86,6 @@ def decode_large(data: bytes, decoder: BodyDecoder[Body], limits: BodyLimits) ->
 
 
 def _value(data: bytes, field: JsonField) -> bytes:
-    """The JSON text of a field's value."""
     return data[field.begin : field.end].strip(_BLANK)
 
 

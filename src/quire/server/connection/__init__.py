@@ -6,12 +6,12 @@ ASGI application and writes its reply by a `ReplyWriter` to the `Sender`. The ev
 transports carry the bytes; a `SocketTransport` those of clients that ask for health first. The
 limits:
 
-- `limits.framing_budget`: bytes of a request other than its body.
-- `limits.phase_timer`: time until the client sends the next bytes.
-- `limits.sender`: time until the client reads its reply.
-- `limits.peer_watch`: whether a half-closed connection still has a client.
-- `limits.work_scheduler`: time of the event loop for parsing.
-- `limits.connection_slots`: number of connections, and which of them are closed for new ones.
+- `FramingBudget`: bytes of a request other than its body.
+- `PhaseTimer`: time until the client sends the next bytes.
+- `Sender`: time until the client reads its reply.
+- `PeerWatch`: whether a half-closed connection still has a client.
+- `WorkScheduler`: time of the event loop for parsing.
+- `ConnectionSlots`: number of connections, and which of them are closed for new ones.
 
 httptools parses HTTP; uvicorn starts and stops the server.
 """

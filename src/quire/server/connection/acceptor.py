@@ -23,9 +23,8 @@ from typing import Any
 
 from quire.log import get_logger
 from quire.server.connection.connection import HttpConnection
-from quire.server.connection.limits.connection_slots import ConnectionSlot
 from quire.server.connection.refusals import Refusals
-from quire.server.connection.shared_state import SharedState
+from quire.server.connection.shared_state import ConnectionSlot, SharedState
 from quire.server.connection.socket_transport import SocketTransport
 from quire.server.http.auth import PROBE_PATHS
 from quire.server.http.listening import most_without_connection
@@ -167,7 +166,6 @@ class Acceptor:
             self._open(client, slot)
 
     def _close(self, client: socket.socket) -> None:
-        """Closes a client that has no connection yet."""
         waiting = self._take(client.fileno())
         client.close()
         if waiting is not None:

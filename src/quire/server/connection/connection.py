@@ -5,20 +5,93 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import termios
+import time
 from functools import partial
 from typing import Any, cast
 
-from quire.server.connection.exchange import Exchange
-from quire.server.connection.limits.connection_slots import ConnectionSlot
-from quire.server.connection.limits.peer_watch import PeerWatch
-from quire.server.connection.limits.phase_timer import Phase, PhaseTimer
-from quire.server.connection.limits.receiver import Receiver
-from quire.server.connection.limits.sender import Sender
-from quire.server.connection.pipeline import Pipeline
-from quire.server.connection.reply_writer import ReplyWriter
-from quire.server.connection.request_head import Headers
-from quire.server.connection.shared_state import SharedState
-from quire.server.http.problems import Problem, all_in_use, headers_too_late
+from quire.server.args import ServerArgs
+from quire.server.connection.exchange import Exchange, Pipeline
+from quire.server.connection.request_parser import Headers, RequestParser
+from quire.server.connection.sender import ReplyWriter, Sender
+from quire.server.connection.shared_state import TIME_SLICE_S, ConnectionSlot, SharedState
+from quire.server.connection.timers import PeerWatch, Phase, PhaseTimer
+from quire.server.http.problems import HttpError, Problem, all_in_use, headers_too_late
+from quire.units import KiB
+
+_PIECE_BYTES = 4 * KiB
+"""Parsed at once: limits the requests that are made before the first one is answered."""
+_MAX_BUFFERED_BYTES = 32 * KiB
+"""Received and not parsed, before reading from the client is paused."""
+
+
+class Receiver:
+    """Makes requests of received bytes and adds them to the pipeline.
+
+    Bytes wait here while the application is busy with earlier ones. A client that sends more is
+    slowed down by TCP.
+    """
+
+    __slots__ = ("_args", "_buffer", "_is_stopped", "_parser", "_pipeline")
+
+    def __init__(self, pipeline: Pipeline, args: ServerArgs) -> None:
+        self._pipeline = pipeline
+        self._args = args
+        self._parser: RequestParser | None = None
+        """Made for the first bytes, because many connections are idle for long."""
+        self._is_stopped = False
+        self._buffer = b""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no bytes wait to be parsed."""
+        return not self._buffer
+
+    @property
+    def is_full(self) -> bool:
+        """Whether reading from the client should be paused."""
+        return len(self._buffer) >= _MAX_BUFFERED_BYTES
+
+    @property
+    def is_in_request(self) -> bool:
+        """Whether a request has begun and is not complete."""
+        return self._parser is not None and self._parser.is_in_request
+
+    @property
+    def can_parse(self) -> bool:
+        """Whether there are bytes that may be parsed now."""
+        return bool(self._buffer) and self._pipeline.wants_bytes
+
+    def add(self, data: bytes) -> None:
+        """Appends received bytes."""
+        if not self._is_stopped:
+            self._buffer = self._buffer + data if self._buffer else data
+            if self._parser is None:
+                self._parser = RequestParser(self._pipeline, self._args)
+
+    def parse(self) -> None:
+        """Parses the bytes that the pipeline wants, for one time slice."""
+        data, position = self._buffer, 0
+        end = time.perf_counter() + TIME_SLICE_S
+        try:
+            while position < len(data) and self._parser is not None and self._pipeline.wants_bytes:
+                piece = data[position : position + _PIECE_BYTES]
+                position += len(piece)
+                self._parser.feed(piece)
+                if time.perf_counter() > end:
+                    break
+            self._buffer = data[position:]
+        except HttpError as error:
+            self.stop()
+            self._pipeline.reject_rest(error.problem)
+
+    def stop(self) -> None:
+        """Drops all bytes, now and later."""
+        self._is_stopped = True
+        if self._parser is not None:
+            self._parser.close()
+            self._parser = None
+        self._buffer = b""
+
 
 Address = tuple[str, int]
 
@@ -216,7 +289,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         task.add_done_callback(tasks.discard)
 
     def _on_late(self, phase: Phase) -> None:
-        """A phase has passed its time limit."""
         if phase is Phase.HEAD:
             problem = headers_too_late(self._args.header_timeout)
         elif phase is Phase.BODY:
@@ -234,14 +306,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._pipeline.reject_rest(problem)
 
     def _stop_requests(self) -> None:
-        """Parses no further bytes, and answers no further requests."""
         self._receiver.stop()
         self._pipeline.disconnect()
 
     # The end
 
     def _refuse(self, problem: Problem) -> None:
-        """Sends the last reply, an error."""
         self.sender.write(ReplyWriter("GET", "1.1").problem(problem, self.default_headers))
         self._linger(has_sent_all=False)
 
@@ -263,7 +333,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def _read(self, is_wanted: bool) -> None:
-        """Resumes or pauses reading from the client."""
         if is_wanted is self._is_reading or self._is_client_done or self._transport.is_closing():
             return
         self._is_reading = is_wanted
@@ -296,7 +365,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 def _has_unread(connected: Any) -> bool:
-    """Whether bytes that a client has sent were not read yet."""
     if connected is None:
         return False
     found = fcntl.ioctl(connected.fileno(), termios.FIONREAD, bytes(4))
@@ -304,5 +372,4 @@ def _has_unread(connected: Any) -> bool:
 
 
 def _address(given: object) -> Address | None:
-    """A TCP address; None for the name of a unix socket."""
     return (str(given[0]), int(given[1])) if isinstance(given, tuple) else None

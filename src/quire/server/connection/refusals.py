@@ -12,7 +12,7 @@ import asyncio
 import select
 import socket
 
-from quire.server.connection.reply_writer import ReplyWriter
+from quire.server.connection.sender import ReplyWriter
 from quire.server.connection.shared_state import SharedState
 from quire.server.http.problems import Problem
 
@@ -42,7 +42,12 @@ class Refusals:
         """Sends an error to a client, and closes the socket later."""
         try:
             # A new socket has room for all of the reply.
-            client.send(self._reply(problem), socket.MSG_DONTWAIT)
+            client.send(
+                ReplyWriter("GET", "1.1").problem(
+                    problem, self._shared.server_state.default_headers
+                ),
+                socket.MSG_DONTWAIT,
+            )
             client.shutdown(socket.SHUT_WR)
             self._readable.register(client.fileno(), select.EPOLLIN)
         except OSError:  # the client has disconnected
@@ -68,10 +73,6 @@ class Refusals:
         self._readable.close()
         if self._timer is not None:
             self._timer.cancel()
-
-    def _reply(self, problem: Problem) -> bytes:
-        headers = self._shared.server_state.default_headers
-        return ReplyWriter("GET", "1.1").problem(problem, headers)
 
     def _read(self) -> None:
         """Drops bytes of clients, and closes those that have read their reply and closed."""

@@ -27,11 +27,7 @@ class SocketTransport(asyncio.Transport):
     ) -> None:
         """`client` does not block. Raises OSError if it is not connected any more."""
         super().__init__(
-            {
-                "socket": client,
-                "peername": client.getpeername(),
-                "sockname": client.getsockname(),
-            }
+            {"socket": client, "peername": client.getpeername(), "sockname": client.getsockname()}
         )
         self._loop = loop
         self._socket = client
@@ -137,14 +133,10 @@ class SocketTransport(asyncio.Transport):
             self._is_paused = False
             self._protocol.resume_writing()
         if not self._unsent:
-            self._end_writing()
-
-    def _end_writing(self) -> None:
-        """All bytes are sent."""
-        if self._is_closing:
-            self._lose(None)
-        elif self._has_written_eof:
-            self._shut_down()
+            if self._is_closing:
+                self._lose(None)
+            elif self._has_written_eof:
+                self._shut_down()
 
     def _shut_down(self) -> None:
         try:

@@ -91,7 +91,7 @@ def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[Cata
         raise ConfigError(f"--models {path}: {error}") from None
 
 
-def keep_alive_seconds(value: Any, field: str = "keep_alive") -> float | None:
+def keep_alive_seconds(value: Any) -> float | None:
     """The seconds of `10m`, `90` or 90; None, for ever, if it is negative. Raises ConfigError."""
     if isinstance(value, str) and not value.startswith("-"):
         with suppress(ArgumentTypeError):
@@ -101,7 +101,7 @@ def keep_alive_seconds(value: Any, field: str = "keep_alive") -> float | None:
     elif type(value) in (int, float):
         return float(value) if value >= 0 else None
     raise ConfigError(
-        f"{field} must be seconds, a time such as 10m, or a negative number for ever, got "
+        f"keep_alive must be seconds, a time such as 10m, or a negative number for ever, got "
         f"{quoted(value)}"
     )
 
@@ -124,7 +124,11 @@ def _entry(fields: Any, engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
     options = {str(name).replace("-", "_"): value for name, value in options.items()}
     names = _names(fields)
     own = {name: value for name, value in options.items() if name not in _OF_SERVER}
-    shared = {name: _tuple(value) for name, value in options.items() if name in _OF_SERVER}
+    shared: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+        if name in _OF_SERVER
+    }
     if not isinstance(fields.get("preload", False), bool):
         raise ConfigError(f"{names[0]}: preload must be true or false")
     try:
@@ -152,10 +156,6 @@ def _names(fields: Mapping[str, Any]) -> tuple[str, ...]:
                 f"{fields['model']}: name must be a printable text, and aliases a list of them"
             )
     return tuple(dict.fromkeys(names))
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _checked(entries: Iterable[CatalogEntry]) -> list[CatalogEntry]:

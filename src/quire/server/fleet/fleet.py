@@ -11,16 +11,15 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import QuireError
 from quire.log import get_logger
 from quire.metrics.series import Counter, Gauge, MetricSet
 from quire.planning.machine import available_memory
-from quire.server.fleet.room import Holding, to_unload
 from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules
 from quire.server.served_model import ServedModel
@@ -28,8 +27,8 @@ from quire.units import format_bytes
 
 if TYPE_CHECKING:
     from quire.config.engine_args import EngineArgs
+    from quire.server.fleet.loading import ModelLoader
     from quire.server.fleet.member import Member
-    from quire.server.life.loading import ModelLoader
 
 logger = get_logger(__name__)
 _WATCH_S = 0.25
@@ -350,3 +349,33 @@ class _FleetMetrics:
     def unloaded(self, name: str) -> None:
         """Notes that a model is not loaded any more."""
         self._is_loaded.of(name).set(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a loaded model holds."""
+
+    name: str
+    num_bytes: int
+    last_used: float
+
+
+def to_unload(missing_bytes: int, holdings: Iterable[Holding]) -> list[str] | None:
+    """Names of the models whose memory makes up for what is missing; None: all are not enough.
+
+    The least recently used come first. A model that turns out not to be needed, because a larger
+    one was added after it, stays.
+    """
+    chosen, freed = list[Holding](), 0
+    for holding in sorted(holdings, key=lambda one: one.last_used):
+        if freed >= missing_bytes:
+            break
+        chosen.append(holding)
+        freed += holding.num_bytes
+    if freed < missing_bytes:
+        return None
+    for holding in reversed(chosen[:]):
+        if freed - holding.num_bytes >= missing_bytes:
+            chosen.remove(holding)
+            freed -= holding.num_bytes
+    return [holding.name for holding in chosen]

@@ -1,12 +1,11 @@
-"""`Library`: pulls, copies and deletes models at callers' requests, where the operator allows it.
-
-A pulled model becomes a member of the fleet. Knows no HTTP but its errors.
-"""
+"""`Library`: pulls, copies and deletes models while the server runs; `Pull` is one download, in a
+process of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,9 +22,60 @@ from quire.server.context import ServerContext
 from quire.server.fleet.catalog import catalog_of_words
 from quire.server.fleet.fleet import Fleet
 from quire.server.fleet.member import Member, make_member
-from quire.server.fleet.pull import Pull
 from quire.server.http.problems import HttpError, Problem, unavailable
 from quire.server.served_model import ServedModel
+
+_MAX_LINE_BYTES = 1 << 16
+
+
+class Pull:
+    """Runs `quire pull --json`. Owned by the event loop. `close` must be called in the end."""
+
+    def __init__(
+        self, name: str, offer: Callable[[], Awaitable[None]], on_close: Callable[[Pull], None]
+    ) -> None:
+        """`offer` is called once the model is here."""
+        self._name = name
+        self._offer = offer
+        self._on_close = on_close
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_closed = False
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines of progress; the last one has `success` or an error. They end early after
+        `close`. Raises HttpError, and what `offer` raises."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "quire", "pull", "--json", "--", self._name,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL, limit=_MAX_LINE_BYTES,
+        )  # fmt: skip
+        assert process.stdout is not None
+        if self._is_closed:
+            self._kill()
+        line = b""
+        async for line in process.stdout:
+            if not line.startswith(b'{"status": "success"'):
+                yield line
+        code = await process.wait()
+        if self._is_closed:
+            return
+        if code == 0:
+            await self._offer()
+            yield line
+        elif b'"error"' not in line:
+            raise HttpError(Problem(500, f"The process that pulls ended with code {code}."))
+
+    def close(self) -> None:
+        """Ends the download, if it has not ended; the next pull continues it. Idempotent."""
+        self._is_closed = True
+        self._on_close(self)
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
 
 logger = get_logger(__name__)
 _MAX_PULLS = 2
@@ -51,7 +101,14 @@ class Library:
 
     def pull(self, name: str) -> Pull:
         """Begins to fetch a model, which is offered in the end. Raises HttpError, RequestError."""
-        self._check_place(name)
+        try:
+            hub_name(target_of(name) or name, env.hub_cache_dir())
+        except ModelNotFoundError as error:
+            raise RequestError(f"model: {error}", parameter="model", value=name) from None
+        if name not in self._context.names and len(self._added) >= _MAX_ADDED:
+            raise HttpError(
+                unavailable(f"{_MAX_ADDED} pulled models are offered, which is the limit.", 60)
+            )
         if len(self._pulls) >= _MAX_PULLS:
             raise HttpError(
                 unavailable(f"{_MAX_PULLS} models are being pulled, which is the limit.", 30)
@@ -114,18 +171,6 @@ class Library:
 
     # --- parts
 
-    def _check_place(self, name: str) -> None:
-        """Raises RequestError if a name is not one of the hub, and HttpError if no further model
-        may be offered."""
-        try:
-            hub_name(target_of(name) or name, env.hub_cache_dir())
-        except ModelNotFoundError as error:
-            raise RequestError(f"model: {error}", parameter="model", value=name) from None
-        if name not in self._context.names and len(self._added) >= _MAX_ADDED:
-            raise HttpError(
-                unavailable(f"{_MAX_ADDED} pulled models are offered, which is the limit.", 60)
-            )
-
     async def _offer(self, name: str) -> None:
         """Lets requests use a model of the cache. Raises QuireError if it cannot be served."""
         if name in self._context.names:
@@ -157,7 +202,6 @@ class Library:
             ) from None
 
     def _users_of(self, cached: LibraryModel) -> Sequence[ServedModel]:
-        """The served models whose files these are."""
         found = []
         for member in self._fleet.members:
             with suppress(QuireError):

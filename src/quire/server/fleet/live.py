@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
-from quire.frontend.observers.request_log import RequestLogChoice
+from quire.frontend.observers.observer import RequestLogChoice
 from quire.log import get_logger
 from quire.planning.machine import available_memory
 from quire.server.args import ServerArgs
 from quire.server.context import ServerContext
 from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
+from quire.server.fleet.live_models import LiveModels, context_of_configs
+from quire.server.fleet.loading import ModelLoader
 from quire.server.fleet.member import Member, make_member
 from quire.server.http.problems import HttpError
-from quire.server.life.live_models import LiveModels, context_of_configs
-from quire.server.life.loading import ModelLoader
 from quire.server.served_adapters import served_modules
 from quire.units import format_bytes
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.server.http.error_forms import for_route
-from quire.server.http.problems import problem_of
+from quire.server.http.problems import for_route, problem_of
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -115,12 +114,7 @@ class WhileLoading:
     Its status is 200, so an error is an event of the stream.
     """
 
-    def __init__(
-        self,
-        working: asyncio.Future[Any],
-        use: ModelUse,
-        form: Form,
-    ) -> None:
+    def __init__(self, working: asyncio.Future[Any], use: ModelUse, form: Form) -> None:
         self._working = working
         self._use = use
         self._form = form
@@ -136,16 +130,13 @@ class WhileLoading:
             try:
                 reply = self._working.result()
             except Exception as error:
-                await self._send_error(scope, send, error)
+                body = for_route(scope, problem_of(error)).body()
+                await send(_part(self._as_event(body), is_last=True))
                 return
             await reply(scope, receive, self._without_start(send))
         finally:
             self._working.cancel()
             self._use.end()
-
-    async def _send_error(self, scope: Scope, send: Send, error: Exception) -> None:
-        body = for_route(scope, problem_of(error)).body()
-        await send(_part(self._as_event(body), is_last=True))
 
     def _as_event(self, body: bytes) -> bytes:
         if self._form == "ollama":

@@ -5,7 +5,7 @@ An API adds two functions: one makes the prompts of a request, the other the wri
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -14,33 +14,36 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.metrics.load_report import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
+from quire.metrics.http_metrics import LOAD_FORMAT_HEADER, LOAD_HEADER, load_report
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
-from quire.server.generation.beams.fields import (
+from quire.server.generation.beams import (
     beam_sampling_params,
     beam_search_params,
     fields_without_beams,
     refuse_with_beams,
 )
-from quire.server.generation.constraints import as_asked, named_as_asked
+from quire.server.generation.limits import fields_without_effect, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, Prompt
-from quire.server.generation.refusals import fields_without_effect, refuse_unsupported
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.generation.run import Deadline, Generation, chosen_engine, deadline_of
-from quire.server.generation.sampling import check_lists, lists_work, sampling_params
+from quire.server.generation.sampling import (
+    as_asked,
+    check_lists,
+    lists_work,
+    named_as_asked,
+    sampling_params,
+)
 from quire.server.http.auth import TENANT_SALT
-from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm
-from quire.server.http.presence import until_gone
+from quire.server.http.event_stream import OPENAI_FORM, EventStream, StreamForm, until_gone
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import WorkPool
 
-Writer = TypeVar("Writer")
+MadeWriter = TypeVar("MadeWriter")
 Prepare = Callable[[ServedModel, Asked], Awaitable[list[Prompt]]]
-MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], Writer]
+MakeWriter = Callable[[Asked, ReplyHead, list[Prompt]], MadeWriter]
 _PRIORITY_HEADER = "x-vllm-priority"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context: the caller's span that a request belongs to."""
@@ -54,20 +57,14 @@ class WholeWriter(Protocol):
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]: ...
 
 
-class StreamWriter(WholeWriter, Protocol):
-    """Writes a whole reply or a stream."""
-
-    def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]: ...
-
-
 async def begin(
     http: Request,
     request: Asked,
     head: ReplyHead,
     prepare: Prepare[Asked, Prompt],
-    make_writer: MakeWriter[Asked, Prompt, Writer],
+    make_writer: MakeWriter[Asked, Prompt, MadeWriter],
     own_name: Callable[[str], str] = str,
-) -> tuple[Generation, Writer]:
+) -> tuple[Generation, MadeWriter]:
     """Checks a request and hands it to the engine. `own_name` maps a field of a chat to its name in
     this API. Raises RequestError, CapacityError, EngineDeadError, HttpError."""
     context, model = context_of(http), head.target.model
@@ -106,7 +103,7 @@ async def _start(
     model.limits.check_reply(request, params, lengths, config.vocab_size)
     start = Generation.start
     if request.use_beam_search:
-        from quire.server.generation.beams.run import BeamGeneration  # rarely used
+        from quire.server.generation.beams import BeamGeneration  # rarely used
 
         beams = beam_search_params(request, params, config.max_model_len)
         start = partial(BeamGeneration.begin, beams=beams)
@@ -139,7 +136,7 @@ async def generate(
     request: Asked,
     id_prefix: str,
     prepare: Prepare[Asked, Prompt],
-    make_writer: MakeWriter[Asked, Prompt, StreamWriter],
+    make_writer: MakeWriter[Asked, Prompt, Writer],
 ) -> Response | ASGIApp:
     """Answers a request."""
     head = ReplyHead.of(context_of(http), http, request, id_prefix)
@@ -148,7 +145,7 @@ async def generate(
 
 
 async def reply_of(
-    http: Request, is_stream: bool, generation: Generation, writer: StreamWriter
+    http: Request, is_stream: bool, generation: Generation, writer: Writer
 ) -> Response | ASGIApp:
     """The reply to a request that has begun, whole or as a stream."""
     return (
@@ -161,7 +158,7 @@ async def reply_of(
 def stream_of(
     http: Request,
     generation: Generation,
-    writer: StreamWriter,
+    writer: Writer,
     form: StreamForm = OPENAI_FORM,
     keep_alive_s: float = 0,
 ) -> EventStream:

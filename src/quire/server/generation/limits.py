@@ -1,20 +1,20 @@
-"""Estimates the work of a request from its fields, and refuses too much before any is done.
-
-`WorkLimits` holds the limits for one model. Called by the routes and by `prompts`.
-"""
+"""Estimates the work of a request from its fields, and refuses too much, and what is not supported,
+before any is done."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from quire.config import ModelConfig
-from quire.errors import RequestError
-from quire.frontend.inputs.too_long import prompt_too_long
+from quire.config import EngineConfig, ModelConfig
+from quire.errors import RequestError, quoted
+from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.params import SamplingParams
 from quire.server.args import ServerArgs
-from quire.server.generation.request_fields import GenerationFields
+from quire.server.generation.request_fields import GenerationFields, StreamOptions
+from quire.structured.config import OWN_BACKENDS
 
 _LEAST_LIMIT = 1 << 20
 _BYTES_PER_TOKEN = 8
@@ -188,3 +188,84 @@ def params_in_room(
     fitted = copy.copy(params)
     fitted.max_tokens = room
     return fitted
+
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "early_stopping": (None, False),
+    "ec_transfer_params": (None, {}),
+    "return_token_offsets": (None, False),
+    "logits_processors": (None, []),
+    # completions
+    "suffix": (None, ""),
+    # chat
+    "chat_template": (None,),
+    "media_io_kwargs": (None, {}),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "web_search_options": (None,),
+}
+"""Fields with their neutral values; the error message suggests the first."""
+
+WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    "session_id": (None,),
+    "service_tier": (None, "auto", "default"),
+    "verbosity": (None, "medium"),
+    "store": (None, False),
+    "guided_decoding_backend": OWN_BACKENDS,
+}
+"""Accepted fields that change nothing here, with the values that ask for nothing."""
+
+
+def fields_without_effect(request: GenerationFields, config: EngineConfig) -> list[str]:
+    """The accepted fields whose values ask for something that this server does not do."""
+    names = [
+        name
+        for name, neutral in WITHOUT_EFFECT.items()
+        if getattr(request, name, None) not in neutral
+    ]
+    if request.priority and config.scheduler.policy != "priority":
+        names.append("priority")
+    if getattr(request, "prediction", None) and config.scheduler.speculation is None:
+        names.append("prediction")
+    return names
+
+
+def refuse_unsupported(request: GenerationFields) -> None:
+    """Raises RequestError for the first unsupported field whose value would have an effect."""
+    for name, neutral in NEUTRAL.items():
+        value = getattr(request, name, None)
+        if value is not None and value not in neutral:
+            raise _refusal(name, value, neutral[0])
+    _check_best_of(request)
+    if request.stream_options not in (None, StreamOptions()) and not request.stream:
+        raise RequestError(
+            "Stream options can only be defined when `stream=True`.", parameter="stream_options"
+        )
+
+
+def _check_best_of(request: GenerationFields) -> None:
+    """As many samples are generated as `best_of` says, and the `n` best of them shown."""
+    wanted, n = request.best_of, 1 if request.n is None else request.n
+    if wanted in (None, n) or n < 1:
+        return
+    if wanted < n:
+        rule = f"must be at least n={n}"
+    elif request.is_chat:
+        rule = "is not supported in chats unless it equals n"
+    elif request.use_beam_search:
+        rule = "is not supported with beam search unless it equals n"
+    elif request.stream:
+        rule = "must equal n with stream=true, because samples are compared when they are complete"
+    else:
+        return
+    raise RequestError(
+        f"best_of {rule}, got {wanted}; leave it out.", parameter="best_of", value=wanted
+    )
+
+
+def _refusal(name: str, value: Any, neutral: object) -> RequestError:
+    return RequestError(
+        f"{name} is not supported yet, got {quoted(value):.100}; leave it at {neutral!r}.",
+        parameter=name,
+        value=value,
+    )

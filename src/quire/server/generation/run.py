@@ -95,7 +95,6 @@ def _inputs(
     trace_headers: Mapping[str, str] | None,
     adapter: AnyAdapterRequest | None,
 ) -> list[EngineInput]:
-    """Validated, as the engine takes them. Raises RequestError."""
     max_model_len = model.config.model.max_model_len
     processor = model.live_engine().input_processor
     inputs = []

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
+from quire.server.http.event_stream import send_problem
 from quire.server.http.problems import Problem
-from quire.server.http.responses import send_problem
 
 PROBE_PATHS = frozenset({b"/health", b"/live", b"/ready", b"/ping"})
 """Paths that only say whether the server works."""

@@ -15,8 +15,8 @@ from quire.log import get_logger
 from quire.parsers.events import Content, Event, Reasoning, merged
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
-from quire.server.plugins.deltas import CallEvents
 from quire.server.plugins.reasoning_parser import ReasoningParser
+from quire.server.plugins.records import CallEvents
 from quire.server.plugins.tool_parser import ToolParser
 
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from quire.server.apis.responses.input.conversion import chat_request
 from quire.server.apis.responses.schema import request as responses
 from quire.server.apis.responses.tools import chat_tool_fields, offered_tools, shown_tools
 from quire.server.bodies.decoder import body_decoder
-from quire.server.generation.beams.fields import beam_search_params, refuse_with_beams
-from quire.server.generation.refusals import refuse_unsupported
+from quire.server.generation.beams import beam_search_params, refuse_with_beams
+from quire.server.generation.limits import refuse_unsupported
 from quire.server.generation.sampling import params_of
 from quire.server.http.problems import decode_problem
 
@@ -139,9 +139,6 @@ class _Body:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in sorted(self._given))
         return f"{type(self).__name__}({fields})"
-
-    def _given_fields(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
 
     def _check(self) -> None:
         """Checks that the types do not express."""
@@ -294,7 +291,11 @@ class BatchChatCompletionRequest(_Body):
         self, messages: Sequence[Mapping[str, Any]]
     ) -> ChatCompletionRequest:
         """The same for one of the conversations. Raises RequestError."""
-        fields = {name: value for name, value in self._given_fields().items() if value is not None}
+        fields = {
+            name: value
+            for name, value in self.model_dump(exclude_unset=True).items()
+            if value is not None
+        }
         return ChatCompletionRequest(**{**fields, "messages": messages})
 
 

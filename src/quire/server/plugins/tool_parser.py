@@ -8,22 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Event, Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.registry import TOOL_FORMATS, reply_format
-from quire.server.plugins.deltas import delta_of
-from quire.server.plugins.families.streams import Stream
-from quire.server.plugins.families.whole_replies import WholeRules, whole_rules
-from quire.server.plugins.loading import import_plugin
+from quire.server.plugins.families import Stream, WholeRules, whole_rules
 from quire.server.plugins.records import (
     DeltaMessage,
     ExtractedToolCallInformation,
     FunctionCall,
     ToolCall,
+    delta_of,
     make_tool_call_id,
 )
 from quire.server.plugins.registry import ParserRegistry
@@ -188,28 +185,14 @@ class ToolParserManager(ParserRegistry):
 
     base = ToolParser
     kind = "Tool parser"
-    given: ClassVar[dict[str, type]] = {}
-    tool_parsers = given
-    lazy_parsers: ClassVar[dict[str, tuple[str, str]]] = {}
-    imported: ClassVar[list[ModuleType]] = []
-    _own: ClassVar[dict[str, type[FormatToolParser]]] = {}
+    formats = TOOL_FORMATS
+    option = "tool_parser_plugin"
 
     @classmethod
-    def own(cls, name: str) -> type[FormatToolParser] | None:
-        """The class of a format of Quire's; the same each time."""
-        if name not in TOOL_FORMATS:
-            return None
-        if name not in cls._own:
-            format = reply_format(None, TOOL_FORMATS[name]())
-            title = f"{name.title().replace('_', '').replace('-', '')}ToolParser"
-            values = {"format": format, "rules": whole_rules(name)}
-            cls._own[name] = type(title, (FormatToolParser,), values)
-        return cls._own[name]
-
-    @classmethod
-    def own_names(cls) -> Iterable[str]:
-        """The names of `--tool-call-parser`."""
-        return TOOL_FORMATS
+    def make(cls, name: str) -> type[FormatToolParser]:
+        values = {"format": reply_format(None, TOOL_FORMATS[name]()), "rules": whole_rules(name)}
+        title = f"{name.title().replace('_', '').replace('-', '')}ToolParser"
+        return type(title, (FormatToolParser,), values)
 
     @classmethod
     def get_tool_parser(cls, name: str) -> type[ToolParser]:
@@ -219,12 +202,7 @@ class ToolParserManager(ParserRegistry):
     @classmethod
     def import_tool_parser(cls, plugin_path: str) -> None:
         """Runs a file, which registers its parsers. Raises ConfigError."""
-        cls.imported.append(import_plugin(plugin_path, "tool_parser_plugin"))
+        cls.run_file(plugin_path)
 
 
-def __getattr__(name: str) -> type[ToolParser]:
-    """`own_NAME` is the class of a format; the modules of vLLM that have one take it from here."""
-    found = ToolParserManager.own(name.removeprefix("own_"))
-    if not name.startswith("own_") or found is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+__getattr__ = ToolParserManager.attribute

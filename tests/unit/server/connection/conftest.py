@@ -10,9 +10,7 @@ from uvicorn.server import ServerState
 
 from quire.server import ServerArgs
 from quire.server.connection.connection import HttpConnection
-from quire.server.connection.limits.connection_slots import ConnectionSlots
-from quire.server.connection.limits.work_scheduler import WorkScheduler
-from quire.server.connection.shared_state import SharedState
+from quire.server.connection.shared_state import ConnectionSlots, SharedState, WorkScheduler
 from quire.system.turn_queue import TurnQueue
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

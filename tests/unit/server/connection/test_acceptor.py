@@ -17,9 +17,7 @@ from uvicorn.server import ServerState
 from quire.server.args import ServerArgs
 from quire.server.connection import acceptor as acceptor_module
 from quire.server.connection.acceptor import Acceptor
-from quire.server.connection.limits.connection_slots import ConnectionSlots
-from quire.server.connection.limits.work_scheduler import WorkScheduler
-from quire.server.connection.shared_state import SharedState
+from quire.server.connection.shared_state import ConnectionSlots, SharedState, WorkScheduler
 from quire.system.turn_queue import TurnQueue
 
 from .conftest import echo

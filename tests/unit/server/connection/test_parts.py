@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from quire.server import ServerArgs
-from quire.server.connection.limits.connection_slots import ConnectionSlot, ConnectionSlots
-from quire.server.connection.limits.phase_timer import Phase, PhaseTimer
-from quire.server.connection.limits.work_scheduler import WorkScheduler
-from quire.server.connection.pipeline import Pipeline
-from quire.server.connection.reply_writer import ReplyWriter
-from quire.server.connection.request_head import RequestHead
-from quire.server.connection.request_parser import FramingBudget, RequestParser
+from quire.server.connection.exchange import Pipeline
+from quire.server.connection.request_parser import FramingBudget, RequestHead, RequestParser
+from quire.server.connection.sender import ReplyWriter
+from quire.server.connection.shared_state import ConnectionSlot, ConnectionSlots, WorkScheduler
+from quire.server.connection.timers import Phase, PhaseTimer
 from quire.server.http.problems import HttpError, Problem
 
 from .conftest import run

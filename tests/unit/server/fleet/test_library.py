@@ -17,8 +17,8 @@ from quire.config.places.aliases import read_aliases, set_alias
 from quire.config.places.library import models_of
 from quire.server.app import build_app
 from quire.server.fleet import library as library_module
+from quire.server.fleet.library import Pull
 from quire.server.fleet.member import Member
-from quire.server.fleet.pull import Pull
 from server.conftest import Harness
 
 

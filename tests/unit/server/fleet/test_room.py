@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from quire.server.fleet.room import Holding, to_unload
+from quire.server.fleet.fleet import Holding, to_unload
 
 A, B, C = Holding("a", 10, 1.0), Holding("b", 50, 2.0), Holding("c", 20, 3.0)
 

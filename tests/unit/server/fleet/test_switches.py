@@ -18,7 +18,7 @@ from quire.server import ServerArgs
 from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
 from quire.server.fleet.live import fleet_of
-from quire.server.life.loading import ModelLoader
+from quire.server.fleet.loading import ModelLoader
 from quire.system.free_memory import bound_free_memory
 from quire.units import MiB
 

@@ -10,7 +10,7 @@ import pytest
 from quire.errors import RequestError
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.responses.input.conversion import chat_request
-from quire.server.apis.responses.input.kept_items import input_items
+from quire.server.apis.responses.input.messages import input_items
 from quire.server.apis.responses.output.open_items import custom_input
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.apis.responses.tools import offered_tools, shown_tools

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.server.apis.responses.store.entry import ResponseKey
+from quire.server.apis.responses.store import ResponseKey
 from server.conftest import Harness
 
 from .asking import RESPONSES, body_of, check_stream, events_in, refused, whole

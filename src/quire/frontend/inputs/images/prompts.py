@@ -1,15 +1,19 @@
-"""`ImagePrompts`: the pictures of the prompts of one model. Thread-safe."""
+"""From what a caller gives as images to prompts with their pictures. Blocks while a child decodes
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from quire.chat.job import ChatInput, take_images
 from quire.config.records import ModelConfig
-from quire.errors import ModelError, PromptError, quoted
-from quire.frontend.inputs.images.given import check_uuids, decoded_image, image_list
+from quire.errors import ModelError, PromptError, RequestError, quoted
 from quire.frontend.inputs.images.placing import (
     Encode,
     Literals,
@@ -17,11 +21,106 @@ from quire.frontend.inputs.images.placing import (
     place_in_text,
     place_in_tokens,
 )
-from quire.images.picture import Picture
+from quire.images.picture import Picture, picture_of
+from quire.images.rules import AnyResizing
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
+
+
+def image_list(data: Any) -> list[Any]:
+    """The images of `multi_modal_data`. Raises PromptError."""
+    if not isinstance(data, Mapping):
+        raise _error(f"must be a dict such as {{'image': picture}}, got {quoted(data)}")
+    for name, value in data.items():
+        if name != "image" and value is not None:
+            raise _error(f"must have image alone, got {quoted(name)}")
+    found = data.get("image")
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def decoded_image(given: Any, rules: AnyResizing, sources: ImageSources) -> Picture:
+    """A picture from a URL, the bytes of a file, a Pillow image or an array [height, width, 3] of
+    bytes. Raises PromptError."""
+    if isinstance(given, Picture):
+        return given
+    try:
+        return picture_of(_bytes_of(given, sources), rules)
+    except PromptError:
+        raise
+    except RequestError as error:
+        raise PromptError(str(error), parameter="image") from None
+
+
+def check_uuids(given: Any, num_images: int) -> None:
+    """Raises PromptError unless the ids of the images are a list of texts. They have no effect: the
+    bytes of a picture identify it."""
+    if given is None:
+        return
+    ids = given.get("image") if isinstance(given, Mapping) else None
+    ids = [ids] if isinstance(ids, str) else ids
+    if (
+        not isinstance(ids, Sequence)
+        or len(ids) != num_images
+        or not all(one is None or isinstance(one, str) for one in ids)
+    ):
+        raise PromptError(
+            f"multi_modal_uuids must have the form {{'image': [id or None]}} with {num_images} "
+            f"entries, got {quoted(given)}",
+            parameter="multi_modal_uuids",
+        )
+
+
+def _bytes_of(given: Any, sources: ImageSources) -> bytes:
+    if isinstance(given, str):
+        return sources.read(given)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    if type(given).__module__.startswith("PIL."):
+        return _png(given)
+    if (array := _array_of(given)) is not None:
+        from PIL import Image
+
+        return _png(Image.fromarray(array))
+    if given is None:
+        raise _error("must have the image itself: an image cannot be named by its uuid alone")
+    raise _error(
+        "must have a Pillow image, the bytes of a file, a URL, or an array [height, width, 3] of "
+        f"uint8, got {type(given).__name__}"
+    )
+
+
+def _array_of(given: Any) -> Any:
+    """An array of bytes as [height, width, 3] or [height, width], also if its channels come first
+    or it is torch's; None for anything else."""
+    if not hasattr(given, "ndim") or not str(getattr(given, "dtype", "")).endswith("uint8"):
+        return None
+    array = np.ascontiguousarray(given)
+    if array.ndim == 3 and array.shape[2] != 3 and array.shape[0] == 3:
+        array = np.ascontiguousarray(array.transpose(1, 2, 0))
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    return array if is_image and array.size else None
+
+
+def _png(image: Any) -> bytes:
+    from PIL import ImageOps
+
+    try:
+        image = ImageOps.exif_transpose(image)
+        if image.mode not in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16", "I"):
+            image = image.convert("RGB")
+        file = io.BytesIO()
+        image.save(file, "PNG", compress_level=1)
+    except Exception as error:  # a damaged file can make Pillow raise anything
+        raise _error(f"has an image that cannot be read ({type(error).__name__})") from None
+    return file.getvalue()
+
+
+def _error(message: str) -> PromptError:
+    return PromptError(f"multi_modal_data {message}", parameter="multi_modal_data")
 
 
 _KWARGS = "mm_processor_kwargs"
@@ -142,3 +241,22 @@ class ImagePrompts:
     def _sources(self) -> ImageSources:
         assert self._model.images is not None
         return ImageSources.of(self._model.images)
+
+
+def rendered_with_images(
+    render: Callable[[ChatInput], str], chat: ChatInput, images: ImagePrompts, encode: Encode
+) -> tuple[str, PlacedImages]:
+    """The text of a conversation, and its tokens with the images in them. Raises RequestError."""
+    images.check_on("messages")
+    literals = images.literals()
+    taken = take_images(chat.messages, literals.hidden)
+    pictures = images.decoded(taken.images)
+    hidden = replace(
+        chat,
+        messages=taken.messages,
+        tools=literals.hidden(chat.tools),
+        documents=literals.hidden(chat.documents),
+        image_placeholder=images.placeholder,
+    )
+    text = render(hidden)
+    return text, images.in_chat(text, literals, pictures, encode)

@@ -6,35 +6,79 @@ are rendered and tokenized in the server's `WorkPool`, off the event loop.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
+import msgspec.structs
 
-from quire.chat.images import take_images
-from quire.chat.job import ChatInput
+from quire.chat.job import ChatInput, take_images
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
 from quire.parsers.tool_formats.json.generic import with_tools_in_words
-from quire.server.apis.chat.embeds import TakenEmbeds, take_embeds
 from quire.server.apis.chat.reply_plan import ChatPrompt, ReplyPlan
-from quire.server.apis.chat.schema import (
-    ChatMessage,
-    ChatRequest,
-    ContentPart,
-    thinking_variables,
-)
+from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart, thinking_variables
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
-from quire.server.generation.prompt_embeds import decode_embeds
-from quire.server.generation.prompts import PreparedPrompt, encode, prompt_ids
+from quire.server.generation.prompts import PreparedPrompt, decode_embeds, encode, prompt_ids
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
-if TYPE_CHECKING:
-    pass
+_TYPE = "prompt_embeds"
+
+
+@dataclass(slots=True)
+class TakenEmbeds:
+    """A conversation with marks in place of the parts, and what the parts have, in order."""
+
+    messages: list[ChatMessage] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    mark: str = field(default_factory=lambda: f"quire{secrets.token_hex(12)}")
+
+    def around(self, text: str) -> list[str]:
+        """The pieces of a rendered conversation around the marks. Raises RequestError unless the
+        template has kept each of them."""
+        pieces = text.split(self.mark)
+        if len(pieces) != len(self.data) + 1:
+            raise RequestError(
+                f"the chat template must show each of the {len(self.data)} parts of type "
+                f"{_TYPE} once, but it shows {len(pieces) - 1}",
+                parameter="messages",
+            )
+        return pieces
+
+
+def take_embeds(messages: Sequence[ChatMessage]) -> TakenEmbeds | None:
+    """Takes all such parts out of the messages; None: there are none. Raises RequestError for a
+    part without data."""
+    contents = [one.content for one in messages if isinstance(one.content, list)]
+    if not any(map(_is_taken, [part for content in contents for part in content])):
+        return None
+    taken = TakenEmbeds()
+    for message in messages:
+        content = message.content
+        if isinstance(content, list):
+            message = msgspec.structs.replace(
+                message, content=[_without(part, taken) for part in content]
+            )
+        taken.messages.append(message)
+    return taken
+
+
+def _is_taken(part: str | ContentPart) -> bool:
+    return isinstance(part, ContentPart) and part.type == _TYPE
+
+
+def _without(part: str | ContentPart, taken: TakenEmbeds) -> str | ContentPart:
+    if not isinstance(part, ContentPart) or not _is_taken(part):
+        return part
+    if part.data is None:
+        raise embeds_error("a part of type prompt_embeds must have `data`, the base64 of a tensor")
+    taken.data.append(part.data)
+    return ContentPart(type="text", text=taken.mark)
 
 
 async def planned_prompt(model: ServedModel, request: ChatRequest, tools: ToolUse) -> ChatPrompt:
@@ -208,7 +252,6 @@ _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
 
 
 def _check_template_fields(model: ServedModel, request: ChatRequest | TokenizeRequest) -> None:
-    """Raises RequestError if the template's inputs are longer than the limit of a prompt."""
     limits, size = model.limits, 0
     for name in _TEMPLATE_FIELDS:
         size += count_chars(getattr(request, name), limits.max_tokenize_bytes)

@@ -8,14 +8,16 @@ import msgspec
 from msgspec import Meta
 
 from quire.server.apis.chat.tools import ToolFields
-from quire.server.generation.reply_fields import (
+from quire.server.generation.request_fields import (
     ChatLogprobs,
     ChunkFields,
+    Count,
     FinishReasonText,
+    Int64,
     ReplyPromptLogprobs,
+    TokenId,
     WholeReplyFields,
 )
-from quire.server.generation.request_fields import Count, Int64, TokenId
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

@@ -108,12 +108,6 @@ def tool_use(request: ToolFields, level: StrictLevel = "auto") -> ToolUse:
             "either, not both",
             parameter="functions",
         )
-    return _legacy_use(request, level)
-
-
-def _legacy_use(request: ToolFields, level: StrictLevel) -> ToolUse:
-    """Converts `functions` to tools; a reply has one call. Errors name the fields of the
-    request."""
     choice = request.function_call
     if isinstance(choice, Mapping):
         choice = {"type": "function", "function": dict(choice)}

@@ -6,19 +6,17 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from quire.server.generation.reply_fields import (
-    ChunkFields,
-    CompletionLogprobs,
-    FinishReasonText,
-    ReplyPromptLogprobs,
-    WholeReplyFields,
-)
 from quire.server.generation.request_fields import (
     DEFAULT_MAX_TOKENS,
+    ChunkFields,
+    CompletionLogprobs,
     Count,
+    FinishReasonText,
     GenerationFields,
     Int64,
+    ReplyPromptLogprobs,
     TokenId,
+    WholeReplyFields,
 )
 
 

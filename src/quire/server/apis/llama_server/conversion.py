@@ -1,14 +1,159 @@
-"""Requests in llama-server's form as the completion requests that ask for the same."""
+"""llama-server's requests and replies, and the completion requests that ask for the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import msgspec
 
 from quire.errors import RequestError
+from quire.server.apis.chat.schema import ChatMessage
+from quire.server.apis.chat.tools import Tool
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.llama_server.schema import LlamaFields
-from quire.server.generation.request_fields import SamplerFields
+from quire.server.generation.request_fields import Count, Int64, SamplerFields, TokenId
+from quire.tokenizer import Tokenizer
+
+
+class LlamaFields(SamplerFields, kw_only=True, forbid_unknown_fields=True):
+    """How many tokens are generated, and how each is chosen."""
+
+    model: str | None = None
+    stream: bool | None = False
+    n_predict: Int64 | None = -1
+    """Most tokens; -1: as many as there is room for."""
+    repeat_penalty: float | None = None
+    logit_bias: list[tuple[TokenId, float]] | dict[str, float] | None = None  # type: ignore[assignment]
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = False
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    return_tokens: bool | None = False
+    cache_prompt: bool | None = True
+    """Accepted: prompts are always cached."""
+    id_slot: Int64 | None = -1
+    """Accepted: any slot computes the same."""
+    samplers: list[str] | None = None
+    """Accepted: the order is fixed."""
+    n_keep: Int64 | None = 0
+    """Accepted: a prompt that is too long is refused."""
+    n_probs: Int64 | None = 0
+    typical_p: float | None = 1.0
+    mirostat: Int64 | None = 0
+    dynatemp_range: float | None = 0.0
+    xtc_probability: float | None = 0.0
+    dry_multiplier: float | None = 0.0
+
+
+class LlamaCompletionRequest(LlamaFields, kw_only=True):
+    """A prompt to be continued."""
+
+    token_ids_field: ClassVar[str] = "prompt"
+
+    prompt: str | list[TokenId]
+    """A text, or token ids."""
+
+
+class ExtraFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Text of another file, for context."""
+
+    text: str
+    filename: str = ""
+
+
+class InfillRequest(LlamaFields, kw_only=True):
+    """A text with a gap."""
+
+    input_prefix: str
+    """What stands before the gap."""
+    input_suffix: str
+    """What stands after it."""
+    input_extra: list[ExtraFile] | None = None
+    prompt: str = ""
+    """How the gap's text begins."""
+
+
+class Timings(msgspec.Struct, kw_only=True):
+    """Counts and times of a request."""
+
+    cache_n: Count = 0
+    """Tokens of the prompt that were in the prefix cache."""
+    prompt_n: Count = 0
+    prompt_ms: float = 0.0
+    prompt_per_second: float = 0.0
+    predicted_n: Count = 0
+    predicted_ms: float = 0.0
+    predicted_per_second: float = 0.0
+
+
+class LlamaReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A whole reply, or an event of a stream. The last event has the counts."""
+
+    index: Literal[0] = 0
+    content: str
+    tokens: list[TokenId]
+    stop: bool
+    id_slot: Literal[0] = 0
+    model: str | msgspec.UnsetType = msgspec.UNSET
+    tokens_predicted: Count | msgspec.UnsetType = msgspec.UNSET
+    tokens_evaluated: Count | msgspec.UnsetType = msgspec.UNSET
+    tokens_cached: Count | msgspec.UnsetType = msgspec.UNSET
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET
+    stop_type: Literal["eos", "limit", "word"] | msgspec.UnsetType = msgspec.UNSET
+    stopping_word: str | msgspec.UnsetType = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
+
+
+class ApplyTemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A conversation whose prompt is asked for."""
+
+    model: str | None = None
+    messages: list[ChatMessage]
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool | None = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class AppliedTemplate(msgspec.Struct, kw_only=True):
+    """The prompt."""
+
+    prompt: str
+
+
+class Props(msgspec.Struct, kw_only=True):
+    """What clients ask of a server first."""
+
+    default_generation_settings: dict[str, Any]
+    total_slots: Count
+    model_path: str
+    """The name of the model; its place is not told."""
+    model_alias: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    modalities: dict[str, bool]
+    is_sleeping: bool
+    build_info: str
+
+
+class Slot(msgspec.Struct, kw_only=True):
+    """A place for a request that runs. Prompts of others are not told."""
+
+    id: Count
+    n_ctx: Count
+    is_processing: bool
+    speculative: bool
+
+
+class LlamaAdapter(msgspec.Struct, kw_only=True):
+    """An adapter, which a request chooses by its name as `model`."""
+
+    id: Count
+    name: str
+    path: str
+    scale: float = 1.0
+
 
 _SAME = (*SamplerFields.__struct_fields__, "model", "stream", "stop", "ignore_eos")
 """Fields with the names and meanings of a completion's."""
@@ -68,3 +213,71 @@ def _constraint(asked: LlamaFields) -> dict[str, Any] | None:
     if asked.grammar:
         return {"grammar": asked.grammar}
     return None if asked.json_schema is None else {"json": asked.json_schema}
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Names of the tokens before the text before the gap, before the text after it, and where the
+    gap's text begins."""
+
+    prefix: str
+    suffix: str
+    middle: str
+    is_suffix_first: bool = False
+    file: str | None = None
+    """Before the name of another file."""
+
+
+_MARKS = (
+    _Marks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", file="<|file_sep|>"),
+    _Marks("<fim_prefix>", "<fim_suffix>", "<fim_middle>", file="<file_sep>"),
+    _Marks("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    _Marks("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    _Marks("<PRE>", "<SUF>", "<MID>"),
+    _Marks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    _Marks("[PREFIX]", "[SUFFIX]", "[MIDDLE]", is_suffix_first=True),
+    _Marks("[PREFIX]", "[SUFFIX]", "", is_suffix_first=True),
+)
+"""Sources: tokenizers of Qwen-Coder, CodeGemma, StarCoder, Granite, SantaCoder, CodeLlama,
+DeepSeek-Coder, Codestral."""
+
+
+def infill_ids(tokenizer: Tokenizer, asked: InfillRequest) -> tuple[list[int], list[int]]:
+    """The prompt's token ids, and the ids that end the gap's text. Raises RequestError if the
+    tokenizer lacks the marks."""
+    marks = next((one for one in _MARKS if _has(tokenizer, one)), None)
+    if marks is None:
+        raise RequestError(
+            "this model has no tokens for a text with a gap; use a model for code, such as "
+            "Qwen2.5-Coder, or /completion",
+            parameter="model",
+        )
+    first = tokenizer.encode("a", add_special_tokens=True)[:1]
+    ids = first if first == [tokenizer.bos_token_id] else []
+    separator = None if marks.file is None else tokenizer.token_to_id(marks.file)
+    for extra in asked.input_extra or ():
+        if separator is not None:
+            ids.append(separator)
+        ids += _text(tokenizer, f"{extra.filename}\n{extra.text}\n")
+    if asked.input_extra and separator is not None:
+        ids += [separator, *_text(tokenizer, "filename\n")]
+    before = [*_mark(tokenizer, marks.prefix), *_text(tokenizer, asked.input_prefix)]
+    after = [*_mark(tokenizer, marks.suffix), *_text(tokenizer, asked.input_suffix)]
+    ids += after + before if marks.is_suffix_first else before + after
+    ids += [*_mark(tokenizer, marks.middle), *_text(tokenizer, asked.prompt)]
+    ends = [*_mark(tokenizer, marks.prefix), *_mark(tokenizer, marks.suffix)]
+    return ids, ends if separator is None else [*ends, separator]
+
+
+def _has(tokenizer: Tokenizer, marks: _Marks) -> bool:
+    names = (marks.prefix, marks.suffix, marks.middle)
+    return all(tokenizer.token_to_id(name) is not None for name in names if name)
+
+
+def _mark(tokenizer: Tokenizer, name: str) -> list[int]:
+    found = tokenizer.token_to_id(name) if name else None
+    return [] if found is None else [found]
+
+
+def _text(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False) if text else []

@@ -1,38 +1,106 @@
-"""llama-server's own routes, over the completions' generation."""
+"""llama-server's routes, and its form of replies: one JSON object, or an event for each step."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.adapters.request import LoRARequest
 from quire.errors import RequestError
+from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
-from quire.server.apis.llama_server.conversion import completion_request
-from quire.server.apis.llama_server.infill import infill_ids
-from quire.server.apis.llama_server.schema import (
+from quire.server.apis.llama_server.conversion import (
     AppliedTemplate,
     ApplyTemplateRequest,
     InfillRequest,
     LlamaAdapter,
     LlamaCompletionRequest,
     LlamaFields,
+    LlamaReply,
     Props,
     Slot,
+    Timings,
+    completion_request,
+    infill_ids,
 )
-from quire.server.apis.llama_server.writer import LLAMA_FORM, LlamaWriter
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer
+from quire.server.http.event_stream import PLAIN_FORM, event
+from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
 from quire.version import __version__
+
+if TYPE_CHECKING:
+    pass
+
+
+LLAMA_FORM = PLAIN_FORM
+"""The last event says `"stop": true`; nothing follows it."""
+
+
+@dataclass(slots=True)
+class LlamaWriter(Writer):
+    """Writes the reply to one request."""
+
+    model: str
+    returns_tokens: bool
+    _num_tokens: int = 0
+    """Tokens of the reply so far."""
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        [final] = finals
+        return [msgspec.json.encode(self._part(final, final.outputs[0]))]
+
+    def events(self, updates: Sequence[Update]) -> bytes:
+        parts = (self._part(update.output, update.completion) for update in updates)
+        return b"".join(event(msgspec.json.encode(part)) for part in parts)
+
+    def _part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
+        self._num_tokens += len(one.token_ids)
+        tokens = list(one.token_ids) if self.returns_tokens else []
+        if one.finish_reason is None:
+            return LlamaReply(content=one.text, tokens=tokens, stop=False)
+        if one.finish_reason in ("abort", "error"):
+            raise HttpError(Problem(500, output.error or "The server aborted this request."))
+        is_word = isinstance(one.stop_reason, str)
+        ended = "limit" if one.finish_reason == "length" else "word" if is_word else "eos"
+        num_prompt, num_cached = len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
+        return LlamaReply(
+            content=one.text,
+            tokens=tokens,
+            stop=True,
+            model=self.model,
+            tokens_predicted=self._num_tokens,
+            tokens_evaluated=num_prompt,
+            tokens_cached=num_cached,
+            truncated=False,
+            stop_type=ended,  # type: ignore[arg-type]
+            stopping_word=str(one.stop_reason) if is_word else "",
+            timings=self._timings(output, num_prompt - num_cached, num_cached),
+        )
+
+    def _timings(self, output: RequestOutput, num_computed: int, num_cached: int) -> Timings:
+        timings = Timings(cache_n=num_cached, prompt_n=num_computed, predicted_n=self._num_tokens)
+        if (stats := output.metrics) is not None:
+            prompt_s = max(0.0, stats.first_token_ts - stats.scheduled_ts)
+            predicted_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
+            timings.prompt_ms, timings.predicted_ms = 1000 * prompt_s, 1000 * predicted_s
+            timings.prompt_per_second = num_computed / prompt_s if prompt_s else 0.0
+            timings.predicted_per_second = (
+                (self._num_tokens - 1) / predicted_s if predicted_s else 0.0
+            )
+        return timings
 
 
 async def completion(http: Request) -> Response | ASGIApp:

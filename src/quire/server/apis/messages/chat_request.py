@@ -87,7 +87,10 @@ def chat_request(
 ) -> ChatRequest:
     """The chat request. Raises RequestError. `holds_budget` as above; `template`: the options of
     `chat_prompt_fields`."""
-    _refuse_container(request)
+    if request.container is not None:
+        raise RequestError(
+            "container: this server runs no code; leave it out", parameter="container"
+        )
     budget = _budget(request.thinking, request.max_tokens)
     fields = chat_prompt_fields(request, **template)
     fields |= {name: getattr(request, name) for name in _SAME_NAME}
@@ -176,10 +179,3 @@ def _response_format(request: MessagesRequest) -> ResponseFormat | None:
         )
     schema = JsonSchemaFormat(name="output", schema=wanted.schema)
     return ResponseFormat(type="json_schema", json_schema=schema)
-
-
-def _refuse_container(request: MessagesRequest) -> None:
-    if request.container is not None:
-        raise RequestError(
-            "container: this server runs no code; leave it out", parameter="container"
-        )

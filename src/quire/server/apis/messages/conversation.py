@@ -1,8 +1,4 @@
-"""Turns of Anthropic's form as messages of a chat.
-
-Turns of one role that follow each other are one, as in Anthropic's API. Results of tools, which
-stand in a user's turn, are messages of their own, before the rest of the turn.
-"""
+"""The turns of a conversation in Anthropic's form as messages of a chat."""
 
 from __future__ import annotations
 
@@ -10,18 +6,116 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from quire.errors import quoted
+from quire.errors import RequestError, quoted
 from quire.server.apis.chat.schema import ChatMessage, ContentPart
-from quire.server.apis.messages.schema import Block, InputMessage
-from quire.server.apis.messages.texts import (
-    image_part,
-    instructions,
-    required,
-    text_of,
-    texts_of,
-    without_images,
-    wrong_block,
-)
+from quire.server.apis.messages.schema import Block, InputMessage, Source
+
+BILLING_HEADER = "x-anthropic-billing-header"
+"""Begins a line that some clients put before their instructions. It differs from request to
+request, so that no prompt would begin like the one before it."""
+
+_PLAIN = ("text",)
+_TEXT_TYPES = ("text", "document", "search_result", "tool_reference")
+
+
+def wrong_block(path: str, message: str) -> RequestError:
+    """The refusal of a block, or of what is missing in it; `path` is its place in the body."""
+    return RequestError(f"{path}: {message}", parameter=path)
+
+
+def required(path: str, block: Block, name: str) -> str:
+    """A field that holds a text, which may not be empty. Raises RequestError."""
+    value = getattr(block, name)
+    if not value:
+        raise wrong_block(f"{path}.{name}", f"a block of type {block.type} needs {name}")
+    text: str = value
+    return text
+
+
+def texts_of(
+    path: str, content: str | Sequence[Block] | None, types: Sequence[str] = _TEXT_TYPES
+) -> list[str]:
+    """The texts of content that may hold blocks of these types, without empty ones. Raises
+    RequestError."""
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return [content] if content else []
+    texts = [text_of(f"{path}[{index}]", block, types) for index, block in enumerate(content)]
+    return [text for text in texts if text]
+
+
+def text_of(path: str, block: Block, types: Sequence[str] = _TEXT_TYPES) -> str:
+    """The text of a block, which is of one of these types. Raises RequestError."""
+    if block.type == "image":
+        raise wrong_block(path, "an image must be in a user's turn or in a tool's result")
+    if block.type not in types:
+        raise wrong_block(
+            f"{path}.type",
+            f"blocks of type {quoted(block.type)} are not supported here; those of type "
+            f"{', '.join(types)} are",
+        )
+    if block.type == "text":
+        if block.text is None:
+            raise wrong_block(f"{path}.text", "a block of type text needs text")
+        return block.text
+    if block.type == "document":
+        return _joined(block.title, block.context, _document(path, block))
+    if block.type == "search_result":
+        source = block.source if isinstance(block.source, str) else None
+        return _joined(block.title, source, *texts_of(f"{path}.content", block.content, _PLAIN))
+    return required(path, block, "tool_name")
+
+
+def without_images(content: str | Sequence[Block] | None) -> str | Sequence[Block] | None:
+    """The content of a tool's result without its images."""
+    if not isinstance(content, list):
+        return content
+    return [block for block in content if block.type != "image"]
+
+
+def image_part(path: str, block: Block) -> ContentPart:
+    """The image of a block, as a part of a chat. Raises RequestError."""
+    source = block.source
+    if isinstance(source, Source) and source.type == "base64" and source.data:
+        url = f"data:{source.media_type or 'image/png'};base64,{source.data}"
+    elif isinstance(source, Source) and source.type == "url" and source.url:
+        url = source.url
+    else:
+        raise wrong_block(
+            f"{path}.source", "an image must have a source of type base64 with data, or url"
+        )
+    return ContentPart(type="image_url", image_url=url)
+
+
+def instructions(path: str, content: str | Sequence[Block] | None) -> str:
+    """The text of a system prompt, without the billing header. Raises RequestError."""
+    return "".join(_without_header(text) for text in texts_of(path, content, _PLAIN))
+
+
+def _without_header(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(BILLING_HEADER) else text
+
+
+def _document(path: str, block: Block) -> str:
+    source = block.source
+    if not isinstance(source, Source):
+        raise wrong_block(f"{path}.source", "a block of type document needs a source")
+    if isinstance(block.citations, dict) and block.citations.get("enabled"):
+        raise wrong_block(
+            f"{path}.citations", "citations are not supported; leave them out or disable them"
+        )
+    if source.type == "text" and source.media_type in (None, "text/plain"):
+        return source.data or ""
+    if source.type == "content":
+        return _joined(*texts_of(f"{path}.source.content", source.content, _PLAIN))
+    raise wrong_block(
+        f"{path}.source",
+        f"documents of type {quoted(source.type)} with media type {quoted(source.media_type)} are "
+        "not supported; send their text, with the source type text and the media type text/plain",
+    )
+
+
+def _joined(*texts: str | None) -> str:
+    return "\n\n".join(text for text in texts if text)
 
 
 def chat_messages(
@@ -59,7 +153,6 @@ def _paragraphs(texts: Iterable[str]) -> str:
 
 
 def _blocks(path: str, turn: InputMessage) -> list[tuple[str, Block]]:
-    """The blocks of a turn, with their places in the body."""
     if isinstance(turn.content, str):
         return [(f"{path}.content", Block(type="text", text=turn.content))]
     return [(f"{path}.content[{index}]", block) for index, block in enumerate(turn.content)]
@@ -106,7 +199,6 @@ def _content(parts: Sequence[str | ContentPart]) -> str | list[str | ContentPart
 def _assistant_message(
     blocks: Sequence[tuple[str, Block]], tool_names: dict[str, str]
 ) -> ChatMessage:
-    """What `/v1/chat/completions` would have answered: reasoning, the answer, calls."""
     reasoning, texts, calls = [], [], []
     for path, block in blocks:
         if block.type == "text":

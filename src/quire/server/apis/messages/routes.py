@@ -1,15 +1,18 @@
-"""`/v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API over the chats' own."""
+"""`/v1/messages` and `/v1/messages/count_tokens`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.chat.job import ChatInput
+from quire.errors import RequestError
 from quire.server.apis.chat.prompts import chat_prompt, planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.schema import ChatRequest
@@ -22,16 +25,85 @@ from quire.server.apis.messages.chat_request import (
     own_name,
 )
 from quire.server.apis.messages.reply import ContextManagement, TokenCount
-from quire.server.apis.messages.schema import CountTokensRequest, MessagesRequest, PromptFields
-from quire.server.apis.messages.template_probes import disabled_effort, merges_system
+from quire.server.apis.messages.schema import (
+    CountTokensRequest,
+    Effort,
+    MessagesRequest,
+    PromptFields,
+)
 from quire.server.apis.messages.tools import held_as_asked
 from quire.server.apis.messages.writer import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.limits import count_chars
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
+
+_ROLES = ("system", "user", "system", "assistant", "user", "system")
+
+
+async def merges_system(model: ServedModel, request: PromptFields) -> bool:
+    """Whether the instructions between the turns of this request have to be merged into those
+    before all turns. Raises CapacityError, QuireError."""
+    if all(turn.role != "system" for turn in request.messages):
+        return False
+    has_tools = bool(request.tools)  # a model may have a template for these alone
+    known = model.takes_late_system
+    if has_tools not in known:
+        known[has_tools] = await _takes_late_system(model, [] if has_tools else None)
+    return not known[has_tools]
+
+
+async def _takes_late_system(model: ServedModel, tools: Sequence[object] | None) -> bool:
+    marks = [f"mark-{index}" for index in range(len(_ROLES))]
+    probe = ChatInput(
+        [{"role": role, "content": mark} for role, mark in zip(_ROLES, marks, strict=True)],
+        tools=tools,
+        chat_template_kwargs=model.args.default_chat_template_kwargs,
+    )
+    try:
+        text = await model.chat_renderer().render(probe)
+    except RequestError:
+        return False
+    places = [text.find(mark) for mark in marks]
+    return places[0] >= 0 and places == sorted(places)
+
+
+async def disabled_effort(model: ServedModel, request: PromptFields) -> str:
+    """For `thinking` of the type `disabled`. Raises CapacityError, QuireError."""
+    given = model.args.anthropic_disabled_thinking_effort
+    if given != "auto":
+        return given
+    if request.thinking is None or request.thinking.type != "disabled":
+        return "none"
+    if model.disabled_thinking_effort is None:
+        model.disabled_thinking_effort = await _found(model)
+    return model.disabled_thinking_effort
+
+
+async def _found(model: ServedModel) -> str:
+    without = await _rendered(model, "none")
+    if without is None:
+        return "low"
+    for effort in get_args(Effort):
+        if await _rendered(model, effort) == without:
+            return "low"
+    return "none"
+
+
+async def _rendered(model: ServedModel, effort: str) -> str | None:
+    """The prompt of a short conversation; None if the template refuses it."""
+    variables = {"enable_thinking": effort != "none", "reasoning_effort": effort}
+    probe = ChatInput(
+        [{"role": "user", "content": "Hi"}],
+        chat_template_kwargs={**model.args.default_chat_template_kwargs, **variables},
+    )
+    try:
+        return await model.chat_renderer().render(probe)
+    except RequestError:
+        return None
+
 
 _PING_S = 15.0
 """Seconds without an event after which a stream sends a ping, where the options do not say: prompts
@@ -49,7 +121,8 @@ async def create_message(http: Request) -> Response | ASGIApp:
         [prompt], tokenizer = prompts, model.loaded_engine().tokenizer
         return MessagesWriter(head, prompt, tokenizer, asked.max_tokens, max_model_len)
 
-    holds_budget = await _holds_budget(model)
+    marks = model.config.reasoning
+    holds_budget = marks is not None or (await model.reply_format()).reasoning is not None
     context.ignored_fields.tell(http, fields_without_effect(asked, holds_budget=holds_budget))
     with named_as_asked():
         convert = partial(chat_request, asked, max_model_len, holds_budget=holds_budget)
@@ -78,11 +151,6 @@ async def count_tokens(http: Request) -> Response:
 async def _prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
     tools = held_as_asked(tool_use(request, model.args.tool_strict_level))
     return [await planned_prompt(model, request, tools)]
-
-
-async def _holds_budget(model: ServedModel) -> bool:
-    """Whether the server can tell where the model's reasoning ends."""
-    return model.config.reasoning is not None or (await model.reply_format()).reasoning is not None
 
 
 async def _converted(model: ServedModel, asked: PromptFields, convert: Any) -> Any:

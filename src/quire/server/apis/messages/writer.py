@@ -1,21 +1,26 @@
-"""`/v1/messages`: replies and streams, out of a `Generation`'s outputs.
-
-A stream has the events `message_start`, those of each block, `message_delta` and `message_stop`.
-A whole reply is the sum of the same events.
-"""
+"""`/v1/messages`: the writer of a reply, whose blocks are events of a stream, or whole, which is
+the sum of these."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
-from quire.server.apis.chat.parsed_reply import ParsedReply
-from quire.server.apis.messages.blocks import BlockWriter, whole_blocks
+from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
+from quire.server.apis.chat.argument_text import InputText, object_of
+from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.messages.reply import (
+    BlockDelta,
+    BlockEvent,
+    BlockStart,
+    BlockStop,
+    Delta,
     EndDelta,
+    InputDelta,
     MessageDelta,
     MessagesReply,
     MessageStart,
@@ -23,20 +28,121 @@ from quire.server.apis.messages.reply import (
     MessageStop,
     MessagesUsage,
     Ping,
+    ReplyBlock,
+    SignatureDelta,
     StopReason,
     StreamEvent,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
 )
-from quire.server.generation.replies.head import ReplyHead
-from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
-from quire.server.http.error_forms import messages_problem
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.http.event_stream import StreamForm
-from quire.server.http.problems import HttpError, Problem
-from quire.server.work_pool import WorkPool
+from quire.server.http.problems import HttpError, Problem, messages_problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.apis.chat.reply_plan import ChatPrompt
-    from quire.server.generation.run import Generation
+
+
+_EMPTY = msgspec.Raw(b"{}")
+
+
+class BlockWriter:
+    """Writes the blocks of one reply as its events come. A block ends where another begins."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open: ReplyBlock | None = None
+        """The open block as it began, without content."""
+        self._input = InputText()
+        self._signature = hashlib.sha256()
+
+    def write(self, events: Iterable[Event]) -> list[BlockEvent]:
+        """Converts events of the reply to events of blocks."""
+        written: list[BlockEvent] = []
+        for event in events:
+            written += self._written(event)
+        return written
+
+    def end(self) -> list[BlockEvent]:
+        """Ends the reply. A reply without content gets an empty text block, because clients read
+        the first block."""
+        begun = [] if self._index >= 0 else self._begin(TextBlock(text=""))
+        return begun + self._close()
+
+    def _written(self, event: Event) -> list[BlockEvent]:
+        if isinstance(event, Content):
+            begun = [] if isinstance(self._open, TextBlock) else self._begin(TextBlock(text=""))
+            return [*begun, self._delta(TextDelta(text=event.text))]
+        if isinstance(event, Reasoning):
+            is_open = isinstance(self._open, ThinkingBlock)
+            begun = [] if is_open else self._begin(ThinkingBlock(thinking=""))
+            self._signature.update(event.text.encode("utf-8", "surrogatepass"))
+            return [*begun, self._delta(ThinkingDelta(thinking=event.text))]
+        if isinstance(event, CallBegins):
+            return self._begin(ToolUseBlock(id=event.id or "", name=event.name, input=_EMPTY))
+        if isinstance(event, Arguments):
+            return self._input_delta(self._input.feed(event.text))
+        assert isinstance(event, CallEnds)
+        rest = "" if self._input.is_whole else self._input.close()
+        return [*self._input_delta(rest), *self._close()]
+
+    def _begin(self, block: ReplyBlock) -> list[BlockEvent]:
+        closed = self._close()
+        self._index += 1
+        self._open = block
+        self._input, self._signature = InputText(), hashlib.sha256()
+        return [*closed, BlockStart(index=self._index, content_block=block)]
+
+    def _close(self) -> list[BlockEvent]:
+        if self._open is None:
+            return []
+        events: list[BlockEvent] = []
+        if isinstance(self._open, ThinkingBlock):
+            events.append(self._delta(SignatureDelta(signature=self._signature.hexdigest())))
+        self._open = None
+        return [*events, BlockStop(index=self._index)]
+
+    def _input_delta(self, text: str) -> list[BlockEvent]:
+        return [self._delta(InputDelta(partial_json=text))] if text else []
+
+    def _delta(self, delta: Delta) -> BlockDelta:
+        return BlockDelta(index=self._index, delta=delta)
+
+
+def whole_blocks(events: Iterable[BlockEvent]) -> list[ReplyBlock]:
+    """The blocks that these events of a whole reply make."""
+    blocks: list[ReplyBlock] = []
+    parts: list[str] = []
+    signature = ""
+    for event in events:
+        if isinstance(event, BlockStart):
+            blocks.append(event.content_block)
+            parts.clear()
+        elif isinstance(event, BlockStop):
+            blocks[-1] = _filled(blocks[-1], "".join(parts), signature)
+        elif isinstance(event.delta, SignatureDelta):
+            signature = event.delta.signature
+        else:
+            parts.append(_text_of(event.delta))
+    return blocks
+
+
+def _text_of(delta: TextDelta | ThinkingDelta | InputDelta) -> str:
+    if isinstance(delta, TextDelta):
+        return delta.text
+    return delta.thinking if isinstance(delta, ThinkingDelta) else delta.partial_json
+
+
+def _filled(block: ReplyBlock, text: str, signature: str) -> ReplyBlock:
+    if isinstance(block, TextBlock):
+        return TextBlock(text=text)
+    if isinstance(block, ThinkingBlock):
+        return ThinkingBlock(thinking=text, signature=signature)
+    return ToolUseBlock(id=block.id, name=block.name, input=msgspec.Raw(object_of(text).encode()))
 
 
 def encoded_event(event: StreamEvent) -> bytes:
@@ -52,7 +158,7 @@ def _error_event(problem: Problem) -> bytes:
 MESSAGES_FORM = StreamForm(end=b"", keep_alive=encoded_event(Ping()), error=_error_event)
 
 
-class MessagesWriter:
+class MessagesWriter(Writer):
     """Writes the reply to one request."""
 
     def __init__(
@@ -73,12 +179,7 @@ class MessagesWriter:
         """Tokens of the reply so far."""
         self._has_begun = False
 
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-        return size_of_whole(finals, 0)
-
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
         [final] = finals
         [one] = final.outputs
         self._num_tokens = len(one.token_ids)
@@ -91,18 +192,7 @@ class MessagesWriter:
         message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
         return [msgspec.json.encode(message)]
 
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The events of a streamed reply, those of one step together."""
-        async for data in written(generation, self, pool):
-            if data:
-                yield data
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-        return size_of(update.completion)
-
     def events(self, updates: Sequence[Update]) -> bytes:
-        """The events for these updates."""
         parts = [encoded_event(event) for update in updates for event in self._events(update)]
         return b"".join(parts)
 

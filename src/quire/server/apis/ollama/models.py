@@ -1,4 +1,5 @@
-"""`/api/tags`, `/api/ps`, `/api/show` and `/api/version`: what Ollama's clients ask of a server."""
+"""Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show`, `/api/version`, and those that
+pull, copy and delete."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import hashlib
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from quire.config.records import ModelConfig
-from quire.errors import ModelError
+from quire.errors import ModelError, RequestError
 from quire.server.apis.ollama.schema import (
     ListedModel,
     LoadedModel,
@@ -23,10 +26,17 @@ from quire.server.apis.ollama.schema import (
     ShownModel,
     ShowRequest,
 )
-from quire.server.apis.ollama.writer import written_time
+from quire.server.apis.ollama.writer import OLLAMA_FORM, written_time
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.context import ServerContext
+from quire.server.generation.request_fields import Count
+from quire.server.http.event_stream import EventStream, until_gone
+from quire.server.http.problems import HttpError, Problem
 from quire.server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from quire.server.fleet.library import Library, Pull
+
 
 _VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients compare it before they use newer fields."""
@@ -60,7 +70,6 @@ async def running(http: Request) -> Response:
 
 
 def _known(context: ServerContext) -> list[str]:
-    """The names of all models but those that cannot be loaded."""
     fleet = context.fleet
     if fleet is None:
         return context.names
@@ -86,7 +95,9 @@ async def show(http: Request) -> Response:
     family = entry["details"].family
     shown = ShownModel(
         modelfile=f"FROM {target.name}\n",
-        parameters=_parameters(model),
+        parameters="\n".join(
+            f"{name} {value}" for name, value in config.default_sampling_params.items()
+        ),
         template="",
         details=entry["details"],
         model_info={
@@ -106,7 +117,6 @@ async def version(_: Request) -> Response:
 
 
 def _entry(context: ServerContext, name: str) -> dict[str, Any]:
-    """The fields of a listed model."""
     model = context.target(name).model
     config = model.config.model
     size, changed_at = _files(config.path)
@@ -149,12 +159,6 @@ def _files(path: Path) -> tuple[int, float]:
     return sum(one.st_size for one in stats), max((one.st_mtime for one in stats), default=0.0)
 
 
-def _parameters(model: ServedModel) -> str:
-    """Default sampling parameters, a line each."""
-    defaults = model.config.model.default_sampling_params
-    return "\n".join(f"{name} {value}" for name, value in defaults.items())
-
-
 async def _capabilities(model: ServedModel) -> list[str]:
     if model.config.model.pooling is not None:
         return ["embedding"]
@@ -167,3 +171,95 @@ async def _capabilities(model: ServedModel) -> list[str]:
     if model.config.model.images is not None:
         found.append("vision")
     return found
+
+
+_LATEST = ":latest"
+_MAX_NAME_CHARS = 256
+
+
+class PullRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model of the hub."""
+
+    model: str | None = None
+    name: str | None = None
+    """An older name of `model`."""
+    insecure: bool | None = None
+    """Accepted and not used: HF_ENDPOINT of the server names the hub."""
+    stream: bool | None = None
+
+
+class PullLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One step of a pull."""
+
+    status: str = ""
+    digest: str = ""
+    """The same for all lines with bytes."""
+    total: Count = 0
+    completed: Count = 0
+    error: str = ""
+    """Why the model was not pulled; nothing follows."""
+
+
+class CopyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model, and its further name."""
+
+    source: str
+    destination: str
+
+
+class DeleteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model."""
+
+    model: str | None = None
+    name: str | None = None
+    """An older name of `model`."""
+
+
+async def pull_model(http: Request) -> Response | ASGIApp:
+    """Fetches a model from the hub, and offers it."""
+    asked = await read_body(http, PullRequest)
+    pull = _library_of(http).pull(_checked(asked.model or asked.name, "model"))
+    if asked.stream is False:
+        last = await until_gone(http, pull.close, _last(pull))
+        return Response() if last is None else json_response(last)
+    keep_alive_s = context_of(http).args.sse_keep_alive_interval
+    return EventStream(pull.lines(), pull.close, form=OLLAMA_FORM, keep_alive_s=keep_alive_s)
+
+
+async def copy_model(http: Request) -> Response:
+    """Gives a model a further name."""
+    asked = await read_body(http, CopyRequest)
+    library = _library_of(http)
+    library.copy(_checked(asked.source, "source"), _checked(asked.destination, "destination"))
+    return Response()
+
+
+async def delete_model(http: Request) -> Response:
+    """Deletes a further name, or a model that was pulled."""
+    asked = await read_body(http, DeleteRequest)
+    await _library_of(http).delete(_checked(asked.model or asked.name, "model"))
+    return Response()
+
+
+async def _last(pull: Pull) -> PullLine:
+    last = PullLine()
+    async for line in pull.lines():
+        last = msgspec.json.decode(line, type=PullLine)
+    if last.error:
+        raise HttpError(Problem(500, last.error))
+    return last
+
+
+def _library_of(http: Request) -> Library:
+    library: Library = http.app.state.library
+    return library
+
+
+def _checked(name: str | None, field: str) -> str:
+    name = (name or "").removesuffix(_LATEST)
+    if not name or len(name) > _MAX_NAME_CHARS or not name.isprintable():
+        raise RequestError(
+            f"{field} must be a name of at most {_MAX_NAME_CHARS} printable characters, such as "
+            "org/name:Q4_K_M", parameter=field,
+        )  # fmt: skip
+    return name

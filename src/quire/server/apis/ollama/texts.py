@@ -1,11 +1,13 @@
-"""`/api/chat` and `/api/generate`: Ollama's routes for texts over the chats' own."""
+"""Ollama's routes about texts: `/api/chat`, `/api/generate`, `/api/embed`, and `keep_alive`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -19,7 +21,6 @@ from quire.server.apis.ollama.conversion import (
     fields_without_effect,
     generate_request,
 )
-from quire.server.apis.ollama.keep_alive import keep_loaded
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     GenerateRequest,
@@ -29,13 +30,36 @@ from quire.server.apis.ollama.schema import (
     TextFields,
 )
 from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
+from quire.server.apis.service import parsed_keep_alive
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.limits import count_chars
+from quire.server.generation.pooling import (
+    PoolingFields,
+    PoolingJob,
+    Result,
+    as_inputs,
+    size_of,
+    usage_of,
+)
 from quire.server.generation.prompts import prompt_ids
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
+from quire.server.generation.request_fields import Count, Int64
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
+
+
+def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
+    """Applies a request's `keep_alive`. A server of one model never unloads it: the reply names the
+    field as ignored. Raises RequestError for a value that is no time."""
+    if keep_alive is None:
+        return
+    seconds = parsed_keep_alive(keep_alive)
+    context = context_of(http)
+    if context.fleet is None:
+        context.ignored_fields.tell(http, ["keep_alive"])
+    else:
+        context.fleet.keep_alive(model, seconds)
 
 
 async def chat(http: Request) -> Response | ASGIApp:
@@ -103,3 +127,93 @@ async def _raw_prompt(asked: GenerateRequest, model: ServedModel, _: ChatRequest
     text = asked.prompt
     token_ids = await model.pool.run(len(text), prompt_ids, model, text, True, None)
     return ChatPrompt(token_ids, text)
+
+
+_NS = 10**9
+
+
+class OllamaEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts that become vectors."""
+
+    model: str | None = None
+    input: str | list[str]
+    truncate: bool | None = True
+    """Whether a text that is too long loses its end."""
+    dimensions: Int64 | None = None
+    options: dict[str, Any] | None = None
+    """Accepted and not used."""
+    keep_alive: str | int | float | None = None
+
+
+class OllamaEmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A text that becomes a vector."""
+
+    model: str | None = None
+    prompt: str
+    options: dict[str, Any] | None = None
+    keep_alive: str | int | float | None = None
+    """`options` are accepted and not used."""
+
+
+class OllamaEmbeddingsReply(msgspec.Struct, kw_only=True):
+    """The vector."""
+
+    embedding: list[float]
+
+
+class OllamaEmbedReply(msgspec.Struct, kw_only=True):
+    """The vectors, in the order of the texts. Durations are nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: Count
+    load_duration: Literal[0] = 0
+    prompt_eval_count: Count
+
+
+async def embed(http: Request) -> Response:
+    """A vector for each text."""
+    began_at = time.monotonic()
+    request = await read_body(http, OllamaEmbedRequest)
+    inputs = as_inputs("input", request.input)  # type: ignore[arg-type]
+    truncates = request.truncate is not False
+    job, results = await _vectors(
+        http, request, "input", inputs, truncates=truncates, dimensions=request.dimensions
+    )
+    if results is None:
+        return Response()
+    reply = OllamaEmbedReply(
+        model=job.name,
+        embeddings=[one.outputs.data.tolist() for one in results],
+        total_duration=int((time.monotonic() - began_at) * _NS),
+        prompt_eval_count=usage_of(results).prompt_tokens,
+    )
+    return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
+
+
+async def embeddings(http: Request) -> Response:
+    """The vector of one text, which loses its end if it is too long."""
+    request = await read_body(http, OllamaEmbeddingsRequest)
+    _, results = await _vectors(http, request, "prompt", [request.prompt], truncates=True)
+    if results is None:
+        return Response()
+    return json_response(OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist()))
+
+
+async def _vectors(
+    http: Request,
+    request: OllamaEmbedRequest | OllamaEmbeddingsRequest,
+    field: str,
+    inputs: list[str | list[int]],
+    *,
+    truncates: bool,
+    dimensions: int | None = None,
+) -> tuple[PoolingJob, list[Result] | None]:
+    fields = PoolingFields(model=request.model, truncate_prompt_tokens=-1 if truncates else None)
+    job = PoolingJob.of(http, fields, "embd")
+    job.require("embed")
+    keep_loaded(http, job.model, request.keep_alive)
+    params = fields.params("embed")
+    params.dimensions = dimensions
+    tokenization = fields.tokenization(job.model)
+    return job, await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from quire.outputs import CompletionOutput, RequestOutput
 from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
-from quire.server.apis.chat.parsed_reply import ParsedReply
+from quire.server.apis.chat.reply_plan import ParsedReply
 from quire.server.apis.ollama.schema import (
     GenerateReply,
     OllamaChatReply,
@@ -20,17 +20,13 @@ from quire.server.apis.ollama.schema import (
     ReplyFunction,
     ReplyMessage,
 )
-from quire.server.generation.replies.head import ReplyHead
-from quire.server.generation.replies.portions import Update, size_of, size_of_whole, written
-from quire.server.http.error_forms import ollama_problem
+from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.http.event_stream import StreamForm
-from quire.server.http.problems import HttpError, Problem
-from quire.server.work_pool import WorkPool
+from quire.server.http.problems import HttpError, Problem, ollama_problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.apis.chat.reply_plan import ChatPrompt
-    from quire.server.generation.run import Generation
 
 _NS = 10**9
 OLLAMA_FORM = StreamForm(
@@ -52,7 +48,7 @@ def written_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-class OllamaWriter:
+class OllamaWriter(Writer):
     """Writes the reply to one request."""
 
     def __init__(
@@ -67,27 +63,11 @@ class OllamaWriter:
         self._calls: dict[int, tuple[CallBegins, list[str]]] = {}
         """Calls that are not complete, with the parts of their arguments."""
 
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-        return size_of_whole(finals, 0)
-
     def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream. Raises HttpError if it was aborted."""
         [final] = finals
         return [msgspec.json.encode(self._part(final, final.outputs[0]))]
 
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The lines of a streamed reply, those of one step together."""
-        async for data in written(generation, self, pool):
-            if data:
-                yield data
-
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-        return size_of(update.completion)
-
     def events(self, updates: Sequence[Update]) -> bytes:
-        """The lines for these updates."""
         parts = (self._part(update.output, update.completion) for update in updates)
         return b"".join(msgspec.json.encode(part) + b"\n" for part in parts if part is not None)
 
@@ -110,7 +90,6 @@ class OllamaWriter:
         return GenerateReply(response=content, thinking=more, **fields)
 
     def _read(self, events: list[Event]) -> tuple[str, str, list[ReplyCall]]:
-        """The content, the reasoning and the calls that these events complete."""
         content, thinking, calls = [], [], []
         for event in events:
             if isinstance(event, Content):
@@ -127,7 +106,6 @@ class OllamaWriter:
         return "".join(content), "".join(thinking), calls
 
     def _end(self, output: RequestOutput, one: CompletionOutput) -> dict[str, Any]:
-        """The fields of the last line."""
         if one.finish_reason in ("abort", "error"):
             raise HttpError(Problem(500, output.error or "The server aborted this request."))
         fields: dict[str, Any] = {

@@ -1,16 +1,16 @@
-"""`POST /v1/responses`: makes a response, as /v1/chat/completions makes a reply.
-
-Its prompt alone is made by `/v1/responses/render` and counted by `/v1/responses/input_tokens`.
-"""
+"""`/v1/responses`: makes a response from a generation, and answers questions about stored ones."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from quire.errors import QuireError, RequestError, quoted
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.routes import chat_prompts
@@ -19,21 +19,154 @@ from quire.server.apis.responses.input.asked import Asked, asked_of
 from quire.server.apis.responses.input.conversion import named_as_asked
 from quire.server.apis.responses.output.shape import ResponseShape
 from quire.server.apis.responses.output.writer import ResponsesWriter
-from quire.server.apis.responses.run import ResponseRun
-from quire.server.apis.responses.schema.reply import InputTokens
+from quire.server.apis.responses.schema.reply import (
+    InputTokens,
+    ItemList,
+    ItemsQuery,
+    ResponseDeleted,
+    ResponseQuery,
+)
 from quire.server.apis.responses.schema.request import ResponsesRequest
-from quire.server.apis.responses.store.store import response_store
+from quire.server.apis.responses.store import (
+    ResponseKey,
+    ResponseStore,
+    StoredItem,
+    StoredResponse,
+    response_store,
+)
 from quire.server.bodies.json_http import (
     context_of,
     json_response,
     named_event_stream,
     pieced_response,
     read_body,
+    read_query,
 )
+from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, whole_reply
-from quire.server.generation.replies.head import ReplyHead
-from quire.server.http.presence import until_gone
+from quire.server.generation.replies.portions import ReplyHead, written
+from quire.server.generation.run import Generation
+from quire.server.http.auth import owner_of
+from quire.server.http.event_stream import until_gone
+from quire.server.work_pool import WorkPool
+
+
+class ResponseRun:
+    """Makes one response, and keeps it if it is stored."""
+
+    def __init__(
+        self,
+        pool: WorkPool,
+        store: ResponseStore,
+        generation: Generation,
+        writer: ResponsesWriter,
+        stored: StoredResponse,
+        *,
+        is_stored: bool,
+    ) -> None:
+        """`is_stored`: `stored` is kept, once the response is complete."""
+        self.generation = generation
+        self._pool = pool
+        self._store = store
+        self._writer = writer
+        self._stored = stored
+        self._is_stored = is_stored
+
+    async def whole(self) -> list[bytes]:
+        """The response, in pieces; none if the generation was closed. Raises the error that ended
+        it otherwise."""
+        async for _ in written(self.generation, self._writer, self._pool):
+            pass
+        if not self._writer.has_ended:
+            return []
+        reply = await self._reply()
+        self._keep(reply)
+        return reply
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The events, those of one step together. The response is kept before the last one."""
+        async for sent in self._updates():
+            yield b"".join(sent)
+        if self._writer.has_ended:
+            last = await self._last()
+            if self._is_stored and not self._writer.has_failed:
+                self._keep(await self._reply())
+            yield b"".join(last)
+
+    async def in_background(self) -> None:
+        """Completes a response that is stored already, with its events for callers who ask for
+        them. It always ends, because the store never drops a response that is in progress."""
+        try:
+            await self._make_in_background()
+            await self._keep_end()
+        except BaseException as error:
+            self._give_up(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.generation.close()
+
+    async def _make_in_background(self) -> None:
+        """Keeps the events, if they are wanted, up to the last one."""
+        stored, store, writer = self._stored, self._store, self._writer
+        try:
+            async for sent in self._updates():
+                if stored.status == "queued" and writer.has_output:
+                    store.set_reply(stored, "in_progress", await self._in_progress())
+                if stored.has_events:
+                    store.add_events(stored, sent)
+            if writer.has_ended and stored.has_events:
+                store.add_events(stored, await self._last())
+        except Exception as error:  # such as: the store has no room for more events
+            writer.fail(error)
+            if stored.has_events:
+                stored.add_events(await self._last())
+
+    async def _keep_end(self) -> None:
+        stored, store, writer = self._stored, self._store, self._writer
+        if writer.has_ended:
+            store.set_reply(stored, writer.status, await self._reply(), writer.stored_output())
+        else:
+            store.set_reply(stored, "cancelled", writer.cancelled(), writer.stored_output())
+
+    def _give_up(self, error: BaseException) -> None:
+        """Marks the response as failed, without its output, because its end cannot be written."""
+        stored, writer = self._stored, self._writer
+        writer.fail(error)
+        if stored.has_events:
+            stored.add_events(writer.bare_failure_event(len(stored.events)))
+        self._store.set_reply(stored, "failed", writer.bare_failure())
+
+    async def _updates(self) -> AsyncIterator[list[bytes]]:
+        """All events but the last one. Ends early if the generation is closed."""
+        writer = self._writer
+        yield await self._pool.run(writer.size_of_begin(), writer.begin)
+        try:
+            async for sent in written(self.generation, self._writer, self._pool):
+                if sent:
+                    yield sent
+        except Exception as error:
+            self._writer.fail(error)
+
+    async def _in_progress(self) -> list[bytes]:
+        writer = self._writer
+        return await self._pool.run(writer.size_of_begin(), writer.in_progress)
+
+    async def _last(self) -> list[bytes]:
+        writer = self._writer
+        return await self._pool.run(writer.size_of_end(), writer.last)
+
+    async def _reply(self) -> list[bytes]:
+        writer = self._writer
+        return await self._pool.run(writer.size_of_end(), writer.whole)
+
+    def _keep(self, reply: list[bytes]) -> None:
+        if self._is_stored:
+            store, writer = self._store, self._writer
+            with suppress(QuireError):  # the store is full, or the id is taken
+                store.add(self._stored)
+                store.set_reply(self._stored, writer.status, reply, writer.stored_output())
 
 
 async def create_response(http: Request) -> Response | ASGIApp:
@@ -84,13 +217,7 @@ async def _begin(
         [prompt], engine = prompts, head.target.model.loaded_engine()
         defaults = engine.config.model.default_sampling_params
         shape = ResponseShape(
-            asked.request,
-            defaults,
-            head.id,
-            head.created,
-            head.model,
-            asked.is_stored,
-            num_bytes,
+            asked.request, defaults, head.id, head.created, head.model, asked.is_stored, num_bytes
         )
         return ResponsesWriter(
             shape,
@@ -127,3 +254,78 @@ async def _in_background(
     if asked.request.stream:
         return named_event_stream(context, stored.events_after(-1))
     return pieced_response(queued)
+
+
+async def get_response(http: Request) -> Response | ASGIApp:
+    """A stored response, or its events."""
+    query = read_query(http, ResponseQuery)
+    stored = _stored(http)
+    if query.stream:
+        if not stored.has_events:
+            raise RequestError(
+                "stream: only the events of a response with background=true and stream=true are "
+                "kept",
+                parameter="stream",
+            )
+        after = -1 if query.starting_after is None else query.starting_after
+        return named_event_stream(context_of(http), stored.events_after(after))
+    if query.starting_after is not None:
+        raise RequestError("starting_after needs stream=true", parameter="starting_after")
+    return pieced_response(stored.reply)
+
+
+async def cancel_response(http: Request) -> Response:
+    """Ends a response that is made in the background."""
+    stored = _stored(http)
+    if not stored.is_background:
+        raise RequestError(
+            "Cannot cancel a synchronous response: close its connection.", parameter="response_id"
+        )
+    if stored.cancel is not None:
+        stored.cancel()
+    await stored.ended()
+    return pieced_response(stored.reply)
+
+
+async def delete_response(http: Request) -> Response:
+    """Forgets a stored response, and ends it if it is still made."""
+    stored = _stored(http)
+    response_store(http).delete(stored.key)
+    return json_response(ResponseDeleted(id=stored.id))
+
+
+async def list_input_items(http: Request) -> Response:
+    """The items that a stored response was made from, those of earlier responses first."""
+    query = read_query(http, ItemsQuery)
+    items = list(_stored(http).given)
+    if query.order == "desc":
+        items.reverse()
+    begin = 0
+    if query.after is not None:
+        begin = 1 + _index_of(items, query.after)
+    shown = items[begin : begin + query.limit]
+    pieces = JsonPieces()
+    data = pieces.new_list()
+    for item in shown:
+        data.add_pieces([item.data])
+    reply = ItemList(
+        data=data.encoded(),
+        first_id=shown[0].id if shown else None,
+        last_id=shown[-1].id if shown else None,
+        has_more=begin + len(shown) < len(items),
+    )
+    return pieced_response(pieces.encode(reply))
+
+
+def _stored(http: Request) -> StoredResponse:
+    key = ResponseKey(owner_of(http.scope), http.path_params["response_id"])
+    return response_store(http).get(key)
+
+
+def _index_of(items: list[StoredItem], item_id: str) -> int:
+    for index, item in enumerate(items):
+        if item.id == item_id:
+            return index
+    raise RequestError(
+        f"after: no item of this response has the id {quoted(item_id)}", parameter="after"
+    )

@@ -92,7 +92,10 @@ def shown_tools(request: ToolFields) -> tuple[list[ToolParam] | None, list[str]]
     choice, left_out = request.tool_choice, list[ToolParam]()
     shown = [one for tool in request.tools or () for one in _shown(tool, left_out)]
     for tool in left_out:
-        if any(_is_named(tool, named) for named in _named_by(choice)):
+        if any(
+            tool.type == named.get("type") and tool.name == named.get("name", tool.name)
+            for named in _named_by(choice)
+        ):
             raise _wrong_choice(
                 f"the tool {quoted(tool.name or tool.type)} is left out here, because the server "
                 "runs no tools of its own and takes custom tools with free text only"
@@ -123,10 +126,6 @@ def _named_by(choice: str | dict[str, Any] | None) -> list[dict[str, Any]]:
     allowed = choice.get("tools") if choice.get("type") == "allowed_tools" else None
     each = allowed if isinstance(allowed, list) else [choice]
     return [one for one in each if isinstance(one, dict)]
-
-
-def _is_named(tool: ToolParam, named: dict[str, Any]) -> bool:
-    return tool.type == named.get("type") and tool.name == named.get("name", tool.name)
 
 
 def offered_tools(tools: Sequence[ToolParam]) -> Offered:

@@ -24,15 +24,18 @@ from quire.server.apis.text.schema import (
 )
 from quire.server.bodies.json_http import context_of, json_response, pieced_response, read_body
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonPieces
-from quire.server.generation.beams.fields import refuse_with_beams
-from quire.server.generation.constraints import named_as_asked
-from quire.server.generation.limits import params_in_room
+from quire.server.generation.beams import refuse_with_beams
+from quire.server.generation.limits import params_in_room, refuse_unsupported
 from quire.server.generation.prompts import PreparedPrompt, encode
-from quire.server.generation.refusals import refuse_unsupported
-from quire.server.generation.replies.head import ReplyHead
+from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request_fields import GenerationFields
 from quire.server.generation.run import params_work
-from quire.server.generation.sampling import check_lists, lists_work, sampling_params
+from quire.server.generation.sampling import (
+    check_lists,
+    lists_work,
+    named_as_asked,
+    sampling_params,
+)
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import check_wanted
 
@@ -182,10 +185,7 @@ def _refuse_beams(request: GenerationFields) -> None:
 
 
 def _rendered(
-    head: ReplyHead,
-    request: GenerationFields,
-    prompt: PreparedPrompt,
-    params: SamplingParams,
+    head: ReplyHead, request: GenerationFields, prompt: PreparedPrompt, params: SamplingParams
 ) -> RenderedPrompt:
     """Applies the checks of a request that runs."""
     model = head.target.model

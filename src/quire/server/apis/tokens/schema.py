@@ -8,15 +8,17 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.generation.reply_fields import FinishReasonText, ReplyPromptLogprobs, Usage
 from quire.server.generation.request_fields import (
     CacheSalt,
     Count,
+    FinishReasonText,
     Int64,
+    ReplyPromptLogprobs,
     RequestIdText,
     SamplerFields,
     StreamOptions,
     TokenId,
+    Usage,
 )
 
 OutputMode = Literal["tokens", "text"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from quire.outputs import CompletionOutput, FlatLogprobs
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonList, JsonPieces
-from quire.server.generation.reply_fields import (
+from quire.server.generation.request_fields import (
     ChatLogprobs,
     CompletionLogprobs,
     PositionLogprobs,
@@ -182,7 +182,6 @@ class LogprobsWriter:
         )
 
     def _bytes(self, token_id: int) -> bytes:
-        """The token's bytes, which may not be valid UTF-8."""
         if self._tokenizer is None:
             return b""
         pieces = self._tokenizer.pieces

@@ -1,20 +1,86 @@
-"""The updates of a streamed reply, in portions that are written one after the other.
-
-A step can bring something to many choices at once, and much to a single one. Called by the writers
-of replies; knows nothing of how a choice looks.
-"""
+"""`ReplyHead`: what all parts of one reply have in common; `Writer`: the base of what writes them,
+in portions of small work."""
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from starlette.requests import Request
+
+from quire.errors import RequestError
+from quire.frontend.inputs.model_checks import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
+from quire.server.generation.request_fields import GenerationFields, ReplyFields
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 if TYPE_CHECKING:
+    from quire.server.context import ServerContext, Target
     from quire.server.generation.run import Generation
+
+
+Reply = TypeVar("Reply", bound=ReplyFields)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """Id, time, model, and what goes along with the text."""
+
+    id: str
+    created: int
+    model: str
+    target: Target
+    """What `model` stands for."""
+    fingerprint: str | None
+    include_usage: bool
+    continuous_usage: bool
+    has_metrics: bool
+    tokens_as_ids: bool
+    """Tokens of log-probabilities are written as their ids."""
+
+    @classmethod
+    def of(
+        cls, context: ServerContext, http: Request, request: GenerationFields, prefix: str
+    ) -> ReplyHead:
+        """For a request; its id is the caller's `X-Request-Id` or `request_id`, or random.
+
+        Raises HttpError 404 if the model is not served here, and RequestError if it gives vectors
+        or classes instead of text.
+        """
+        has_own_id = "x-request-id" in http.headers
+        target = context.target(request.model)
+        engine = target.model.engine
+        if engine is not None and engine.config.model.pooling is not None:
+            raise RequestError(cannot_generate(engine.config.model), parameter="model")
+        base = http.state.request_id if has_own_id else request.request_id
+        options, args = request.stream_options, context.args
+        wants_usage = options is not None and options.include_usage is True
+        as_ids = request.return_tokens_as_token_ids
+        return cls(
+            id=f"{prefix}-{base or http.state.request_id}",
+            created=int(time.time()),
+            model=target.name,
+            target=target,
+            fingerprint=target.model.fingerprint,
+            include_usage=wants_usage or args.enable_force_include_usage,
+            continuous_usage=args.enable_force_include_usage
+            or (wants_usage and options is not None and options.continuous_usage_stats is True),
+            has_metrics=request.include_metrics is True or args.enable_per_request_metrics,
+            tokens_as_ids=args.return_tokens_as_token_ids if as_ids is None else as_ids,
+        )
+
+    def begin(self, kind: type[Reply], **fields: Any) -> Reply:
+        """A reply, or an event of one, that begins like all of this request's."""
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            system_fingerprint=self.fingerprint,
+            **fields,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +142,42 @@ def _portions(
             portion.size += size
     if portion.updates:
         yield portion
+
+
+class Writer(ABC):
+    """Writes the reply to one request, whole or as a stream. Sizes are in the pool's units."""
+
+    num_copies = 0
+    """How often a whole reply has each prompt or its log-probabilities."""
+
+    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
+        """The work of writing a whole reply."""
+        return size_of_whole(finals, self.num_copies)
+
+    @abstractmethod
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        """The reply to a request that does not stream, in pieces. Raises HttpError if it was
+        aborted."""
+
+    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
+        """The events of a streamed reply, those of one step together."""
+        async for data in written(generation, self, pool):
+            if data:
+                yield data
+        if last := self.last():
+            yield last
+
+    def size(self, update: Update) -> int:
+        """The work of writing an update."""
+        return size_of(update.completion)
+
+    @abstractmethod
+    def events(self, updates: Sequence[Update]) -> bytes:
+        """The events for these updates."""
+
+    def last(self) -> bytes:
+        """The last event, after those of all updates; empty if there is none."""
+        return b""
 
 
 def size_of(completion: CompletionOutput) -> int:

@@ -1,28 +1,164 @@
-"""`ReplyWriter`: what writing a reply to a completion and to a chat have in common."""
+"""Token counts and timings of a reply, from the engine's outputs."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from quire.outputs import CompletionOutput, RequestOutput
+from quire.outputs import CompletionOutput, RequestOutput, RequestStateStats
+from quire.outputs.request_output import PredictionCounts, RequestSpecDecodeMetrics
 from quire.server.bodies.json_pieces import JsonList, JsonPieces
-from quire.server.generation.replies.head import ReplyHead
 from quire.server.generation.replies.logprobs import LogprobsWriter
-from quire.server.generation.replies.portions import Update, written
-from quire.server.generation.replies.usage import UsageCounter, metrics_of, usage_of
-from quire.server.generation.reply_fields import ChunkFields, WholeReplyFields
-from quire.server.generation.request_fields import GenerationFields
+from quire.server.generation.replies.portions import ReplyHead, Writer
+from quire.server.generation.request_fields import (
+    ChunkFields,
+    CompletionTokensDetails,
+    GenerationFields,
+    PromptTokensDetails,
+    RequestMetrics,
+    Usage,
+    WholeReplyFields,
+)
 from quire.server.http.event_stream import event
-from quire.server.work_pool import WorkPool
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.generation.prompts import PreparedPrompt
-    from quire.server.generation.run import Generation
+
+
+def make_usage(
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int,
+    reasoning_tokens: int | None = None,
+    predictions: Iterable[PredictionCounts] = (),
+) -> Usage:
+    """The counts as OpenAI shapes them. `reasoning_tokens`: None for a model that does not
+    reason. `predictions`: of choices whose request has a prediction."""
+    usage = Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=prompt_tokens + completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+    )
+    counts = list(predictions)
+    if reasoning_tokens is not None or counts:
+        details = CompletionTokensDetails(reasoning_tokens=reasoning_tokens or 0)
+        if counts:
+            details.accepted_prediction_tokens = sum(one.num_accepted for one in counts)
+            details.rejected_prediction_tokens = sum(one.num_rejected for one in counts)
+        usage.completion_tokens_details = details
+    return usage
+
+
+def usage_of(finals: Iterable[RequestOutput], reasoning_tokens: int | None = None) -> Usage:
+    """The usage of whole outputs; a prompt counts once, whatever its `n`."""
+    prompt = completion = cached = 0
+    predictions: list[PredictionCounts] = []
+    for final in finals:
+        prompt += len(final.prompt_token_ids or [])
+        completion += sum(len(one.token_ids) for one in final.outputs)
+        cached += final.num_cached_tokens or 0
+        predictions += [one.prediction for one in final.outputs if one.prediction is not None]
+    return make_usage(prompt, completion, cached, reasoning_tokens, predictions)
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """The usage of a stream while it grows."""
+
+    prompt_tokens: dict[int, int] = field(default_factory=dict)
+    cached_tokens: dict[int, int] = field(default_factory=dict)
+    completion_tokens: dict[int, int] = field(default_factory=dict)
+    """Keys are indices of choices; those of the fields above are indices of prompts."""
+    reasoning_tokens: dict[int, int | None] = field(default_factory=dict)
+    """By index of the choice, as counted so far."""
+    stats: RequestStateStats | None = None
+    predictions: list[PredictionCounts] = field(default_factory=list)
+    """Counts of finished choices whose request has a prediction."""
+    drafts: RequestSpecDecodeMetrics | None = None
+    """Draft tokens of the choice that finished last."""
+
+    def see(self, prompt_index: int, output: RequestOutput) -> None:
+        """Records an output's prompt."""
+        self.prompt_tokens[prompt_index] = len(output.prompt_token_ids or [])
+        self.cached_tokens[prompt_index] = output.num_cached_tokens or 0
+        self.stats = output.metrics or self.stats
+        for one in output.outputs:
+            self.drafts = one.spec_decode_metrics or self.drafts
+            if one.prediction is not None:
+                self.predictions.append(one.prediction)
+
+    def add(self, choice: int, num_tokens: int, reasoning_tokens: int | None = None) -> None:
+        """Counts new tokens of a choice, and sets its reasoning tokens so far."""
+        self.completion_tokens[choice] = self.completion_tokens.get(choice, 0) + num_tokens
+        self.reasoning_tokens[choice] = reasoning_tokens
+
+    def of_choice(self, prompt_index: int, choice: int) -> Usage:
+        """The usage so far as one choice sees it."""
+        return make_usage(
+            self.prompt_tokens.get(prompt_index, 0),
+            self.completion_tokens.get(choice, 0),
+            self.cached_tokens.get(prompt_index, 0),
+            self.reasoning_tokens.get(choice),
+        )
+
+    def total(self) -> Usage:
+        """The usage of everything so far."""
+        return make_usage(
+            sum(self.prompt_tokens.values()),
+            sum(self.completion_tokens.values()),
+            sum(self.cached_tokens.values()),
+            added(self.reasoning_tokens.values()),
+            self.predictions,
+        )
+
+
+def added(counts: Iterable[int | None]) -> int | None:
+    """The sum of counts; None if nothing was counted."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def metrics_of(
+    stats: RequestStateStats | None,
+    drafts: RequestSpecDecodeMetrics | None,
+    *,
+    has_timings: bool,
+    num_choices: int,
+) -> RequestMetrics | UnsetType:
+    """The timings of a request if `has_timings`, and the counts of its draft tokens if there are
+    any and they are those of the only choice."""
+    if drafts is None or num_choices != 1:
+        return timings(stats) if has_timings else UNSET
+    metrics = timings(stats) if has_timings else RequestMetrics()
+    metrics.speculative_decoding = drafts.to_dict()
+    return metrics
+
+
+def timings(stats: RequestStateStats | None) -> RequestMetrics:
+    """A request's timings in milliseconds; fields stay null where nothing was generated."""
+    if stats is None or not stats.num_generation_tokens:
+        return RequestMetrics()
+    generation_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
+    num_gaps = stats.num_generation_tokens - 1
+    total_s = max(1e-9, stats.last_token_ts - stats.scheduled_ts)
+    return RequestMetrics(
+        time_to_first_token_ms=_ms(stats.first_token_ts - stats.arrival_time),
+        generation_time_ms=_ms(generation_s),
+        queue_time_ms=_ms(stats.scheduled_ts - stats.arrival_time),
+        mean_itl_ms=_ms(generation_s / num_gaps) if num_gaps else None,
+        tokens_per_second=round(stats.num_generation_tokens / total_s, 3),
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(max(0.0, seconds) * 1000, 3)
+
 
 Chunk = TypeVar("Chunk", bound=ChunkFields)
 
@@ -54,7 +190,6 @@ class ChunkWriter(Generic[Chunk]):
         return event(b"".join(self._pieces.encode(chunk)))
 
     def last(self) -> bytes:
-        """The last chunk, with usage and timings; empty if the request does not ask for it."""
         head, counter = self._head, self._counter
         metrics = metrics_of(
             counter.stats,
@@ -74,8 +209,12 @@ Asked = TypeVar("Asked", bound=GenerationFields)
 Whole = TypeVar("Whole", bound=WholeReplyFields)
 
 
-class ReplyWriter(ABC, Generic[Asked, Chunk]):
-    """Shapes the replies to one request, whole or in chunks."""
+class ReplyWriter(Writer, Generic[Asked, Chunk]):
+    """Shapes the replies to one request, whole or in chunks.
+
+    There is one chunk for each step of a choice, even without text: a client that counts chunks
+    counts steps, and a token's log-probabilities come with it.
+    """
 
     def __init__(
         self,
@@ -97,32 +236,9 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
         self._logprobs = LogprobsWriter(self._pieces, tokenizer, num_top, head.tokens_as_ids)
         self._chunks: ChunkWriter[Chunk] = ChunkWriter(chunk_kind, head, self._pieces)
 
-    @abstractmethod
-    def whole_size(self, finals: Sequence[RequestOutput]) -> int:
-        """The work of writing a whole reply, in the pool's units."""
-
-    @abstractmethod
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        """The reply to a request that does not stream, in pieces."""
-
-    async def stream(self, generation: Generation, pool: WorkPool) -> AsyncIterator[bytes]:
-        """The chunks of a streamed reply, those of one step together.
-
-        There is one chunk for each step of a choice, even without text: a client that counts chunks
-        counts steps, and a token's log-probabilities come with it.
-        """
-        async for data in written(generation, self, pool):
-            yield data
-        if last := self._chunks.last():
-            yield last
-
-    @abstractmethod
-    def size(self, update: Update) -> int:
-        """The work of writing an update, in the pool's units."""
-
-    @abstractmethod
-    def events(self, updates: Sequence[Update]) -> bytes:
-        """The chunks for these updates."""
+    def last(self) -> bytes:
+        """The last chunk, with usage and timings; empty if the request does not ask for it."""
+        return self._chunks.last()
 
     def reasoning_tokens(self) -> int | None:
         """Reasoning tokens of the written reply; None for a model that does not reason."""
@@ -131,7 +247,6 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
     def _response(
         self, kind: type[Whole], choices: JsonList, finals: Sequence[RequestOutput]
     ) -> Whole:
-        """A whole reply with these choices."""
         usage = usage_of(finals, self.reasoning_tokens())
         response = self._head.begin(kind, choices=choices.encoded(), usage=usage)
         response.metrics = metrics_of(
@@ -151,5 +266,4 @@ class ReplyWriter(ABC, Generic[Asked, Chunk]):
         }
 
     def _ids(self, token_ids: Sequence[int]) -> Any:
-        """A list of token ids, as a field of the struct that is encoded next."""
         return self._pieces.new_list(token_ids).encoded()

@@ -9,15 +9,22 @@ from starlette.requests import Request
 
 from quire.errors import RequestError
 from quire.server.apis.chat.schema import ChatRequest
-from quire.server.apis.responses.input.checks import check_fields, fields_without_effect
-from quire.server.apis.responses.input.conversion import chat_request
-from quire.server.apis.responses.input.kept_items import input_items, kept_item, restored
-from quire.server.apis.responses.input.messages import kind_of
+from quire.server.apis.responses.input.conversion import (
+    chat_request,
+    check_fields,
+    fields_without_effect,
+)
+from quire.server.apis.responses.input.messages import input_items, kept_item, kind_of, restored
 from quire.server.apis.responses.output.open_items import new_id
 from quire.server.apis.responses.schema.items import Item
 from quire.server.apis.responses.schema.request import ResponsesRequest
-from quire.server.apis.responses.store.entry import ResponseKey, StoredItem, StoredResponse
-from quire.server.apis.responses.store.store import ResponseStore, response_store
+from quire.server.apis.responses.store import (
+    ResponseKey,
+    ResponseStore,
+    StoredItem,
+    StoredResponse,
+    response_store,
+)
 from quire.server.apis.responses.tools import Offered, offered_tools, shown_tools
 from quire.server.context import ServerContext
 from quire.server.http.auth import owner_of
@@ -52,7 +59,10 @@ async def asked_of(http: Request, context: ServerContext, request: ResponsesRequ
     context.ignored_fields.tell(http, ignored)
     owner = owner_of(http.scope)
     history = _history(store, owner, request)
-    given = [_resolved(store, owner, item) for item in input_items(request.input)]
+    given = [
+        store.item(owner, item.id or "") if kind_of(item) == "item_reference" else item
+        for item in input_items(request.input)
+    ]
     size = _UNITS_PER_ITEM * (len(given) + len(request.tools or ()))
     size += sum(len(item.data) // _BYTES_PER_UNIT + _UNITS_PER_ITEM for item in history)
     chat, kept, offered = await context.pool.run(size, _converted, request, history, given)
@@ -86,17 +96,8 @@ def _history(
     return previous.items
 
 
-def _resolved(store: ResponseStore, owner: bytes, item: Item) -> Item | StoredItem:
-    """The item itself, where the input refers to it."""
-    if kind_of(item) != "item_reference":
-        return item
-    return store.item(owner, item.id or "")
-
-
 def _converted(
-    request: ResponsesRequest,
-    history: Sequence[StoredItem],
-    given: Sequence[Item | StoredItem],
+    request: ResponsesRequest, history: Sequence[StoredItem], given: Sequence[Item | StoredItem]
 ) -> tuple[ChatRequest, list[StoredItem], Offered]:
     """The chat, the input's items for the store, and the tools."""
     offered = offered_tools(request.tools or [])

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from quire.server.apis.chat.argument_text import InputText
-from quire.server.apis.responses.schema import events
+from quire.server.apis.responses.schema import reply as events
 from quire.server.apis.responses.schema.items import (
     CustomToolCall,
     FunctionCall,

@@ -24,7 +24,7 @@ from quire.server.apis.responses.schema.reply import (
 )
 from quire.server.apis.responses.schema.request import ResponsesRequest, TextFormat
 from quire.server.apis.responses.tools import ToolParam
-from quire.server.generation.reply_fields import Usage
+from quire.server.generation.request_fields import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,6 @@ class ResponseShape:
         return replace(self, request=request).response(status, error=error)
 
     def _sampling(self, name: str, default: float) -> float:
-        """A sampling parameter of this response."""
         asked: float | None = getattr(self.request, name)
         return self.defaults.get(name, default) if asked is None else asked
 

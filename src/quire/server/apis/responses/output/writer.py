@@ -1,30 +1,130 @@
-"""`ResponsesWriter`: a response or its stream, out of a `Generation`'s outputs."""
+"""The items of a response, made of what the parser says (`ResponseOutput`), and its events."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from quire.outputs import CompletionOutput
-from quire.server.apis.chat.parsed_reply import ParsedReply
-from quire.server.apis.responses.input.kept_items import as_input, stored_item
-from quire.server.apis.responses.output.output import ResponseOutput
+from quire.parsers.events import Arguments, CallBegins, CallEnds, Content, Event, Reasoning
+from quire.server.apis.chat.reply_plan import ParsedReply
+from quire.server.apis.responses.input.messages import as_input, stored_item
+from quire.server.apis.responses.output.open_items import (
+    OpenCall,
+    OpenCustomCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    new_id,
+)
 from quire.server.apis.responses.output.shape import ResponseShape, usage_of_response
-from quire.server.apis.responses.schema import events
-from quire.server.apis.responses.schema.events import StreamEvent
-from quire.server.apis.responses.schema.reply import Response, ResponseError, ResponseStatus
-from quire.server.apis.responses.store.entry import StoredItem
+from quire.server.apis.responses.schema import reply as events
+from quire.server.apis.responses.schema.items import ItemStatus, OutputItem
+from quire.server.apis.responses.schema.reply import (
+    Response,
+    ResponseError,
+    ResponseStatus,
+    StreamEvent,
+)
+from quire.server.apis.responses.store import StoredItem
 from quire.server.apis.responses.tools import Offered
-from quire.server.bodies.json_pieces import JsonPieces
+from quire.server.bodies.json_pieces import JsonList, JsonPieces
 from quire.server.generation.replies.logprobs import LogprobsWriter
 from quire.server.generation.replies.portions import Update, size_of
-from quire.server.generation.replies.usage import UsageCounter, timings
+from quire.server.generation.replies.writer import UsageCounter, timings
 from quire.server.http.problems import problem_of
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.server.apis.chat.reply_plan import ChatPrompt
+
+
+class ResponseOutput:
+    """The items so far; the last one may be open."""
+
+    def __init__(self, offered: Offered, pieces: JsonPieces) -> None:
+        self._offered = offered
+        self._pieces = pieces
+        self._items: list[OpenItem] = []
+        self._open: OpenItem | None = None
+        self._logprobs: JsonList | None = None
+        """Log-probabilities of tokens whose text was not emitted yet."""
+
+    @property
+    def num_chars(self) -> int:
+        """Total characters of all items."""
+        return sum(item.num_chars for item in self._items)
+
+    def items(self) -> list[OutputItem]:
+        """All items. With log-probabilities they are encoded next."""
+        return [item.item() for item in self._items]
+
+    def take(
+        self, parsed: Iterable[Event], logprobs: JsonList | None = None
+    ) -> Iterator[StreamEvent]:
+        """Adds new events of the reply. `logprobs`: those of the new tokens, which go to the
+        message that the step writes; reasoning and calls have no field for them."""
+        self._keep(logprobs)
+        for event in parsed:
+            if isinstance(event, Content):
+                message = self._open
+                if not isinstance(message, OpenMessage):
+                    message = OpenMessage(len(self._items), self._pieces)
+                    yield from self._begin(message)
+                message.new_logprobs, self._logprobs = self._logprobs, None
+                yield from message.add(event.text)
+            elif isinstance(event, Reasoning):
+                if not isinstance(self._open, OpenReasoning):
+                    yield from self._begin(OpenReasoning(len(self._items)))
+                yield from self._add(event.text)
+            elif isinstance(event, CallBegins):
+                yield from self._begin(self._call(event))
+            elif isinstance(event, Arguments):
+                yield from self._add(event.text)
+            elif isinstance(event, CallEnds):
+                yield from self._end("completed")
+
+    def finish(self) -> Iterator[StreamEvent]:
+        """Ends the reply. An empty reply becomes an empty message; a call is only complete if
+        the parser said so."""
+        if not self._items:
+            yield from self._begin(OpenMessage(0, self._pieces))
+        is_call = isinstance(self._open, OpenCall | OpenCustomCall)
+        yield from self._end("incomplete" if is_call else "completed")
+
+    def cut(self) -> Iterator[StreamEvent]:
+        """Ends a reply that was cut short."""
+        yield from self._end("incomplete")
+
+    def _keep(self, logprobs: JsonList | None) -> None:
+        if self._logprobs is None:
+            self._logprobs = logprobs
+        elif logprobs is not None:
+            self._logprobs.join(logprobs)
+
+    def _begin(self, item: OpenItem) -> Iterator[StreamEvent]:
+        yield from self._end("completed")
+        self._items.append(item)
+        self._open = item
+        yield from item.begin()
+
+    def _add(self, text: str) -> Iterator[StreamEvent]:
+        self._logprobs = None
+        if self._open is not None:
+            yield from self._open.add(text)
+
+    def _end(self, status: ItemStatus) -> Iterator[StreamEvent]:
+        if self._open is not None:
+            ended, self._open = self._open, None
+            yield from ended.end(status)
+
+    def _call(self, event: CallBegins) -> OpenItem:
+        tool, call_id = self._offered.get(event.name), event.id or new_id("call")
+        if tool is not None and tool.is_custom:
+            return OpenCustomCall(len(self._items), call_id, tool)
+        return OpenCall(len(self._items), event.name, call_id, tool)
+
 
 _CHARS_PER_UNIT = 64
 """Characters that are encoded as fast as one unit of the pool's sizes is done."""
@@ -189,7 +289,6 @@ class ResponsesWriter:
         return response
 
     def _encoded(self, made: Iterable[StreamEvent]) -> list[bytes]:
-        """Encodes events, if the client gets any."""
         sent = []
         for event in made:
             if self._has_events:

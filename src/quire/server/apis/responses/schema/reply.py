@@ -1,4 +1,5 @@
-"""`/v1/responses`: the response, and what the routes of stored ones answer."""
+"""`/v1/responses`: the response, the events of a stream, and what the routes of stored ones
+answer."""
 
 from __future__ import annotations
 
@@ -7,10 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from quire.server.apis.responses.schema.items import Item, OutputItem
+from quire.server.apis.responses.schema.items import Item, OutputItem, OutputText, ReasoningText
 from quire.server.apis.responses.schema.request import TextFormat
-from quire.server.generation.reply_fields import RequestMetrics
-from quire.server.generation.request_fields import Count
+from quire.server.generation.request_fields import Count, PositionLogprobs, RequestMetrics
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -183,3 +183,122 @@ class ItemsQuery(msgspec.Struct, kw_only=True):
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
     """The id of the last item that the caller has."""
+
+
+class StreamEvent(msgspec.Struct, kw_only=True, tag_field="type"):
+    """Fields of all events."""
+
+    sequence_number: int = 0
+
+
+class ResponseCreated(StreamEvent, kw_only=True, tag="response.created"):
+    response: Response
+
+
+class ResponseQueued(StreamEvent, kw_only=True, tag="response.queued"):
+    response: Response
+
+
+class ResponseInProgress(StreamEvent, kw_only=True, tag="response.in_progress"):
+    response: Response
+
+
+class ResponseCompleted(StreamEvent, kw_only=True, tag="response.completed"):
+    response: Response
+
+
+class ResponseIncomplete(StreamEvent, kw_only=True, tag="response.incomplete"):
+    response: Response
+
+
+class ResponseFailed(StreamEvent, kw_only=True, tag="response.failed"):
+    response: Response
+
+
+class OutputItemAdded(StreamEvent, kw_only=True, tag="response.output_item.added"):
+    output_index: int
+    item: OutputItem
+
+
+class OutputItemDone(StreamEvent, kw_only=True, tag="response.output_item.done"):
+    output_index: int
+    item: OutputItem
+
+
+class ItemEvent(StreamEvent, kw_only=True, tag="item"):
+    """Fields of all events within an item."""
+
+    item_id: str
+    output_index: int
+
+
+class ContentPartAdded(ItemEvent, kw_only=True, tag="response.content_part.added"):
+    content_index: int = 0
+    part: OutputText | ReasoningText
+
+
+class ContentPartDone(ItemEvent, kw_only=True, tag="response.content_part.done"):
+    content_index: int = 0
+    part: OutputText | ReasoningText
+
+
+class OutputTextDelta(ItemEvent, kw_only=True, tag="response.output_text.delta"):
+    content_index: int = 0
+    delta: str
+    logprobs: list[PositionLogprobs]
+
+
+class OutputTextDone(ItemEvent, kw_only=True, tag="response.output_text.done"):
+    content_index: int = 0
+    text: str
+    logprobs: list[PositionLogprobs]
+
+
+class ReasoningTextDelta(ItemEvent, kw_only=True, tag="response.reasoning_text.delta"):
+    content_index: int = 0
+    delta: str
+
+
+class ReasoningTextDone(ItemEvent, kw_only=True, tag="response.reasoning_text.done"):
+    content_index: int = 0
+    text: str
+
+
+class ArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
+    delta: str
+
+
+class ArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
+    name: str
+    arguments: str
+
+
+class CustomInputDelta(ItemEvent, kw_only=True, tag="response.custom_tool_call_input.delta"):
+    delta: str
+
+
+class CustomInputDone(ItemEvent, kw_only=True, tag="response.custom_tool_call_input.done"):
+    input: str
+
+
+AnyEvent = (
+    ResponseCreated
+    | ResponseQueued
+    | ResponseInProgress
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
+    | OutputItemAdded
+    | OutputItemDone
+    | ContentPartAdded
+    | ContentPartDone
+    | OutputTextDelta
+    | OutputTextDone
+    | ReasoningTextDelta
+    | ReasoningTextDone
+    | ArgumentsDelta
+    | ArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
+)
+"""All events, for the OpenAPI document."""

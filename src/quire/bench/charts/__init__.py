@@ -1,1 +1,0 @@
-"""Charts and reports of `quire bench serve`."""

@@ -1,1 +1,0 @@
-"""Commands for the models on this machine and those of a running server."""

@@ -1,1 +1,0 @@
-"""Commands that compute something for every row of a file."""

@@ -1,1 +1,0 @@
-"""Shared code of the `quire kv` commands and of `quire explain`."""

@@ -1,0 +1,97 @@
+"""`/v2/embed`: vectors in Cohere's form."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import RequestError
+from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
+from quire.server.generation.request_fields import Int64
+
+EmbeddingType = Literal["float", "binary", "ubinary", "base64"]
+
+
+class CohereEmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts that become vectors."""
+
+    model: str | None = None
+    texts: list[str] | None = None
+    input_type: str | None = None
+    """The name of the prompt that is put before each text, if the model has one of this name."""
+    output_dimension: Int64 | None = None
+    embedding_types: list[EmbeddingType] | None = None
+    truncate: Literal["NONE", "START", "END"] | None = "END"
+    max_tokens: Int64 | None = None
+    """Longer texts are cut as `truncate` says."""
+
+
+class CohereEmbedReply(msgspec.Struct, kw_only=True):
+    """The vectors, by type, in the order of the texts."""
+
+    id: str
+    embeddings: dict[str, list[Any]]
+    texts: list[str]
+    meta: dict[str, Any]
+
+
+_BITS = 8
+"""Numbers in a byte of a binary vector."""
+
+
+async def embed(http: Request) -> Response:
+    """A vector for each text."""
+    request = await read_body(http, CohereEmbedRequest)
+    texts = request.texts
+    if not texts:
+        raise RequestError("texts must be given: a list with at least one text", parameter="texts")
+    fields = PoolingFields(model=request.model)
+    if request.truncate != "NONE":
+        fields.truncate_prompt_tokens = request.max_tokens or -1
+        fields.truncation_side = "left" if request.truncate == "START" else "right"
+    job = PoolingJob.of(http, fields, "embd")
+    job.require("embed")
+    params = fields.params("embed")
+    params.dimensions = request.output_dimension
+    settings = job.model.config.model.pooling
+    if settings is not None and request.input_type in settings.prompts:
+        params.prompt_name = request.input_type
+    kinds: list[EmbeddingType] = request.embedding_types or ["float"]
+    width = request.output_dimension or (settings.width if settings else 0)
+    if width % _BITS and {"binary", "ubinary"} & set(kinds):
+        raise RequestError(
+            f"Embedding dimension must be a multiple of 8 for binary types, got {width}",
+            parameter="embedding_types",
+        )
+    results = await job.run(
+        "texts", lambda: texts, params, fields.tokenization(job.model), size=size_of(texts)
+    )
+    if results is None:
+        return Response()
+    vectors = [one.outputs.data for one in results]
+    usage = usage_of(results)
+    reply = CohereEmbedReply(
+        id=job.id,
+        embeddings={kind: [_as(kind, one) for one in vectors] for kind in kinds},
+        texts=texts,
+        meta={
+            "api_version": {"version": "2"},
+            "billed_units": {"input_tokens": usage.prompt_tokens},
+        },
+    )
+    return await job.model.pool.run(len(texts) * width, json_response, reply)
+
+
+def _as(kind: EmbeddingType, vector: NDArray[np.float32]) -> Any:
+    """A vector in one of Cohere's types: binary ones have a bit for each number, 1 if it is not
+    negative."""
+    if kind in ("float", "base64"):
+        return written(vector, kind)
+    bits = np.packbits(vector >= 0)
+    return bits.tolist() if kind == "ubinary" else (bits.astype(np.int16) - 128).tolist()

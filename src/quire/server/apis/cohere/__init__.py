@@ -1,1 +1,0 @@
-"""`/v2/embed`: Cohere's route to vectors."""

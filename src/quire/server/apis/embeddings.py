@@ -1,0 +1,251 @@
+"""`/v1/embeddings`, `/pooling` and `/classify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.config.pooling import PoolingTask
+from quire.errors import RequestError
+from quire.protocol.pooling_params import PoolingParams
+from quire.server.apis.chat.prompts import chat_text
+from quire.server.apis.chat.schema import ChatMessage
+from quire.server.apis.text.schema import TokenizeRequest
+from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.pooling import (
+    EmbedDtype,
+    Endianness,
+    Inputs,
+    ListReply,
+    PoolingFields,
+    PoolingJob,
+    Result,
+    as_inputs,
+    numbers,
+    size_of,
+    usage_of,
+    written,
+)
+from quire.server.generation.request_fields import Count, Int64
+
+EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
+
+
+class InputFields(PoolingFields, kw_only=True):
+    """Exactly one of `input` and `messages`: texts, or a conversation that the model's chat
+    template turns into one text."""
+
+    input: Inputs | None = None
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | None = None
+    add_generation_prompt: bool | None = False
+    continue_final_message: bool | None = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class VectorFields(InputFields, kw_only=True):
+    """Texts, and the form of their vectors."""
+
+    encoding_format: EncodingFormat | None = "float"
+    """`bytes`: the reply is the vectors' bytes, one after another, and its header `metadata` has
+    the rest as JSON; `bytes_only`: without this header."""
+    embed_dtype: EmbedDtype | None = "float32"
+    """Type of the numbers in base64 and bytes."""
+    endianness: Endianness | None = "native"
+    dimensions: Int64 | None = None
+
+
+class EmbeddingRequest(VectorFields, kw_only=True):
+    """Texts that become vectors."""
+
+    prompt_name: str | None = None
+    """Which of the model's prompts is put before each text; by default the model's default."""
+
+
+class PoolingRequest(VectorFields, kw_only=True):
+    """Texts that become what the model gives: vectors, classes, or one of these for each token."""
+
+    task: PoolingTask | None = None
+
+
+class ClassifyRequest(InputFields, kw_only=True):
+    """Texts that are classified."""
+
+
+class EmbeddingItem(msgspec.Struct, kw_only=True):
+    """The vector of one text."""
+
+    index: Count
+    object: Literal["embedding"] = "embedding"
+    embedding: list[float] | str
+    """A string is base64."""
+
+
+class EmbeddingResponse(ListReply[EmbeddingItem], kw_only=True):
+    """The vectors, in the order of the texts."""
+
+
+class PoolingItem(msgspec.Struct, kw_only=True):
+    """The result of one text."""
+
+    index: Count
+    object: Literal["pooling"] = "pooling"
+    data: Any
+    """Numbers; a list of them for each token where the task is one of tokens; or base64."""
+
+
+class PoolingResponse(ListReply[PoolingItem], kw_only=True):
+    """The results, in the order of the texts."""
+
+
+class ClassifyItem(msgspec.Struct, kw_only=True):
+    """The classes of one text."""
+
+    index: Count
+    label: str | None
+    """The name of the most likely class, if the model has names."""
+    probs: list[float]
+    num_classes: Count
+
+
+class ClassifyResponse(ListReply[ClassifyItem], kw_only=True):
+    """The classes, in the order of the texts."""
+
+
+async def embeddings(http: Request) -> Response:
+    """A vector for each text."""
+    request = await read_body(http, EmbeddingRequest)
+    job = PoolingJob.of(http, request, "embd")
+    job.require("embed")
+    params = request.params("embed")
+    params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
+    return await _answer(job, request, params, partial(_vectors, job, request, _embeddings))
+
+
+async def pooling(http: Request) -> Response:
+    """What the model gives for each text."""
+    request = await read_body(http, PoolingRequest)
+    job = PoolingJob.of(http, request, "pool")
+    if request.dimensions is not None:
+        raise RequestError(
+            "dimensions is currently not supported here; use /v1/embeddings", parameter="dimensions"
+        )
+    params = request.params(request.task)
+    return await _answer(job, request, params, partial(_vectors, job, request, _pooled))
+
+
+async def classify(http: Request) -> Response:
+    """The classes of each text."""
+    request = await read_body(http, ClassifyRequest)
+    job = PoolingJob.of(http, request, "classify")
+    job.require("classify")
+    params = request.params("classify")
+    return await _answer(
+        job, request, params, lambda results: json_response(_classes(job, results))
+    )
+
+
+async def _answer(
+    job: PoolingJob,
+    request: InputFields,
+    params: PoolingParams,
+    reply: Callable[[Sequence[Result]], Response],
+) -> Response:
+    """The reply to the results; an empty response if the client has gone."""
+    if (request.input is None) == (request.messages is None):
+        raise RequestError("give input or messages, one of the two", parameter="input")
+    tokenization, field = job.request.tokenization(job.model), "input"
+    if request.input is not None:
+        inputs = as_inputs(field, request.input)
+        if not isinstance(inputs[0], str):
+            tokenization = replace(tokenization, add_special_tokens=False)
+    else:
+        chat = _chat(request)
+        inputs, field = [await chat_text(job.model, chat, chat.messages or [])], "messages"
+        special = request.add_special_tokens is True
+        tokenization = replace(tokenization, add_special_tokens=special)
+    results = await job.run(field, lambda: inputs, params, tokenization, size=size_of(inputs))
+    if results is None:
+        return Response()
+    num_values = sum(one.outputs.data.size for one in results)
+    return await job.model.pool.run(num_values, reply, results)
+
+
+def _chat(request: InputFields) -> TokenizeRequest:
+    return TokenizeRequest(
+        messages=request.messages,
+        add_generation_prompt=request.add_generation_prompt is True,
+        continue_final_message=request.continue_final_message,
+        chat_template=request.chat_template,
+        chat_template_kwargs=request.chat_template_kwargs,
+    )
+
+
+def _vectors(
+    job: PoolingJob,
+    request: VectorFields,
+    reply: Callable[[PoolingJob, Any, Sequence[Result]], Any],
+    results: Sequence[Result],
+) -> Response:
+    """The vectors as JSON or, as vLLM has it, as bytes that the header `metadata` describes."""
+    form = request.encoding_format or "float"
+    if not form.startswith("bytes"):
+        return json_response(reply(job, request, results))
+    dtype, order = request.embed_dtype or "float32", request.endianness or "native"
+    parts, items, start = [], [], 0
+    for index, one in enumerate(results):
+        parts.append(numbers(one.outputs.data, dtype, order))
+        end, shape = start + len(parts[-1]), list(one.outputs.data.shape)
+        items.append({"index": index, "embed_dtype": dtype, "endianness": order,
+                      "start": start, "end": end, "shape": shape})  # fmt: skip
+        start = end
+    metadata = {"id": job.id, "created": job.created, "model": job.name, "data": items,
+                "usage": msgspec.to_builtins(usage_of(results))}  # fmt: skip
+    headers = {"metadata": json.dumps(metadata)} if form == "bytes" else None
+    return Response(b"".join(parts), media_type="application/octet-stream", headers=headers)
+
+
+def _written(request: VectorFields, result: Result) -> Any:
+    form = request.encoding_format or "float"
+    dtype, order = request.embed_dtype or "float32", request.endianness or "native"
+    return written(result.outputs.data, form, dtype, order)
+
+
+def _embeddings(
+    job: PoolingJob, request: EmbeddingRequest, results: Sequence[Result]
+) -> EmbeddingResponse:
+    items = (
+        EmbeddingItem(index=index, embedding=_written(request, one))
+        for index, one in enumerate(results)
+    )
+    return job.reply(EmbeddingResponse, items, results)
+
+
+def _pooled(job: PoolingJob, request: PoolingRequest, results: Sequence[Result]) -> PoolingResponse:
+    items = (
+        PoolingItem(index=index, data=_written(request, one)) for index, one in enumerate(results)
+    )
+    return job.reply(PoolingResponse, items, results)
+
+
+def _classes(job: PoolingJob, results: Sequence[Result]) -> ClassifyResponse:
+    settings = job.model.config.model.pooling
+    labels = {} if settings is None else settings.labels
+    items = (
+        ClassifyItem(
+            index=index,
+            label=labels.get(int(one.outputs.data.argmax())),
+            probs=one.outputs.data.tolist(),
+            num_classes=one.outputs.data.size,
+        )
+        for index, one in enumerate(results)
+    )
+    return job.reply(ClassifyResponse, items, results)

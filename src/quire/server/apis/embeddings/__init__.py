@@ -1,1 +1,0 @@
-"""`/v1/embeddings`, `/pooling` and `/classify`: vectors and classes of texts."""

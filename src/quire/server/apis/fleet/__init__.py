@@ -1,1 +1,0 @@
-"""Loading and unloading models over HTTP."""

@@ -1,0 +1,182 @@
+"""The page, the documentation, and `GET /quire/live`: a snapshot of an engine's state for the
+page's live view."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
+from quire.errors import EngineDeadError, EngineGenerateError
+from quire.server import ui
+from quire.server.bodies.json_http import context_of, json_response
+from quire.server.context import ServerContext
+from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
+from quire.server.http.problems import HttpError, Problem
+from quire.server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from quire.frontend.online.async_llm import AsyncLLM
+
+
+INTERVAL_S = 0.5
+"""Time between two events of a stream."""
+_MAP_AGE_S = 0.25
+"""Block states younger than this are shown again instead of being asked for."""
+_LARGE_POOL_MAP_AGE_S = 1.0
+_LARGE_POOL_BLOCKS = 16384
+_ANSWER_S = 1.0
+"""How long a busy engine may take to answer before the last known map is shown."""
+_RATE_WINDOW_S = 2.0
+
+
+class LiveView:
+    """Creates the snapshots of one model; one call to the engine serves all clients."""
+
+    def __init__(self, context: ServerContext, model: ServedModel) -> None:
+        self._context = context
+        self._model = model
+        self._map: dict[str, Any] | None = None
+        self._map_time = -1e9
+        self._asking: asyncio.Task[None] | None = None
+        self._samples: deque[tuple[float, float, float]] = deque()
+        """(time, computed prompt tokens, generated tokens), a few seconds back."""
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The snapshot, as described in the module's docstring."""
+        context = self._context
+        engine = self._model.engine
+        state: str = context.state()[0]
+        if context.fleet is not None and engine is None:
+            state = context.fleet.member_of(self._model).state
+        snapshot: dict[str, Any] = {
+            "state": state,
+            "model": self._model.names[0],
+            "uptime_s": round(time.monotonic() - context.started_at, 3),
+            "kv": None,
+        }
+        if engine is None:
+            return snapshot
+        model = engine.config.model
+        snapshot["is_demo"] = model.path == DEMO_MODEL_PATH
+        snapshot["takes_images"] = model.images is not None
+        snapshot["scoring"] = None if model.pooling is None else model.pooling.scoring
+        snapshot["sampling"] = {
+            "model": dict(model.default_sampling_params),
+            "chat": chat_sampling_params(model.default_sampling_params),
+        }
+        latest = engine.metrics.latest
+        snapshot["requests"] = {
+            "running": latest.num_running,
+            "waiting": latest.num_waiting,
+            "max_num_seqs": engine.config.scheduler.max_num_seqs,
+            "finished": engine.metrics.finished_counts(),
+        }
+        snapshot["rates"] = self._rates(engine)
+        snapshot.update(engine.metrics.snapshot())
+        if state != "dead":
+            await self._refresh_map(engine)
+        if engine.metrics.series.ranks is not None:
+            snapshot["ranks"] = engine.metrics.series.ranks.latest
+            snapshot["restarts"] = int(engine.metrics.series.ranks.restarts.value)
+        snapshot["kv"] = self._map
+        return snapshot
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits for the next event."""
+        await asyncio.sleep(seconds)
+
+    def _rates(self, engine: AsyncLLM) -> dict[str, float]:
+        series, samples, now = engine.metrics.series, self._samples, time.monotonic()
+        computed = series.prompt_tokens.value - series.prompt_tokens_cached.value
+        samples.append((now, computed, series.generation_tokens.value))
+        while len(samples) > 2 and samples[1][0] <= now - _RATE_WINDOW_S:
+            samples.popleft()
+        seconds = now - samples[0][0]
+        if seconds < 0.05:
+            return {"prompt_tokens_per_s": 0.0, "generation_tokens_per_s": 0.0}
+        return {
+            "prompt_tokens_per_s": round((samples[-1][1] - samples[0][1]) / seconds, 2),
+            "generation_tokens_per_s": round((samples[-1][2] - samples[0][2]) / seconds, 2),
+        }
+
+    async def _refresh_map(self, engine: AsyncLLM) -> None:
+        is_large = engine.config.cache.num_blocks > _LARGE_POOL_BLOCKS
+        oldest = _LARGE_POOL_MAP_AGE_S if is_large else _MAP_AGE_S
+        if time.monotonic() - self._map_time < oldest:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = self._context.keep(self._ask(engine))
+        await asyncio.wait([self._asking], timeout=_ANSWER_S)
+
+    async def _ask(self, engine: AsyncLLM) -> None:
+        try:
+            self._map = await engine.call("block_map")
+            self._map_time = time.monotonic()
+            with suppress(asyncio.TimeoutError):
+                await engine.refresh_ranks()
+        except (EngineDeadError, EngineGenerateError):
+            self._map = None
+
+
+async def index(_: Request) -> Response:
+    """The page."""
+    return _file("index.html")
+
+
+async def asset(http: Request) -> Response:
+    """Serves a file of the page."""
+    name = http.path_params["name"]
+    if name not in ui.FILES:
+        raise HttpError(Problem(404, f"The file {name[:100]!r} does not exist."))
+    return _file(name)
+
+
+def _file(name: str) -> Response:
+    return Response(ui.read(name), headers=ui.headers_of(name))
+
+
+async def live_view(http: Request) -> Response | ASGIApp:
+    """The engine at a glance: once, or twice a second as server-sent events."""
+    context, views = context_of(http), http.app.state.live
+    model = context.target(http.query_params.get("model")).model
+    view: LiveView = views.setdefault(model.names[0], LiveView(context, model))
+    if "text/event-stream" not in http.headers.get("accept", ""):
+        return json_response(await view.snapshot())
+    is_closed = False
+
+    async def snapshots() -> AsyncIterator[bytes]:
+        while not is_closed and not context.is_stopping:
+            yield event(msgspec.json.encode(await view.snapshot()))
+            await view.sleep(INTERVAL_S)
+
+    def close() -> None:
+        nonlocal is_closed
+        is_closed = True
+
+    return EventStream(snapshots(), close, form=PLAIN_FORM)
+
+
+async def openapi(http: Request) -> Response:
+    """This document."""
+    return json_response(await asyncio.to_thread(http.app.state.openapi))
+
+
+async def docs(http: Request) -> Response:
+    """The same for people, without a script."""
+    headers = {
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
+        "frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+    }
+    page = await asyncio.to_thread(http.app.state.docs)
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)

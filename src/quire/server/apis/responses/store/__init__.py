@@ -1,1 +1,0 @@
-"""Responses that are kept in memory."""

@@ -1,0 +1,279 @@
+"""`/score` and `/rerank`, in vLLM's, Jina's, Cohere's and TEI's forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.errors import RequestError, quoted
+from quire.frontend.inputs.tokenization import Tokenization
+from quire.frontend.scoring import ScoreLimits, Scoring
+from quire.outputs import ScoringRequestOutput
+from quire.server.bodies.json_http import json_response, read_body
+from quire.server.generation.pooling import (
+    ListReply,
+    PoolingFields,
+    PoolingJob,
+    PoolingUsage,
+    size_of,
+    usage_of,
+)
+from quire.server.generation.request_fields import Count
+
+Texts = str | list[str]
+DocumentText = str | dict[str, Any]
+"""A text, or an object with `text`."""
+Limit = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class PairFields(PoolingFields, kw_only=True):
+    """What requests about pairs of texts have."""
+
+    max_tokens_per_query: Limit | None = 0
+    """Keep so many tokens of a query; 0: all."""
+    max_tokens_per_doc: Limit | None = 0
+    instruction: str | None = None
+    """What makes a document fit, for models whose form has a place for it."""
+
+
+class ScoreRequest(PairFields, kw_only=True):
+    """Pairs: one text with one or with each of many, or as many with as many. The two lists have
+    one of four pairs of names."""
+
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+
+
+class ScoreItem(msgspec.Struct, kw_only=True):
+    """The score of one pair."""
+
+    index: Count
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreResponse(ListReply[ScoreItem], kw_only=True):
+    """The scores, in the order of the pairs."""
+
+
+class RerankRequest(PairFields, kw_only=True):
+    """A query and documents that are put in order."""
+
+    query: str
+    documents: list[DocumentText] | None = None
+    top_n: Limit | None = 0
+    """So many of the best; 0: all."""
+    return_documents: bool | None = None
+    """Repeat the documents in the reply; by default yes, and no in Cohere's form."""
+    texts: list[str] | None = None
+    """Documents in TEI's form, whose reply is a list."""
+    raw_scores: bool | None = False
+    return_text: bool | None = False
+    truncate: bool | None = False
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+
+
+class RerankDocument(msgspec.Struct, kw_only=True):
+    """A document, repeated."""
+
+    text: str
+
+
+class RerankResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A document's place in the request, and its score."""
+
+    index: Count
+    document: RerankDocument | None = None
+    relevance_score: float
+
+
+class RerankResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The documents, the best first."""
+
+    id: str
+    model: str
+    usage: PoolingUsage
+    results: list[RerankResult]
+    meta: dict[str, Any] | None = None
+    """In Cohere's form."""
+
+
+class TeiRank(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A document's place and score in TEI's form."""
+
+    index: Count
+    score: float
+    text: str | None = None
+
+
+_PAIRS = (
+    ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"),
+)  # fmt: skip
+
+
+async def score(http: Request) -> Response:
+    """The scores of pairs."""
+    request = await read_body(http, ScoreRequest)
+    job = PoolingJob.of(http, request, "score")
+    first, second = _pair_of(request)
+    found = await _scores(job, request, first, second, second_name=_names(request)[1])
+    if found is None:
+        return Response()
+    items = (ScoreItem(index=i, score=one.outputs.score) for i, one in enumerate(found))
+    return json_response(job.reply(ScoreResponse, items, found))
+
+
+async def rerank(http: Request) -> Response:
+    """The documents in the order of their scores, in vLLM's and Jina's form.
+
+    Documents in `texts` are answered in TEI's form.
+    """
+    request = await read_body(http, RerankRequest)
+    if request.texts is not None:
+        return await _tei_rerank(http, request)
+    return await _rerank(http, request, is_cohere=False)
+
+
+async def rerank_v2(http: Request) -> Response:
+    """The documents in the order of their scores, in Cohere's form."""
+    return await _rerank(http, await read_body(http, RerankRequest), is_cohere=True)
+
+
+async def _rerank(http: Request, request: RerankRequest, *, is_cohere: bool) -> Response:
+    job = PoolingJob.of(http, request, "rerank")
+    documents = _documents(request.documents)
+    found = await _scores(job, request, [request.query], documents, second_name="documents")
+    if found is None:
+        return Response()
+    shows = not is_cohere if request.return_documents is None else request.return_documents
+    results = [
+        RerankResult(
+            index=index,
+            document=RerankDocument(text=documents[index]) if shows else None,
+            relevance_score=found[index].outputs.score,
+        )
+        for index in _order(found)[: request.top_n or len(found)]
+    ]
+    meta = None
+    if is_cohere:
+        meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
+    reply = RerankResponse(
+        id=job.id, model=job.name, usage=usage_of(found), results=results, meta=meta
+    )
+    return json_response(reply)
+
+
+async def _tei_rerank(http: Request, request: RerankRequest) -> Response:
+    job = PoolingJob.of(http, request, "rerank")
+    if request.raw_scores:
+        request.use_activation = False
+    texts = request.texts or []
+    found = await _scores(
+        job, request, [request.query], texts, second_name="texts", truncates=bool(request.truncate)
+    )
+    if found is None:
+        return Response()
+    return json_response(
+        [
+            TeiRank(
+                index=index,
+                score=found[index].outputs.score,
+                text=texts[index] if request.return_text else None,
+            )
+            for index in _order(found)
+        ]
+    )
+
+
+async def _scores(
+    job: PoolingJob,
+    request: PairFields,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    *,
+    second_name: str,
+    truncates: bool = False,
+) -> list[ScoringRequestOutput] | None:
+    limits = _limits(job, request, truncates=truncates)
+    scoring = await job.model.pool.run(
+        size_of([*queries, *documents]),
+        Scoring,
+        job.model.config.model,
+        job.model.tokenizer(),
+        queries,
+        documents,
+        limits,
+        request.instruction,
+    )
+    tokenization = request.tokenization(job.model)
+    if limits.truncates and tokenization.truncation is None:
+        request.truncate_prompt_tokens = -1
+        tokenization = request.tokenization(job.model)
+    if scoring.is_cross_encoder:
+        tokenization = Tokenization()
+    results = await job.run(
+        second_name,
+        lambda: scoring.prompts,
+        request.params(),
+        tokenization,
+        size=size_of([*queries, *documents]),
+    )
+    return None if results is None else scoring.scores(results)
+
+
+def _limits(job: PoolingJob, request: PairFields, *, truncates: bool) -> ScoreLimits:
+    longest = job.model.limits.max_model_len
+    found = []
+    for name in ("max_tokens_per_query", "max_tokens_per_doc"):
+        value = getattr(request, name) or 0
+        if value >= longest:
+            raise RequestError(
+                f"{name} must be less than max_model_len ({longest}), got {value}", parameter=name
+            )
+        found.append(value)
+    cuts = truncates or request.truncate_prompt_tokens is not None
+    return ScoreLimits(found[0], found[1], truncates=cuts)
+
+
+def _names(request: ScoreRequest) -> tuple[str, str]:
+    for pair in _PAIRS:
+        if all(getattr(request, name) is not None for name in pair):
+            return pair
+    names = ", ".join(f"{a} and {b}" for a, b in _PAIRS)
+    raise RequestError(f"give two lists of texts: {names}", parameter="queries")
+
+
+def _pair_of(request: ScoreRequest) -> tuple[list[str], list[str]]:
+    given = [getattr(request, name) for name in _names(request)]
+    first, second = ([one] if isinstance(one, str) else one for one in given)
+    return first, second
+
+
+def _documents(given: Sequence[DocumentText] | None) -> list[str]:
+    if given is None:
+        raise RequestError("documents must be given: a list of texts", parameter="documents")
+    found = []
+    for index, one in enumerate(given):
+        text = one if isinstance(one, str) else one.get("text")
+        if not isinstance(text, str):
+            raise RequestError(
+                f"documents[{index}] must be a text or an object with text, got {quoted(one)}",
+                parameter="documents",
+            )
+        found.append(text)
+    return found
+
+
+def _order(found: Sequence[ScoringRequestOutput]) -> list[int]:
+    """Places of the scores, the largest first; of equal ones the first."""
+    return sorted(range(len(found)), key=lambda index: -found[index].outputs.score)

@@ -1,1 +1,0 @@
-"""`/score` and `/rerank`: how well texts fit a query."""

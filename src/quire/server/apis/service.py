@@ -1,0 +1,260 @@
+"""The smaller endpoints: models and their loading, load, version, health, metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.adapters import AnyAdapterRequest, LoRARequest
+from quire.errors import ConfigError, RequestError
+from quire.metrics.exposition import CONTENT_TYPE
+from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.context import ServerContext
+from quire.server.fleet.catalog import keep_alive_seconds
+from quire.server.generation.request_fields import Count
+from quire.server.served_model import ServedModel
+from quire.version import __version__
+
+if TYPE_CHECKING:
+    from quire.server.fleet.fleet import Fleet
+    from quire.server.fleet.member import Member
+
+
+class ModelPermission(msgspec.Struct, kw_only=True):
+    """Permissions of a model, for clients that expect them."""
+
+    id: str
+    object: Literal["model_permission"] = "model_permission"
+    created: int
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
+class ModelStatus(msgspec.Struct, kw_only=True):
+    """The state of one model of several."""
+
+    value: Literal["unloaded", "loading", "loaded", "unloading", "failed"]
+    num_bytes: Count
+    """Memory that it takes while it is loaded."""
+    num_requests: Count = 0
+    keep_alive: float | None = None
+    """Seconds without a request after which it is unloaded; null: it stays."""
+    expires_in: float | None = None
+    """Seconds until then, if no request comes."""
+    error: str | None = None
+    """Why it could not be loaded, or why its engine ended."""
+
+
+class ModelCard(msgspec.Struct, kw_only=True):
+    """A model that this server offers."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "quire"
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: Count
+    status: ModelStatus | msgspec.UnsetType = msgspec.UNSET
+    """In a server of several models: whether it is loaded."""
+    permission: list[ModelPermission]
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    """All models that this server offers: the served names of its one model."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class VersionResponse(msgspec.Struct, kw_only=True):
+    """The server's version."""
+
+    version: str
+
+
+class LoadResponse(msgspec.Struct, kw_only=True):
+    """How many generation requests are in flight."""
+
+    server_load: Count
+
+
+class StatusResponse(msgspec.Struct, kw_only=True):
+    """A health check's answer."""
+
+    status: str
+    reason: str | None = None
+
+
+async def models(http: Request) -> Response:
+    """The served names of the model."""
+    context = context_of(http)
+    return json_response(ModelList(data=[_card(context, name) for name in context.names]))
+
+
+async def model(http: Request) -> Response:
+    """One of the served names."""
+    context = context_of(http)
+    return json_response(_card(context, http.path_params["model_id"]))
+
+
+def _card(context: ServerContext, name: str) -> ModelCard:
+    target = context.target(name)
+    model, adapter = target.model, target.adapter
+    fleet = context.fleet
+    member = None if fleet is None else fleet.member_of(model)
+    if member is not None and member.config is None:
+        root, max_model_len = str(member.entry.engine.model), 0
+    else:
+        config = model.config.model
+        root, max_model_len = config.model, config.max_model_len
+    return ModelCard(
+        id=name,
+        created=context.created,
+        root=root if adapter is None else adapter.path,
+        parent=None if adapter is None else _base_of(adapter) or model.names[0],
+        max_model_len=max_model_len,
+        status=msgspec.UNSET if member is None else status_of(member),
+        permission=[ModelPermission(id=f"modelperm-{name}", created=context.created)],
+    )
+
+
+def _base_of(adapter: AnyAdapterRequest) -> str | None:
+    return adapter.base_model_name if isinstance(adapter, LoRARequest) else None
+
+
+async def version(_: Request) -> Response:
+    """The server's version."""
+    return json_response(VersionResponse(version=__version__))
+
+
+async def kv_event_sources(http: Request) -> Response:
+    """Where KV events are sent, by data-parallel rank; empty: nowhere."""
+    sources = context_of(http).model.live_engine().get_kv_event_sources()
+    return json_response({str(rank): source for rank, source in sources.items()})
+
+
+async def load(http: Request) -> Response:
+    """Generation requests in flight."""
+    return json_response(LoadResponse(server_load=context_of(http).num_generating))
+
+
+async def live(http: Request) -> Response:
+    """Whether the process is worth keeping: 503 once the engine is dead."""
+    state, reason = context_of(http).state()
+    return _status(state, reason, is_well=state != "dead")
+
+
+async def ready(http: Request) -> Response:
+    """Whether the server accepts requests: it is loaded, responsive, and neither draining nor
+    paused."""
+    state, reason = context_of(http).state()
+    return _status(state, reason, is_well=state == "ready")
+
+
+async def health(http: Request) -> Response:
+    """Whether the engine is up: loaded and not dead, whatever it is busy with."""
+    state, reason = context_of(http).state()
+    return _status(state, reason, is_well=state not in {"loading", "dead"})
+
+
+async def ping(http: Request) -> Response:
+    """As /health. For Amazon SageMaker."""
+    return await health(http)
+
+
+def _status(state: str, reason: str, is_well: bool) -> Response:
+    body = StatusResponse(status=state, reason=reason or None)
+    return json_response(body, 200 if is_well else 503)
+
+
+async def metrics(http: Request) -> Response:
+    """Everything counted, in Prometheus' text format."""
+    context = context_of(http)
+    if context.fleet is None:
+        context.model.loaded_engine()  # raises while it is being loaded
+    for engine in [model.engine for model in context.models if model.engine is not None]:
+        is_well = engine.health().state == "alive"
+        engine.metrics.series.engine_ready.set(1 if is_well else 0)
+        if is_well:
+            await engine.refresh_metrics()
+    return Response(http.app.state.exposition().text(), headers={"content-type": CONTENT_TYPE})
+
+
+class ModelCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Names a model."""
+
+    model: str
+    keep_alive: str | int | float | None = None
+    """How long it stays loaded without requests: seconds, a time such as `10m`, or a negative
+    number for ever; by default as the server's options say."""
+
+
+class ModelNow(msgspec.Struct, kw_only=True):
+    """The model's state afterwards."""
+
+    success: bool = True
+    model: str
+    status: ModelStatus
+
+
+async def load_model(http: Request) -> Response:
+    """Loads a model, and answers when it is loaded."""
+    asked = await read_body(http, ModelCommand)
+    fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
+    if asked.keep_alive is not None:
+        fleet.keep_alive(model, parsed_keep_alive(asked.keep_alive))
+    await fleet.load(model)
+    return _reply(fleet, model)
+
+
+async def unload_model(http: Request) -> Response:
+    """Unloads a model that has no requests."""
+    asked = await read_body(http, ModelCommand)
+    fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
+    await fleet.unload(model)
+    return _reply(fleet, model)
+
+
+def parsed_keep_alive(value: str | int | float) -> float | None:
+    """Seconds, or None for ever. Raises RequestError."""
+    try:
+        return keep_alive_seconds(value)
+    except ConfigError as error:
+        raise RequestError(str(error), parameter="keep_alive", value=value) from None
+
+
+def status_of(member: Member) -> ModelStatus:
+    """What `/v1/models` reports of a model of several."""
+    end = member.expires_at()
+    is_waiting = member.state == "loaded" and end is not None and not member.is_busy
+    return ModelStatus(
+        value=member.state,
+        num_bytes=member.num_bytes,
+        num_requests=member.model.num_users,
+        keep_alive=member.keep_alive_s,
+        expires_in=round(max(0.0, end - time.monotonic()), 3) if is_waiting and end else None,
+        error=member.failure or None,
+    )
+
+
+def _fleet_of(http: Request) -> Fleet:
+    fleet = context_of(http).fleet
+    assert fleet is not None  # otherwise the routes do not exist
+    return fleet
+
+
+def _reply(fleet: Fleet, model: ServedModel) -> Response:
+    member = fleet.member_of(model)
+    return json_response(ModelNow(model=member.name, status=status_of(member)))

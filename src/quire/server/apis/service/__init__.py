@@ -1,1 +1,0 @@
-"""Models, version, load, health, metrics."""

@@ -1,1 +1,0 @@
-"""`/embed` and `/embed_sparse` of text-embeddings-inference (TEI). Its `/rerank` is in `scores`."""

@@ -1,1 +1,0 @@
-"""Limits of one connection: bytes, time, and the number of connections."""

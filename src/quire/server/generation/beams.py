@@ -1,0 +1,281 @@
+"""Beam search for a request with `use_beam_search`: its fields, and `BeamGeneration`.
+
+A beam search compares sequences by the model's own log-probabilities. A field that would change
+these, or end a sequence in another way, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quire.adapters import AnyAdapterRequest, as_arguments
+from quire.beam_search import BeamSearchParams
+from quire.errors import RequestError, quoted
+from quire.outputs import RequestOutput
+from quire.params import SamplingParams
+from quire.server.generation.limits import params_in_room
+from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.request_fields import GenerationFields, SamplerFields
+from quire.server.generation.run import Deadline, Generation
+from quire.server.generation.sampling import check_bounds, sampling_params
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import LARGE_SIZE, check_wanted
+
+if TYPE_CHECKING:
+    from quire.frontend.beams.search import BeamSearch
+    from quire.frontend.inputs.input_processor import EngineInput
+    from quire.frontend.online.online_requests import OnlineRequests
+
+
+_REFUSED: dict[str, tuple[object, ...]] = {
+    "stop_token_ids": (None, []),
+    "min_tokens": (None, 0),
+    "frequency_penalty": (None, 0.0),
+    "presence_penalty": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+    "logit_bias": (None, {}),
+    "allowed_token_ids": (None,),
+    "bad_words": (None, []),
+    "logprob_token_ids": (None, []),
+    "prompt_logprobs": (None,),
+    "repetition_detection": (None,),
+    "thinking_token_budget": (None, -1),
+    "vllm_xargs": (None, {}),
+}
+"""Fields with their neutral values; the error message suggests the first."""
+
+_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    "top_p": (None, 1.0),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0.0),
+    "seed": (None,),
+}
+
+# A field of the sampler that is named in neither is refused where it is given.
+_REFUSED |= {
+    field.name: (None,)
+    for field in msgspec.structs.fields(SamplerFields)
+    if field.name not in {*_REFUSED, *_WITHOUT_EFFECT, "temperature"}
+}
+
+
+def refuse_with_beams(request: GenerationFields) -> None:
+    """Raises RequestError for fields that do not work with `use_beam_search`, or only with it."""
+    if not request.use_beam_search:
+        if request.length_penalty not in (None, 1.0):
+            raise RequestError(
+                f"length_penalty is for beam search, got {quoted(request.length_penalty)}; leave "
+                "it out, or set use_beam_search to true.",
+                parameter="length_penalty",
+                value=request.length_penalty,
+            )
+        return
+    if not request.is_chat and request.stream:
+        raise RequestError(
+            "Streaming is not currently supported with beam search", parameter="stream"
+        )
+    if not request.is_chat and request.echo and request.logprobs is not None:
+        raise RequestError(
+            "`echo` with `logprobs` is not supported with beam search because beam search does "
+            "not compute prompt logprobs.",
+            parameter="echo",
+        )
+    for name, neutral in _REFUSED.items():
+        value = getattr(request, name)
+        if value not in neutral:
+            raise RequestError(
+                f"`{name}` is not supported with beam search, got {quoted(value):.100}; leave it "
+                f"at {neutral[0]!r}.",
+                parameter=name,
+                value=value,
+            )
+
+
+def fields_without_beams(request: GenerationFields) -> list[str]:
+    """The fields of a request with `use_beam_search` that change nothing."""
+    if not request.use_beam_search:
+        return []
+    return [
+        name for name, neutral in _WITHOUT_EFFECT.items() if getattr(request, name) not in neutral
+    ]
+
+
+def beam_sampling_params(model: ServedModel, request: GenerationFields) -> SamplingParams:
+    """What the request would ask for without beams, so that all its fields are checked; `n` is the
+    width. Raises RequestError."""
+    check_bounds(request, model.args)
+    width = 1 if request.n is None else request.n
+    if width < 1:
+        raise RequestError(f"n must be at least 1, got {width}.", parameter="n", value=width)
+    params = sampling_params(model, msgspec.structs.replace(request, n=1, best_of=None))
+    params.n = width
+    return params
+
+
+def beam_search_params(
+    request: GenerationFields, params: SamplingParams, max_model_len: int
+) -> BeamSearchParams:
+    """Converts the result of `beam_sampling_params`. Raises RequestError."""
+    penalty = request.length_penalty
+    return BeamSearchParams(
+        beam_width=params.n,
+        max_tokens=max_model_len if params.max_tokens is None else params.max_tokens,
+        ignore_eos=params.ignore_eos,
+        temperature=params.temperature,
+        length_penalty=1.0 if penalty is None else penalty,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        structured_outputs=params.structured_outputs,
+        skip_special_tokens=params.skip_special_tokens,
+        stop=params.stop,
+        watermarking=params.watermarking,
+    )
+
+
+class BeamGeneration(Generation):
+    """A generation in steps: each is a request of one token for each beam of each prompt.
+
+    Admission is asked once, for all beams. The outputs come together, at the end.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        requests: OnlineRequests,
+        deadline: Deadline,
+        searches: Sequence[BeamSearch],
+    ) -> None:
+        super().__init__(model, requests, deadline)
+        self._searches = searches
+
+    @classmethod
+    async def begin(
+        cls,
+        model: ServedModel,
+        prompts: Sequence[PreparedPrompt],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        beams: BeamSearchParams,
+        priority: int,
+        deadline: Deadline,
+        trace_headers: Mapping[str, str] | None = None,
+        adapter: AnyAdapterRequest | None = None,
+        engine: int | None = None,
+    ) -> BeamGeneration:
+        """Admits all prompts or none. `params` has what is wanted of the reply, as
+        `beam_sampling_params` makes them. Raises RequestError, CapacityError, EngineDeadError."""
+        requests = model.live_engine().requests
+        size = sum(len(prompt.token_ids) // 16 + 64 for prompt in prompts)
+        searches = await model.pool.run(
+            size,
+            _searches,
+            model,
+            prompts,
+            params,
+            beams,
+            request_id,
+            priority,
+            trace_headers,
+            adapter,
+        )
+        num_tokens = sum(search.num_prompt_tokens for search in searches)
+        requests.check_admission(len(searches) * beams.beam_width, num_tokens)
+        generation = cls(model, requests, deadline, searches)
+        generation.engine = engine
+        try:
+            await generation._submit([search.base for search in searches])
+        except BaseException:
+            generation.close()
+            raise
+        return generation
+
+    async def outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
+        """One batch, when all searches are done. Raises as for any generation."""
+        going = list(self._searches)
+        while True:
+            finals: dict[int, RequestOutput] = {}
+            async for batch in super().outputs():
+                finals.update(batch)
+            if self._is_closed:
+                return
+            pool = self.model.pool
+            going, inputs = await pool.run(_size(going), _advance, going, finals)
+            if self._is_closed:
+                return
+            if not going:
+                break
+            await self._submit(inputs, is_admitted=True)
+        yield await self.model.pool.run(_size(self._searches), self._found)
+
+    def _found(self) -> list[tuple[int, RequestOutput]]:
+        from quire.frontend.beams.begin import request_output_of
+
+        tokenizer = self.model.loaded_engine().tokenizer
+        found = []
+        for index, search in enumerate(self._searches):
+            found.append((index, request_output_of(search, tokenizer)))
+            check_wanted()
+        return found
+
+
+def _size(searches: Sequence[BeamSearch]) -> int:
+    """The work of a step, as if it were not large: large work waits for its turn, and a search has
+    had its turn."""
+    return min(sum(search.size for search in searches), LARGE_SIZE)
+
+
+def _searches(
+    model: ServedModel,
+    prompts: Sequence[PreparedPrompt],
+    params: SamplingParams,
+    beams: BeamSearchParams,
+    request_id: str,
+    priority: int,
+    trace_headers: Mapping[str, str] | None,
+    adapter: AnyAdapterRequest | None,
+) -> list[BeamSearch]:
+    from quire.frontend.beams.begin import begin_search  # rarely used
+
+    processor = model.live_engine().input_processor
+    max_model_len = model.config.model.max_model_len
+    searches = []
+    for index, prompt in enumerate(prompts):
+        params_in_room(params, len(prompt.token_ids), max_model_len)
+        searches.append(
+            begin_search(
+                processor,
+                f"{request_id}-{index}",
+                prompt.for_engine(),
+                beams,
+                num_logprobs=params.logprobs,
+                reasoning=params.reasoning,
+                width_name="n",
+                priority=priority,
+                trace_headers=trace_headers,
+                **as_arguments(adapter),
+            )
+        )
+        check_wanted()
+    return searches
+
+
+def _advance(
+    going: Sequence[BeamSearch], finals: Mapping[int, RequestOutput]
+) -> tuple[list[BeamSearch], list[EngineInput]]:
+    """The searches that go on after a step, and the requests of their next one. `finals`: the
+    step's outputs in the order of its requests."""
+    left: list[BeamSearch] = []
+    inputs: list[EngineInput] = []
+    begin = 0
+    for search in going:
+        end = begin + search.num_beams
+        search.advance([finals[place] for place in range(begin, end)])
+        begin = end
+        if not search.is_done:
+            left.append(search)
+            inputs += search.inputs()
+        check_wanted()
+    return left, inputs

@@ -1,0 +1,259 @@
+"""Requests for vectors, classes and scores: their fields, the run of their inputs, and how vectors
+are written."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+from starlette.requests import Request
+
+from quire.adapters import AnyAdapterRequest, as_arguments
+from quire.config.pooling import PoolingTask
+from quire.errors import RequestError
+from quire.frontend.arguments import located
+from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
+from quire.frontend.inputs.tokenization import Tokenization, Truncation
+from quire.inputs import PromptType
+from quire.outputs import PoolingOutput, PoolingRequestOutput
+from quire.protocol.pooling_params import PoolingParams
+from quire.server.bodies.json_http import context_of
+from quire.server.generation.prompts import PreparedPrompt
+from quire.server.generation.request_fields import CacheSalt, Count, Int64, RequestIdText, TokenId
+from quire.server.generation.run import Generation, chosen_engine, deadline_of
+from quire.server.http.auth import TENANT_SALT
+from quire.server.http.event_stream import until_gone
+from quire.server.served_model import ServedModel
+from quire.server.work_pool import check_wanted
+
+if TYPE_CHECKING:
+    from quire.frontend.inputs.input_processor import EngineInput
+
+
+EmbedDtype = Literal["float32", "float16", "bfloat16"]
+Endianness = Literal["native", "little", "big"]
+
+
+def written(
+    data: NDArray[np.float32],
+    form: str,
+    dtype: EmbedDtype = "float32",
+    order: Endianness = "native",
+) -> Any:
+    """A vector as `form` says: `float` for a list, `base64` for a string."""
+    if form == "float":
+        return data.tolist()
+    return base64.b64encode(numbers(data, dtype, order)).decode()
+
+
+def numbers(data: NDArray[np.float32], dtype: EmbedDtype, order: Endianness) -> bytes:
+    """The bytes of the numbers."""
+    mark = {"native": "=", "little": "<", "big": ">"}[order]
+    if dtype == "float32":
+        return data.astype(f"{mark}f4").tobytes()
+    if dtype == "float16":
+        return data.astype(f"{mark}f2").tobytes()
+    bits = np.ascontiguousarray(data).view(np.uint32)
+    # Round to the nearest, ties to even.
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    found: bytes = rounded.astype(f"{mark}u2").tobytes()
+    return found
+
+
+TruncateTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Inputs = str | list[str | TokenId | list[TokenId]]
+"""A text, a list of texts, a list of token ids, or a list of such lists."""
+
+
+class PoolingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What all requests have. Names are vLLM's, except `prompt_name`."""
+
+    model: str | None = None
+    user: str | None = None
+    """Accepted and not used."""
+    truncate_prompt_tokens: TruncateTokens | None = None
+    """Keep so many tokens of a text; -1: as many as the model takes."""
+    truncation_side: Literal["left", "right"] | None = None
+    """The end that is cut off; the right one by default."""
+    request_id: RequestIdText | None = None
+    priority: Int64 | None = None
+    cache_salt: CacheSalt | None = None
+    add_special_tokens: bool | None = None
+    """By default true for texts and false for a conversation."""
+    use_activation: bool | None = None
+    """Whether vectors have length 1, and scores are probabilities; by default as the model says."""
+
+    def tokenization(self, model: ServedModel) -> Tokenization:
+        """How texts become tokens. Raises RequestError."""
+        truncation = Truncation.of(
+            self.truncate_prompt_tokens,
+            self.truncation_side,
+            model.limits.max_model_len,
+            pools=True,
+        )
+        return Tokenization(self.add_special_tokens is not False, truncation)
+
+    def params(self, task: PoolingTask | None = None) -> PoolingParams:
+        """What the engine is asked for."""
+        return PoolingParams(use_activation=self.use_activation, task=task)
+
+
+class PoolingUsage(msgspec.Struct, kw_only=True):
+    """Tokens of a request."""
+
+    prompt_tokens: Count
+    total_tokens: Count
+    completion_tokens: Count = 0
+
+
+Item = TypeVar("Item")
+
+
+class ListReply(msgspec.Struct, Generic[Item], kw_only=True):
+    """What is found for several inputs, in their order."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: Count
+    model: str
+    data: list[Item]
+    usage: PoolingUsage
+
+
+def as_inputs(name: str, given: Inputs) -> list[str | list[int]]:
+    """One entry for each input. Raises RequestError for none, and for different kinds."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise RequestError(f"{name} must not be empty", parameter=name)
+    if isinstance(given[0], int):
+        given = [given]  # type: ignore[list-item]
+    kind = type(given[0])
+    if any(type(one) is not kind for one in given) or (
+        kind is list and not all(isinstance(one, int) for each in given for one in each)  # type: ignore[union-attr]
+    ):
+        raise RequestError(
+            f"{name} must be a string, a list of strings, a list of token ids or a list of such "
+            "lists; it holds different kinds",
+            parameter=name,
+        )
+    return given  # type: ignore[return-value]
+
+
+Result = PoolingRequestOutput[PoolingOutput]
+Reply = TypeVar("Reply", bound=ListReply[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingJob:
+    """One HTTP request: what it names, and what its reply repeats."""
+
+    http: Request
+    request: PoolingFields
+    model: ServedModel
+    id: str
+    created: int
+    name: str
+    """The model's or the adapter's, in the reply."""
+    adapter: AnyAdapterRequest | None = None
+
+    @classmethod
+    def of(cls, http: Request, request: PoolingFields, prefix: str) -> PoolingJob:
+        """Raises HttpError 404 for an unknown model, and RequestError for one that generates."""
+        target = context_of(http).target(request.model)
+        model = target.model.config.model
+        if model.pooling is None:
+            raise RequestError(cannot_pool(model), parameter="model")
+        base = http.state.request_id if "x-request-id" in http.headers else request.request_id
+        name = f"{prefix}-{base or http.state.request_id}"
+        return cls(http, request, target.model, name, int(time.time()), target.name, target.adapter)
+
+    def reply(self, kind: type[Reply], items: Iterable[Any], results: Sequence[Any]) -> Reply:
+        """A reply with these items, and the tokens of `results`."""
+        return kind(
+            id=self.id,
+            created=self.created,
+            model=self.name,
+            data=list(items),
+            usage=usage_of(results),
+        )
+
+    def require(self, *tasks: PoolingTask) -> None:
+        """Raises RequestError unless the model does one of these tasks."""
+        model = self.model.config.model
+        if model.pooling is not None and model.pooling.task not in tasks:
+            raise RequestError(wrong_task(model, tasks[0]), parameter="model")
+
+    async def run(
+        self,
+        field: str,
+        make: Callable[[], Sequence[PromptType]],
+        params: PoolingParams,
+        tokenization: Tokenization,
+        *,
+        size: int,
+    ) -> list[Result] | None:
+        """The results of the inputs of `field` that `make` returns, in order; None if the client
+        has gone. `size`: characters and tokens in them. Raises RequestError and what the engine
+        raises."""
+        http, model = self.http, self.model
+        deadline = deadline_of(http, model.args.request_timeout)
+        model.live_engine().requests.check_admission(1)
+        tenant = getattr(http.state, TENANT_SALT, None)
+        salt = PreparedPrompt([], None, self.request.cache_salt).of_tenant(tenant).cache_salt
+        inputs = await model.pool.run(size, self._inputs, field, make, params, tokenization, salt)
+        engine = chosen_engine(http, model.config.parallel.data_parallel_size)
+        generation = await Generation.of_inputs(model, inputs, deadline, engine)
+        try:
+            found: Any = await until_gone(http, generation.close, generation.final_outputs())
+        finally:
+            generation.close()
+        return found  # type: ignore[no-any-return]
+
+    def _inputs(
+        self,
+        field: str,
+        make: Callable[[], Sequence[PromptType]],
+        params: PoolingParams,
+        tokenization: Tokenization,
+        salt: str | None,
+    ) -> list[EngineInput]:
+        prompts = make()
+        self.model.limits.check_prompts(len(prompts), 1, field)
+        processor, inputs = self.model.live_engine().input_processor, []
+        for index, prompt in enumerate(prompts):
+            with located(field, index, len(prompts)):
+                if isinstance(prompt, str):
+                    self.model.limits.check_text(field, len(prompt.encode(errors="replace")))
+                made = processor.process(
+                    f"{self.id}-{index}",
+                    prompt,
+                    params,
+                    priority=self.request.priority or 0,
+                    tokenization=tokenization,
+                    **as_arguments(self.adapter),
+                )
+                if salt is not None:
+                    for core_request in made.core_requests:
+                        core_request.cache_salt = salt
+                inputs.append(made)
+            check_wanted()
+        return inputs
+
+
+def usage_of(results: Sequence[Any]) -> PoolingUsage:
+    """The tokens of the inputs."""
+    count = sum(len(one.prompt_token_ids) for one in results)
+    return PoolingUsage(prompt_tokens=count, total_tokens=count)
+
+
+def size_of(inputs: Sequence[Any]) -> int:
+    """The work of turning inputs into tokens."""
+    return sum(len(one) if isinstance(one, str) else len(one) // 16 for one in inputs) + len(inputs)

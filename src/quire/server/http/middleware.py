@@ -1,0 +1,256 @@
+"""The layers around the application: limits of bodies, foreign web pages, ids of requests."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.log import get_logger
+from quire.metrics.http_metrics import HttpMetrics
+from quire.server.http import ignored_fields
+from quire.server.http.event_stream import send_problem
+from quire.server.http.problems import (
+    MESSAGES_PATHS,
+    HttpError,
+    Problem,
+    problem_of,
+    route_path,
+    unavailable,
+)
+
+
+class BodyMiddleware:
+    """Counts the bytes of a body while it arrives, independent of its headers.
+
+    Answers 413 to a body that is too large, and 503 if all bodies that are arriving are too large
+    together. Never keeps more bytes than these limits.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, max_pending_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._max_pending_bytes = max_pending_body_bytes
+        self._num_pending_bytes = 0
+        """Bytes of all bodies that are not complete."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._claimed_length(scope) > self._max_body_bytes:
+            await send_problem(scope, send, self._too_large())
+            return
+        num_bytes = num_pending = 0
+
+        async def bounded_receive() -> Message:
+            nonlocal num_bytes, num_pending
+            message = await receive()
+            size = len(message.get("body", b""))
+            num_bytes += size
+            if num_bytes > self._max_body_bytes:
+                raise HttpError(self._too_large())
+            if message.get("more_body", False):
+                num_pending += size
+                self._num_pending_bytes += size
+                if self._num_pending_bytes > self._max_pending_bytes:
+                    raise HttpError(unavailable("Too much is being sent to this server.", 1))
+            else:
+                self._num_pending_bytes -= num_pending
+                num_pending = 0
+            return message
+
+        try:
+            await self._app(scope, bounded_receive, send)
+        finally:
+            self._num_pending_bytes -= num_pending
+
+    def _claimed_length(self, scope: Scope) -> int:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                return int(value[:20])
+        return 0
+
+    def _too_large(self) -> Problem:
+        return Problem(
+            413,
+            f"The request body is larger than max_body_bytes {self._max_body_bytes}.",
+            headers={"Connection": "close"},
+        )
+
+
+_LOCAL_NAMES = frozenset({"localhost", "::1", "0.0.0.0", "::"})
+"""Names and addresses that mean this machine to a client on it; vLLM's examples use 0.0.0.0."""
+
+
+class LocalGuardMiddleware:
+    """Refuses requests whose `Host` is not a name of this server, or whose `Origin` is another.
+
+    Clients other than browsers send no `Origin`, and the `Host` of the URL that they were given.
+    """
+
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]
+    ) -> None:
+        self._app = app
+        self._allowed_hosts = _LOCAL_NAMES | {name.lower() for name in allowed_hosts}
+        self._allowed_origins = frozenset(allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope) if scope["type"] == "http" else None
+        if problem is None:
+            await self._app(scope, receive, send)
+        else:
+            await send_problem(scope, send, problem)
+
+    def _problem(self, scope: Scope) -> Problem | None:
+        host = ""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value.decode("latin-1")
+        if host and not self._is_ours(_hostname(f"//{host}")):
+            return Problem(
+                403,
+                f"This server does not go by the name {host[:100]!r}; "
+                "add it with --allowed-hosts, or set an API key.",
+            )
+        for name, value in scope["headers"]:
+            if name == b"origin" and not self._may_call(value.decode("latin-1"), host):
+                return Problem(
+                    403,
+                    f"Requests from the web page {value[:100].decode('latin-1')!r} are refused; "
+                    "allow it with --allowed-origins, or set an API key.",
+                )
+        return None
+
+    def _may_call(self, origin: str, host: str) -> bool:
+        if not origin or origin in self._allowed_origins or "*" in self._allowed_origins:
+            return True
+        return origin.partition("://")[2].lower() == host.lower()
+
+    def _is_ours(self, name: str | None) -> bool:
+        return name is not None and (name in self._allowed_hosts or _is_loopback_ip(name))
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _is_loopback_ip(name: str) -> bool:
+    parts = name.split(".")
+    return len(parts) == 4 and parts[0] == "127" and all(part.isdigit() for part in parts)
+
+
+logger = get_logger("quire.server.access")
+
+_WELL_FORMED = re.compile(rb"[A-Za-z0-9._~:/+=@,-]+")
+_QUIET_PATHS = frozenset(
+    {"/health", "/live", "/ready", "/ping", "/metrics", "/load", "/quire/live"}
+)
+
+
+class RequestIdMiddleware:
+    """Puts `request_id` into the request's state: the caller's `X-Request-Id` if it sent one,
+    random otherwise. The engine has its own request ids; this one is for logs and replies only.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_chars: int,
+        has_access_log: bool,
+        http_metrics: HttpMetrics,
+        quiet_paths: Iterable[str] = (),
+    ) -> None:
+        """`quiet_paths`: further paths without an access log line."""
+        self._app = app
+        self._http_metrics = http_metrics
+        self._max_chars = max_chars
+        self._has_access_log = has_access_log
+        self._quiet_paths = _QUIET_PATHS | frozenset(quiet_paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+        is_valid = given is None or self._is_valid(given)
+        request_id = given.decode() if given and is_valid else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        status, reply_bytes = 0, 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, reply_bytes
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                reply_bytes = _content_length(message.get("headers", ()))
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((name, request_id.encode()) for name in _names(scope)),
+                    *ignored_fields.header_of(scope, status),
+                ]
+            await send(message)
+
+        begin = time.perf_counter()
+        try:
+            if is_valid:
+                await self._app(scope, receive, send_with_id)
+            else:
+                await send_problem(scope, send_with_id, self._refusal())
+        except Exception as error:
+            if status:
+                raise  # the answer has begun: the connection is cut
+            await send_problem(scope, send_with_id, problem_of(error))
+        finally:
+            seconds = time.perf_counter() - begin
+            self._http_metrics.observe(
+                route_path(scope),
+                scope["method"],
+                status,
+                seconds,
+                _content_length(scope["headers"]),
+                reply_bytes,
+            )
+            self._log(scope, status, seconds, request_id)
+
+    def _is_valid(self, value: bytes) -> bool:
+        return len(value) <= self._max_chars and _WELL_FORMED.fullmatch(value) is not None
+
+    def _refusal(self) -> Problem:
+        return Problem(
+            400,
+            f"X-Request-Id must be 1 to {self._max_chars} characters out of letters, digits "
+            "and ._~:/+=@,-",
+            param="X-Request-Id",
+        )
+
+    def _log(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
+        if self._has_access_log and route_path(scope) not in self._quiet_paths:
+            client = scope.get("client")
+            logger.info(
+                "%s %s %s -> %s in %.3f s (%s)",
+                f"{client[0]}:{client[1]}" if client else "-",
+                scope["method"],
+                scope["path"][:200],
+                status or "gone",
+                seconds,
+                request_id,
+            )
+
+
+def _names(scope: Scope) -> tuple[bytes, ...]:
+    """The headers that return the id: Anthropic's clients read another one."""
+    is_messages = route_path(scope) in MESSAGES_PATHS
+    return (b"x-request-id", b"request-id") if is_messages else (b"x-request-id",)
+
+
+def _content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    value = next((value for name, value in headers if name == b"content-length"), b"0")
+    return int(value) if value.isdigit() and len(value) < 20 else 0

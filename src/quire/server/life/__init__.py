@@ -1,1 +1,0 @@
-"""How a server loads its models, lives with them and closes them."""

@@ -1,1 +1,0 @@
-"""Rules that vLLM's parser classes apply to their model families."""

@@ -1,1 +1,0 @@
-"""What the routes for vectors, classes and scores share."""
