@@ -5,14 +5,15 @@ Made from vLLM's arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quire.errors import ConfigError, quoted
 
 _MOST_RANK = 512
 _DEFAULT_ADAPTERS = 8
-"""Adapters for which memory is planned where the user gives no number."""
+"""Adapters for which memory is planned where the user gives no number. For a mixture it is one: most
+bytes of the largest adapter are for experts, and many adapters have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,17 @@ class LoRAConfig:
     max_loras: int | None
     """Most adapters that requests use at the same time; None: as many as there is memory for."""
     max_cpu_loras: int
-    """Adapters of the largest size for which there is memory."""
+    """Adapters of the largest size for which there is memory; 0: not settled yet."""
     lora_dtype: Literal["float32", "bfloat16"]
     """How their numbers are kept."""
     adapter_bytes: int = 0
     """Bytes of an adapter of `max_lora_rank` for all modules."""
+
+    def sized(self, adapter_bytes: int, *, has_experts: bool) -> LoRAConfig:
+        """The same limits for a model whose adapters have so many bytes."""
+        least = max(self.max_loras or 1, 1 if has_experts else _DEFAULT_ADAPTERS)
+        kept = self.max_cpu_loras or least
+        return replace(self, adapter_bytes=adapter_bytes, max_cpu_loras=kept)
 
     @property
     def memory_bytes(self) -> int:
@@ -84,7 +91,7 @@ def lora_config(
         raise ConfigError(f"enable_lora must be True or False, got {quoted(enable_lora)}")
     rank = _count("max_lora_rank", max_lora_rank, _MOST_RANK)
     at_once = None if max_loras is None else _count("max_loras", max_loras, 2**31 - 1)
-    kept = max(at_once or 0, _DEFAULT_ADAPTERS)
+    kept = 0
     if max_cpu_loras is not None:
         kept = _count("max_cpu_loras", max_cpu_loras, 2**31 - 1)
         if at_once is not None and kept < at_once:

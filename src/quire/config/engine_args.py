@@ -224,7 +224,8 @@ class EngineArgs:
     default as many as there is memory for."""
     max_cpu_loras: int | None = None
     """Number of adapters of the largest size for which memory is kept; max_loras by default, and
-    at least 8. The adapter that was not used for the longest time makes room for a new one."""
+    at least 8 (1 for a mixture of experts). The adapter that was not used for the longest time
+    makes room for a new one."""
     lora_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """How the numbers of adapters are kept: `auto` is the model's dtype, `float16` is kept as
     bfloat16."""

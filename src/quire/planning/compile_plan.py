@@ -22,7 +22,7 @@ from quire.config.records import Dtype, EngineConfig, ParallelConfig
 from quire.errors import ConfigError, DoesNotFitError
 from quire.models import ModelDescription, Shipped, as_asked, build_program
 from quire.planning.images.encoder import encoder_bytes
-from quire.program import Program, keep_all, kv_layout, layout_of_rank
+from quire.program import Experts, Program, keep_all, kv_layout, layout_of_rank
 from quire.program.passes import give_hidden, of_rank, run_passes
 from quire.units import format_bytes
 from quire.weights.adapters import adapter_bytes, adapter_width
@@ -306,7 +306,8 @@ def _sized(program: Program, lora: LoRAConfig, parallel: ParallelConfig) -> LoRA
     """With the bytes of an adapter on all ranks together."""
     parts = [of_rank(program, rank).program for rank in parallel.ranks]
     num_bytes = [adapter_bytes(part, lora.max_lora_rank, lora.lora_dtype) for part in parts]
-    return replace(lora, adapter_bytes=sum(num_bytes))
+    has_experts = any(isinstance(op, Experts) for op in program.ops)
+    return lora.sized(sum(num_bytes), has_experts=has_experts)
 
 
 def compile_plan(config: EngineConfig, rank: Rank = ONE_RANK) -> CompilePlan:

@@ -11,6 +11,7 @@ from adapter_writer import PROJECTIONS, write_adapter, write_merged
 from safetensors.numpy import load_file
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.adapters.config import lora_config
 from quire.cli.app import main
 from quire.config.engine_args import EngineArgs
 from quire.errors import CheckpointError, ConfigError
@@ -50,3 +51,16 @@ def test_what_cannot_be_merged_is_refused(base: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="is not empty"):
         merge_adapter(args, write_adapter(tmp_path / "good", base), tmp_path / "good")
+
+
+@pytest.mark.parametrize(("given", "dense", "mixture"), [(None, 8, 1), (3, 3, 3)])
+def test_memory_is_planned_for_fewer_adapters_of_a_mixture(
+    given: int | None, dense: int, mixture: int
+) -> None:
+    config = lora_config(
+        enable_lora=True, max_lora_rank=16, max_loras=None, max_cpu_loras=given, lora_dtype="auto",
+        dtype="bfloat16",
+    )  # fmt: skip
+    assert config is not None
+    assert config.sized(10, has_experts=False).memory_bytes == 10 * dense
+    assert config.sized(10, has_experts=True).memory_bytes == 10 * mixture
