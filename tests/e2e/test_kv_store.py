@@ -16,8 +16,8 @@ import pytest
 from redis_server import RedisServer
 from running_server import RunningServer, StartServer
 
+from quire.kvstore.directory import check
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tools.directory import check
 
 NUM_KILLS = 100
 TEXT = "The quick brown fox jumps over the lazy dog. " * 7

@@ -93,24 +93,3 @@ def test_calls_of_a_random_model(name: str, tmp_path: Path, backend: str) -> Non
             jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name])
             num_calls += 1
     assert num_calls
-
-
-def test_tokens_are_those_of_a_grammar_that_takes_in_every_token(
-    tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, format = written_model(tmp_path, "hermes"), ReplyFormat(None, TOOL_FORMATS["hermes"]())
-    params = [
-        params_of(model, format, "auto", seed=seed, temperature=seed / 2, max_tokens=60)
-        for seed in range(4)
-    ]
-
-    def tokens() -> list[Any]:
-        with LLM(str(model), backend=backend, max_model_len=400, num_threads=1) as llm:
-            outputs = llm.generate(["Hi"] * len(params), params, use_tqdm=False)
-        return [output.outputs[0].token_ids for output in outputs]
-
-    resting = tokens()
-    monkeypatch.setattr(
-        "quire.structured.free_text.matcher.free_text_matcher", lambda matcher, *_: matcher
-    )
-    assert tokens() == resting

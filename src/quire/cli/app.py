@@ -31,9 +31,7 @@ COMMANDS = (
     Command("merge", "convert:merge", "Write a checkpoint with a LoRA adapter in its weights"),
     Command("explain", "explain", "Show a model's program, memory plan and bounds"),
     Command("models", "library:models", "List the supported architectures"),
-    Command(
-        "kv", "kv:KV", "The KV store: ls | du | verify | prune | export | import | warm | bench"
-    ),
+    Command("kv", "kv:KV", "The KV store: ls | du | verify | prune | warm | bench"),
     Command("doctor", "doctor", "Check this machine and the installation"),
     Command("collect-env", "collect_env", "Print the facts that a bug report needs"),
     Command("completion", "library:completion", "Print shell code that completes commands"),

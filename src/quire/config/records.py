@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -281,57 +282,14 @@ class EngineConfig:
     """A class whose methods workers have too, by import path; "": none."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
-    @property
-    def model_config(self) -> ModelConfig:
-        """`model`."""
-        return self.model
-
-    @property
-    def cache_config(self) -> CacheConfig:
-        """`cache`."""
-        return self.cache
-
-    @property
-    def scheduler_config(self) -> SchedulerConfig:
-        """`scheduler`."""
-        return self.scheduler
-
-    @property
-    def device_config(self) -> DeviceConfig:
-        """`device`."""
-        return self.device
-
-    @property
-    def observability_config(self) -> ObservabilityConfig:
-        """`observability`."""
-        return self.observability
-
-    @property
-    def structured_outputs_config(self) -> StructuredOutputsConfig:
-        """`structured_outputs`."""
-        return self.structured_outputs
-
-    @property
-    def kv_events_config(self) -> KVEventsConfig | None:
-        """`kv_events`."""
-        return self.kv_events
-
-    @property
-    def reasoning_config(self) -> ReasoningMarks | None:
-        """`reasoning`."""
-        return self.reasoning
-
-    @property
-    def lora_config(self) -> LoRAConfig | None:
-        """`lora`."""
-        return self.lora
-
-    @property
-    def prompt_adapter_config(self) -> PromptAdapterConfig | None:
-        """`prompt_adapters`."""
-        return self.prompt_adapters
-
-    @property
-    def parallel_config(self) -> ParallelConfig:
-        """`parallel`."""
-        return self.parallel
+    model_config = property(attrgetter("model"))
+    cache_config = property(attrgetter("cache"))
+    scheduler_config = property(attrgetter("scheduler"))
+    device_config = property(attrgetter("device"))
+    observability_config = property(attrgetter("observability"))
+    structured_outputs_config = property(attrgetter("structured_outputs"))
+    kv_events_config = property(attrgetter("kv_events"))
+    reasoning_config = property(attrgetter("reasoning"))
+    lora_config = property(attrgetter("lora"))
+    prompt_adapter_config = property(attrgetter("prompt_adapters"))
+    parallel_config = property(attrgetter("parallel"))

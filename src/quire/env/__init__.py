@@ -35,15 +35,17 @@ def forced_isa() -> str | None:
 
 def forced_threads() -> int | None:
     """`QUIRE_THREADS`: number of compute threads; None: from affinity and the cgroup's quota."""
-    value = os.environ.get("QUIRE_THREADS")
+    rule = f"a whole number from 1 to {MAX_THREADS}"
+    return _whole("QUIRE_THREADS", rule, "unset it to use the machine's cores", most=MAX_THREADS)
+
+
+def _whole(name: str, rule: str, hint: str, least: int = 1, most: int = 10**9) -> int | None:
+    value = os.environ.get(name, "").strip()
     if not value:
         return None
-    if value.isascii() and value.isdigit() and 1 <= int(value[:9]) <= MAX_THREADS:
-        return int(value)
-    raise ConfigError(
-        f"QUIRE_THREADS must be a whole number from 1 to {MAX_THREADS}, got {quoted(value)}; "
-        "unset it to use the machine's cores"
-    )
+    if value.isascii() and value.isdigit() and least <= int(value[:_MAX_DIGITS]) <= most:
+        return int(value[:_MAX_DIGITS])
+    raise ConfigError(f"{name} must be {rule}, got {quoted(value)}; {hint}")
 
 
 def forced_backend() -> str | None:
@@ -149,40 +151,20 @@ def ray_bundle_indices() -> tuple[int, ...] | None:
 
 def reserved_cores() -> int:
     """`VLLM_CPU_NUM_OF_RESERVED_CPU`: number of cores without compute threads; 0 by default."""
-    value = os.environ.get("VLLM_CPU_NUM_OF_RESERVED_CPU", "").strip()
-    if not value:
-        return 0
-    if value.isascii() and value.isdigit() and int(value[:9]) <= MAX_THREADS:
-        return int(value)
-    raise ConfigError(
-        f"VLLM_CPU_NUM_OF_RESERVED_CPU must be a whole number up to {MAX_THREADS}, got "
-        f"{quoted(value)}; try 1"
-    )
+    rule = f"a whole number up to {MAX_THREADS}"
+    name = "VLLM_CPU_NUM_OF_RESERVED_CPU"
+    return _whole(name, rule, "try 1", least=0, most=MAX_THREADS) or 0
 
 
 def max_n() -> int:
     """`VLLM_MAX_N_SEQUENCES`: the largest `n` of `SamplingParams`; 16384 by default."""
-    value = os.environ.get("VLLM_MAX_N_SEQUENCES", "").strip()
-    if not value:
-        return 16384
-    if value.isascii() and value.isdigit() and int(value[:9]) > 0:
-        return int(value[:9])
-    raise ConfigError(
-        f"VLLM_MAX_N_SEQUENCES must be a whole number of at least 1, got {quoted(value)}; try 16384"
-    )
+    return _whole("VLLM_MAX_N_SEQUENCES", "a whole number of at least 1", "try 16384") or 16384
 
 
 def max_bad_words() -> int:
     """`VLLM_MAX_NUM_BAD_WORDS`: maximum number of token sequences for a request's `bad_words`; 128
     by default."""
-    value = os.environ.get("VLLM_MAX_NUM_BAD_WORDS", "").strip()
-    if not value:
-        return 128
-    if value.isascii() and value.isdigit() and int(value[:9]) > 0:
-        return int(value[:9])
-    raise ConfigError(
-        f"VLLM_MAX_NUM_BAD_WORDS must be a whole number of at least 1, got {quoted(value)}; try 128"
-    )
+    return _whole("VLLM_MAX_NUM_BAD_WORDS", "a whole number of at least 1", "try 128") or 128
 
 
 def server_dev_mode() -> bool:

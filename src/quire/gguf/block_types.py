@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from quire.gguf.blocks import grid_blocks, k_blocks, plain_blocks
-from quire.gguf.blocks.plain_blocks import Bytes, Floats
+from quire.gguf.grid_blocks import GRID_TYPES, Bytes, Floats
 
 _CHUNK_BYTES = 1 << 18
 """Bytes of blocks that are decoded at a time, so that their values stay in the caches."""
@@ -42,76 +41,49 @@ class BlockType:
     name: str
     block_items: int
     block_bytes: int
-    to_float32: Callable[[Bytes], Floats] | None = None
-    """Decodes blocks [n, block_bytes] to [n, block_items]; None: weights never have this type."""
     held: HeldBlocks | None = None
     """None: weights of this type are expanded while loading."""
-
-
-def _f64(blocks: Bytes) -> Floats:
-    with np.errstate(over="ignore"):
-        return blocks.view(np.float64).astype(np.float32)
-
-
-def _f32(blocks: Bytes) -> Floats:
-    return blocks.view(np.float32)
-
-
-def _f16(blocks: Bytes) -> Floats:
-    return blocks.view(np.float16).astype(np.float32)
-
-
-def _bf16(blocks: Bytes) -> Floats:
-    found: Floats = (blocks.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return found
+    is_of_weights: bool = True
 
 
 _TYPES = (
-    BlockType(0, "F32", 1, 4, _f32),
-    BlockType(1, "F16", 1, 2, _f16),
-    BlockType(2, "Q4_0", 32, 18, plain_blocks.q4_0,
-        HeldBlocks("s4", 32, "f16", {0: 4e-3})),
-    BlockType(3, "Q4_1", 32, 20, plain_blocks.q4_1,
+    BlockType(0, "F32", 1, 4),
+    BlockType(1, "F16", 1, 2),
+    BlockType(2, "Q4_0", 32, 18, HeldBlocks("s4", 32, "f16", {0: 4e-3})),
+    BlockType(3, "Q4_1", 32, 20,
         HeldBlocks("u4", 32, "f16", {0: 4e-3, 2: -3e-2}, has_minima=True)),
-    BlockType(6, "Q5_0", 32, 22, plain_blocks.q5_0,
-        HeldBlocks("s5", 32, "f16", {0: 2e-3})),
-    BlockType(7, "Q5_1", 32, 24, plain_blocks.q5_1,
+    BlockType(6, "Q5_0", 32, 22, HeldBlocks("s5", 32, "f16", {0: 2e-3})),
+    BlockType(7, "Q5_1", 32, 24,
         HeldBlocks("u5", 32, "f16", {0: 2e-3, 2: -3.1e-2}, has_minima=True)),
-    BlockType(8, "Q8_0", 32, 34, plain_blocks.q8_0,
-        HeldBlocks("s8", 32, "f16", {0: 2.7e-4})),
-    BlockType(10, "Q2_K", 256, 84, k_blocks.q2_k),
-    BlockType(11, "Q3_K", 256, 110, k_blocks.q3_k),
-    BlockType(12, "Q4_K", 256, 144, k_blocks.q4_k,
+    BlockType(8, "Q8_0", 32, 34, HeldBlocks("s8", 32, "f16", {0: 2.7e-4})),
+    BlockType(10, "Q2_K", 256, 84),
+    BlockType(11, "Q3_K", 256, 110),
+    BlockType(12, "Q4_K", 256, 144,
         HeldBlocks("u4", 32, "nested", {0: 1.2e-4, 2: 9e-4}, has_minima=True)),
-    BlockType(13, "Q5_K", 256, 176, k_blocks.q5_k,
+    BlockType(13, "Q5_K", 256, 176,
         HeldBlocks("u5", 32, "nested", {0: 6e-5, 2: 9.3e-4}, has_minima=True)),
-    BlockType(14, "Q6_K", 256, 210, k_blocks.q6_k,
-        HeldBlocks("s6", 16, "nested", {208: 1.5e-5})),
-    BlockType(16, "IQ2_XXS", 256, 66, grid_blocks.iq2_xxs),
-    BlockType(17, "IQ2_XS", 256, 74, grid_blocks.iq2_xs),
-    BlockType(18, "IQ3_XXS", 256, 98, grid_blocks.iq3_xxs),
-    BlockType(19, "IQ1_S", 256, 50, grid_blocks.iq1_s),
-    BlockType(20, "IQ4_NL", 32, 18, plain_blocks.iq4_nl,
-        HeldBlocks("iq4", 32, "f16", {0: 3e-4})),
-    BlockType(21, "IQ3_S", 256, 110, grid_blocks.iq3_s),
-    BlockType(22, "IQ2_S", 256, 82, grid_blocks.iq2_s),
-    BlockType(23, "IQ4_XS", 256, 136, k_blocks.iq4_xs,
-        HeldBlocks("iq4", 32, "nested", {0: 1.5e-5})),
-    BlockType(24, "I8", 1, 1),
-    BlockType(25, "I16", 1, 2),
-    BlockType(26, "I32", 1, 4),
-    BlockType(27, "I64", 1, 8),
-    BlockType(28, "F64", 1, 8, _f64),
-    BlockType(29, "IQ1_M", 256, 56, grid_blocks.iq1_m),
-    BlockType(30, "BF16", 1, 2, _bf16),
-    BlockType(34, "TQ1_0", 256, 54, k_blocks.tq1_0),
-    BlockType(35, "TQ2_0", 256, 66, k_blocks.tq2_0),
+    BlockType(14, "Q6_K", 256, 210, HeldBlocks("s6", 16, "nested", {208: 1.5e-5})),
+    BlockType(16, "IQ2_XXS", 256, 66),
+    BlockType(17, "IQ2_XS", 256, 74),
+    BlockType(18, "IQ3_XXS", 256, 98),
+    BlockType(19, "IQ1_S", 256, 50),
+    BlockType(20, "IQ4_NL", 32, 18, HeldBlocks("iq4", 32, "f16", {0: 3e-4})),
+    BlockType(21, "IQ3_S", 256, 110),
+    BlockType(22, "IQ2_S", 256, 82),
+    BlockType(23, "IQ4_XS", 256, 136, HeldBlocks("iq4", 32, "nested", {0: 1.5e-5})),
+    BlockType(24, "I8", 1, 1, is_of_weights=False),
+    BlockType(25, "I16", 1, 2, is_of_weights=False),
+    BlockType(26, "I32", 1, 4, is_of_weights=False),
+    BlockType(27, "I64", 1, 8, is_of_weights=False),
+    BlockType(28, "F64", 1, 8),
+    BlockType(29, "IQ1_M", 256, 56),
+    BlockType(30, "BF16", 1, 2),
+    BlockType(34, "TQ1_0", 256, 54),
+    BlockType(35, "TQ2_0", 256, 66),
     # 2^(120 - 128) times 5, which the doubled levels are about.
-    BlockType(39, "MXFP4", 32, 17, plain_blocks.mxfp4,
-        HeldBlocks("e2m1", 32, "f32", {0: bytes([120])})),
+    BlockType(39, "MXFP4", 32, 17, HeldBlocks("e2m1", 32, "f32", {0: bytes([120])})),
     # 3 * 2^-9, halved, times 6 likewise.
-    BlockType(40, "NVFP4", 64, 36, plain_blocks.nvfp4,
-        HeldBlocks("e2m1", 16, "e4m3", {0: bytes([3] * 4)})),
+    BlockType(40, "NVFP4", 64, 36, HeldBlocks("e2m1", 16, "e4m3", {0: bytes([3] * 4)})),
 )  # fmt: skip
 """Types that exist only within computations are left out, and so refused."""
 BLOCK_TYPES: dict[int, BlockType] = {kind.code: kind for kind in _TYPES}
@@ -120,20 +92,36 @@ BY_NAME: dict[str, BlockType] = {kind.name: kind for kind in _TYPES}
 
 
 def block_values(type_name: str, blocks: Bytes) -> Floats:
-    """[n, numbers of a block] in float32, of [n, bytes of a block], of a type with `to_float32`.
+    """[n, numbers of a block] in float32, of [n, bytes of a block], of a type of weights.
 
     The bits are those of gguf-py's `dequantize`. A scale that is not finite gives values that are
     not finite, without an error: packing the weights reports them.
     """
-    values = BY_NAME[type_name].to_float32
-    assert values is not None
+    decode = _PLAIN.get(type_name) or GRID_TYPES.get(type_name) or _by_gguf_py(type_name)
     step = max(1, _CHUNK_BYTES // max(1, blocks.shape[1]))
+    found = np.empty((len(blocks), BY_NAME[type_name].block_items), np.float32)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        if len(blocks) <= step:
-            return values(np.ascontiguousarray(blocks))
-        first = values(np.ascontiguousarray(blocks[:step]))
-        found = np.empty((len(blocks), first.shape[1]), np.float32)
-        found[:step] = first
-        for begin in range(step, len(blocks), step):
-            found[begin : begin + step] = values(np.ascontiguousarray(blocks[begin : begin + step]))
+        for begin in range(0, len(blocks), step):
+            found[begin : begin + step] = decode(np.ascontiguousarray(blocks[begin : begin + step]))
     return found
+
+
+_PLAIN: dict[str, Callable[[Bytes], Floats]] = {
+    "F32": lambda data: data.view(np.float32),
+    "F64": lambda data: data.view(np.float64).astype(np.float32),
+    "F16": lambda data: data.view(np.float16).astype(np.float32),
+    "BF16": lambda data: (data.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32),
+}
+
+
+def _by_gguf_py(type_name: str) -> Callable[[Bytes], Floats]:
+    from gguf import GGMLQuantizationType, quants  # rarely needed, and takes a tenth of a second
+
+    kind = GGMLQuantizationType[type_name]
+
+    def decode(blocks: Bytes) -> Floats:
+        row = blocks.reshape(1, -1)  # it would divide several rows into small groups
+        found: Floats = quants.dequantize(row, kind)
+        return found.reshape(len(blocks), -1)
+
+    return decode

@@ -3,6 +3,6 @@
 sources.py     from a URL or a part of a message to bytes
 fetch.py       downloads from configured domains, to public addresses alone
 rules.py       resizing and tiling of each family, as data
-decode.py      bytes to tiles by Pillow, in a child process (child.py, process.py)
+child.py       bytes to tiles by Pillow, in a child process (process.py)
 picture.py     the result: tiles, their layout and the digest
 """

@@ -72,11 +72,6 @@ class ByteLru:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._records)
 
-    def bytes_of(self, entry: Entry) -> int:
-        """Size of an entry; 0 if it is missing."""
-        record = self._records.get(entry)
-        return 0 if record is None else record.num_bytes
-
     def used_ns(self, entry: Entry) -> int:
         """Time of the last use; 0 if the entry is missing."""
         record = self._records.get(entry)

@@ -96,11 +96,10 @@ def build_decoder(spec: DecoderSpec, layer: WriteLayer | None = None) -> Program
     builder = Builder(spec.name)
     x = decoder_hidden(builder, spec, layer or write_layer)
     names = spec.names
-    size = (spec.vocab_size, spec.hidden_size)
-    table = Tensor(f"{names.root}{names.embed}.weight", size)
+    name = f"{names.root}{names.embed}" if spec.tie_word_embeddings else names.head
     builder.logits(
         x,
-        table if spec.tie_word_embeddings else Tensor(f"{names.head}.weight", size),
+        Tensor(f"{name}.weight", (spec.vocab_size, spec.embed_size or spec.hidden_size)),
         bias=f"{names.head}.bias" if spec.head_bias else None,
         scale=spec.logits_scale,
         softcap=spec.logits_softcap,
@@ -109,20 +108,31 @@ def build_decoder(spec: DecoderSpec, layer: WriteLayer | None = None) -> Program
 
 
 def decoder_hidden(builder: Builder, spec: DecoderSpec, write: WriteLayer) -> Value:
-    """Write a decoder up to the norm after its last layer."""
-    names = spec.names
-    table = Tensor(f"{names.root}{names.embed}.weight", (spec.vocab_size, spec.hidden_size))
+    """Write a decoder up to what its head reads."""
+    names, size = spec.names, spec.hidden_size
+    rows = (spec.vocab_size, spec.embed_size or size)
+    table = Tensor(f"{names.root}{names.embed}.weight", rows)
     x = builder.embed(table, spec.embed_scale, spec.given_scale)
+    if spec.embed_size is not None:
+        x = builder.linear(x, f"{names.root}project_in", size, bias=False, hint="project_in")
+    if spec.positions is not None:
+        count, first = spec.positions
+        positions = Tensor(f"{names.root}{names.positions}.weight", (count, size))
+        x = builder.learned_positions(x, positions, first)
     if names.embed_norm is not None:
         x = norm_rows(builder, x, spec, names.root + names.embed_norm, "embed_norm")
     for layer in range(spec.num_layers):
         with builder.scope(f"layers.{layer}"):
             x = write(builder, x, spec, layer)
             if layer < spec.num_deepstack:
-                first = (1 + layer) * spec.hidden_size
-                given = builder.given_columns(first, spec.hidden_size, spec.vocab_size)
+                given = builder.given_columns((1 + layer) * size, size, spec.vocab_size)
                 x = builder.add(x, given)
-    return norm_rows(builder, x, spec, names.root + names.final_norm, "norm")
+    if names.final_norm is not None:
+        x = norm_rows(builder, x, spec, names.root + names.final_norm, "norm")
+    if spec.embed_size is not None:
+        project = f"{names.root}project_out"
+        x = builder.linear(x, project, spec.embed_size, bias=False, hint="project_out")
+    return x
 
 
 def write_layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Value:
@@ -144,7 +154,7 @@ def write_layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Va
             return _add(builder, x, mixed, spec)
         if spec.parallel:
             hidden = normed if names.mlp_norm is None else norm(x, names.mlp_norm, "mlp_norm")
-        x = _add(builder, x, mixed, spec)
+        x = norm(_add(builder, x, mixed, spec), names.attention_sum_norm, "norm")
     if hidden is None:
         hidden = norm(x, names.mlp_norm, "mlp_norm")
     moe = spec.experts[layer] if spec.experts else None
@@ -152,7 +162,8 @@ def write_layer(builder: Builder, x: Value, spec: DecoderSpec, layer: int) -> Va
         out = mixture(builder, hidden, moe, prefix)
     else:
         out = feed_forward(builder, hidden, spec, prefix)
-    return _add(builder, x, norm(out, names.mlp_out_norm, "down_norm"), spec)
+    x = _add(builder, x, norm(out, names.mlp_out_norm, "down_norm"), spec)
+    return norm(x, names.mlp_sum_norm, "mlp_norm")
 
 
 def _mixed(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix: str) -> Value:
@@ -194,7 +205,7 @@ def attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix:
     """Add a layer's attention."""
     own, names = spec.attention, spec.names.layer
     heads, rotary = own.heads, own.rotaries[layer]
-    q, k, v, *gates = builder.linears(x, _qkv(spec, prefix), hint="qkv")
+    q, k, v, *gates = _linears(builder, x, _qkv(spec, prefix), spec, "qkv")
     norm, scaling = own.qk_norm, own.q_scaling
     if norm is not None and norm.rotated_only and rotary is None:
         norm = None
@@ -217,7 +228,7 @@ def attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix:
         k,
         v,
         heads,
-        scale=own.scale,
+        scale=own.scales[layer] if own.scales else own.scale,
         window=own.windows[layer],
         softcap=own.softcap,
         alibi_slopes=own.alibi_slopes,
@@ -228,9 +239,16 @@ def attention(builder: Builder, x: Value, spec: DecoderSpec, layer: int, prefix:
     )
     for gate in gates:
         attended = builder.sigmoid_gate(attended, gate)
-    return builder.linear(
-        attended, prefix + names.out, spec.hidden_size, bias=own.out_bias, hint="o"
-    )
+    out = Out("o", prefix + names.out, spec.hidden_size, own.out_bias)
+    return _linears(builder, attended, [out], spec, "o")[0]
+
+
+def _linears(
+    builder: Builder, x: Value, outs: list[Out], spec: DecoderSpec, hint: str
+) -> tuple[Value, ...]:
+    if spec.is_transposed:
+        return builder.conv1d(x, outs[0].prefix, {out.hint: out.dim for out in outs}, hint=hint)
+    return builder.linears(x, outs, hint)
 
 
 def _qkv(spec: DecoderSpec, prefix: str) -> list[Out]:
@@ -307,13 +325,15 @@ def feed_forward(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> 
     if mlp.gated:
         hidden = _gated(builder, x, spec, prefix)
     else:
-        hidden = builder.linear(x, prefix + names.up, mlp.size, bias=mlp.bias, hint="up")
+        up = Out("up", prefix + names.up, mlp.size, mlp.bias)
+        [hidden] = _linears(builder, x, [up], spec, "up")
         if mlp.activation == "xielu":
             xielu = prefix + names.xielu
             hidden = builder.xielu(hidden, f"{xielu}.alpha_p", f"{xielu}.alpha_n")
         else:
             hidden = builder.act(hidden, mlp.activation)
-    out = builder.linear(hidden, prefix + names.down, spec.hidden_size, bias=mlp.bias, hint="down")
+    down = Out("down", prefix + names.down, spec.hidden_size, mlp.bias)
+    [out] = _linears(builder, hidden, [down], spec, "down")
     return out if mlp.factors[1] == 1.0 else builder.scale(out, mlp.factors[1])
 
 

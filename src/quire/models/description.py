@@ -7,13 +7,15 @@ without images or sound.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from quire.errors import CheckpointError
 from quire.models.base import HfConfig, ModelFacts, ModelFamily, NameMap
 from quire.models.config_reader import ConfigReader
-from quire.models.heads.choice import head_program
 from quire.models.heads.mark import MARK, is_head, without_head
 from quire.models.heads.target import HeadProgram, Target
 from quire.models.pooling.head import pooling_head
@@ -30,6 +32,7 @@ from quire.models.text_part import has_other_parts, text_part
 from quire.models.transformers.mark import is_transformers
 
 if TYPE_CHECKING:
+    from quire.models.heads.target import HeadProgram, Target
     from quire.models.transformers.outline import Outline
     from quire.program import Program
 
@@ -131,3 +134,24 @@ class ModelDescription:
         from quire.models.transformers.outline import outline  # imports torch
 
         return outline(self.hf_config)
+
+
+_HEADS = {
+    "eagle": "eagle:eagle_head",
+    "eagle3": "eagle:eagle3_head",
+    "medusa": "medusa:medusa_head",
+    "mtp": "mtp:mtp_head",
+}
+"""Modules and functions, by the methods of `speculative_config`."""
+
+
+def head_program(method: str | None, target: Target, reader: ConfigReader) -> HeadProgram:
+    """The head with its config.json. Raises CheckpointError or UnsupportedModelError."""
+    place = _HEADS.get(method or "")
+    if place is None:
+        raise CheckpointError(f"{reader.where} is not that of a draft head: method {method!r}")
+    module, _, name = place.partition(":")
+    build: Callable[[Target, ConfigReader], HeadProgram] = getattr(
+        importlib.import_module(f"quire.models.heads.{module}"), name
+    )
+    return build(target, reader)

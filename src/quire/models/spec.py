@@ -75,6 +75,8 @@ class AttentionSpec:
     q_scaling: PositionScaling | None = None
     scale: float | None = None
     """Factor on q.k; None: 1 / sqrt(H)."""
+    scales: tuple[float, ...] = ()
+    """Per layer, in place of `scale`; empty: the same for all."""
     softcap: float | None = None
     alibi_slopes: tuple[float, ...] | None = None
     has_sinks: bool = False
@@ -105,13 +107,16 @@ class MlpSpec:
 class LayerNames:
     """Names of a layer's tensors, relative to the layer prefix.
 
-    The norm fields also say where norms are: before a block or on its output. None: no norm.
+    The norm fields also say where norms are: before a block, on its output, or on the sum after
+    it. None: no norm.
     """
 
     attention_norm: str | None = "input_layernorm"
     attention_out_norm: str | None = None
+    attention_sum_norm: str | None = None
     mlp_norm: str | None = "post_attention_layernorm"
     mlp_out_norm: str | None = None
+    mlp_sum_norm: str | None = None
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
@@ -134,9 +139,10 @@ class Names:
     root: str = "model."
     """Prefix of all tensors except the head."""
     embed: str = "embed_tokens"
+    positions: str = "embed_positions"
     embed_norm: str | None = None
     layers: str = "layers"
-    final_norm: str = "norm"
+    final_norm: str | None = "norm"
     head: str = "lm_head"
     layer: LayerNames = LayerNames()
 
@@ -156,6 +162,12 @@ class DecoderSpec:
     names: Names = Names()
     parallel: bool = False
     """Whether attention and MLP read the same row. If the MLP has no norm, it reads attention's."""
+    positions: tuple[int, int] | None = None
+    """The rows of the table of learned positions, and the first token's; None: there is none."""
+    embed_size: int | None = None
+    """The width of the embedding and the head, where two projections convert it (OPT)."""
+    is_transposed: bool = False
+    """Whether the weights of layers are [in, out] (GPT-2's Conv1D)."""
     embed_scale: float = 1.0
     given_scale: float = 1.0
     """Factor on rows that a request gives in place of embeddings (Granite's `inputs_embeds`)."""

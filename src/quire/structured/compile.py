@@ -18,9 +18,9 @@ import msgspec
 
 from quire.errors import GrammarError
 from quire.structured.limits import MAX_TRIAL_S, check_work, parser_limits
-from quire.structured.matcher import GrammarMatcher, Matcher, error_of
+from quire.structured.matcher import GrammarMatcher, error_of
 from quire.structured.params import StructuredOutputsParams
-from quire.structured.source import grammar_of, parsed_json
+from quire.structured.source import grammar_of
 from quire.structured.vocabulary import Vocabulary, VocabularySource, load_vocabulary
 from quire.units import KiB, MiB
 
@@ -53,7 +53,7 @@ class CompiledGrammar:
     __slots__ = ("compile_s", "eos_token_ids", "is_slow", "num_bytes", "start")
 
     def __init__(
-        self, start: Matcher, num_bytes: int, eos: tuple[int, ...], compile_s: float = 0.0
+        self, start: GrammarMatcher, num_bytes: int, eos: tuple[int, ...], compile_s: float = 0.0
     ) -> None:
         self.start = start
         """At its begin; requests take copies."""
@@ -139,22 +139,11 @@ class GrammarCompiler:
         if matcher.is_error():
             message = f"the grammar cannot be compiled: {error_of(matcher)}"
             raise GrammarError(message, parameter="structured_outputs")
-        start = self._resting(GrammarMatcher.start(matcher, source.vocab_size), spec, vocabulary)
+        start = GrammarMatcher.start(matcher, source.vocab_size)
         num_bytes = _BYTES_PER_GRAMMAR + _BYTES_PER_CHAR * len(text)
         compile_s = thread_time() - began_at
         check_work(MAX_TRIAL_S + compile_s)
         return CompiledGrammar(start, num_bytes, source.eos_token_ids, compile_s)
-
-    def _resting(
-        self, matcher: GrammarMatcher, spec: StructuredOutputsParams, vocabulary: Vocabulary
-    ) -> Matcher:
-        """The same, but at rest in free texts, where the grammar has some."""
-        if spec.structural_tag is None or vocabulary.texts is None:
-            return matcher
-        from quire.structured.free_text.matcher import free_text_matcher  # rarely needed
-
-        tag = parsed_json("structural_tag", spec.structural_tag)
-        return free_text_matcher(matcher, tag, vocabulary.added, vocabulary.texts)
 
     def _load_vocabulary(self) -> tuple[VocabularySource, Vocabulary]:
         with self._vocabulary_lock:

@@ -16,7 +16,12 @@ from quire.errors import GrammarError, IntegrityError
 from quire.reasoning.passage import ReasoningPassage
 from quire.structured.compile import CompiledGrammar
 from quire.structured.limits import FAIR_TOKEN_S, MAX_TRIAL_S, check_work
-from quire.structured.matcher import Matcher, MatcherAfterReasoning, only_token, without
+from quire.structured.matcher import (
+    GrammarMatcher,
+    MatcherAfterReasoning,
+    only_token,
+    without,
+)
 
 _MOST_FORCED = 32
 """Maximum number of forced tokens found at once, so that a grammar with one long text does not
@@ -50,7 +55,7 @@ class Follower:
         self._passage = passage
         self._begun = [*begun]
         self._grammar: CompiledGrammar | None = None
-        self._matcher: Matcher | MatcherAfterReasoning | None = None
+        self._matcher: GrammarMatcher | MatcherAfterReasoning | None = None
         self._choice = Choice(None)
         self._forced: list[int] = []
         """The next tokens, where the grammar allows no others."""
@@ -113,12 +118,12 @@ class Follower:
             self._forced.append(token_id)
             self._ahead.append(choice.bits)
 
-    def _copy(self) -> Matcher | None:
+    def _copy(self) -> GrammarMatcher | None:
         """A copy of the matcher; None before the grammar begins."""
         here = self._begun_matcher()
         return here.fork() if isinstance(here, MatcherAfterReasoning) else here.copy()
 
-    def _choice_after(self, matcher: Matcher, token_id: int) -> Choice:
+    def _choice_after(self, matcher: GrammarMatcher, token_id: int) -> Choice:
         """Advances a copy of the matcher. Without bits if the text may end with the token."""
         if self._grammar is None or token_id in self._grammar.eos_token_ids:
             return Choice(None)
@@ -138,7 +143,8 @@ class Follower:
 
     def is_calm(self, token_ids: list[int]) -> bool:
         """Whether taking these in costs nothing, and they change nothing."""
-        return self._begun_matcher().is_calm(token_ids)
+        here = self._begun_matcher()
+        return isinstance(here, MatcherAfterReasoning) and here.is_calm(token_ids)
 
     def follow(self, token_ids: list[int]) -> None:
         """Takes in the request's next tokens. Raises as a matcher's `advance` does, and
@@ -149,7 +155,7 @@ class Follower:
         self._find_forced()
         self._charge(thread_time() - began_at, len(token_ids) + len(self._forced))
 
-    def _begun_matcher(self) -> Matcher | MatcherAfterReasoning:
+    def _begun_matcher(self) -> GrammarMatcher | MatcherAfterReasoning:
         if self._matcher is None:
             raise IntegrityError("a request goes on before its grammar is compiled")
         return self._matcher

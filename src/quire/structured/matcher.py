@@ -6,7 +6,7 @@ request's own tokens alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,23 +24,6 @@ _FORBIDDEN = "doesn't satisfy the grammar"
 _END_OF_ERROR = "<non-verbose/>"
 _NO_TEXT = "NoExtension"
 """How the library's messages begin where no token may follow."""
-
-
-class Matcher(Protocol):
-    """A text that follows a grammar, up to where a request has come."""
-
-    @property
-    def mask(self) -> NDArray[np.int32]:
-        """As that of a `GrammarMatcher`."""
-
-    def copy(self) -> Matcher:
-        """Another one at the same place."""
-
-    def advance(self, token_ids: list[int]) -> None:
-        """As that of a `GrammarMatcher`."""
-
-    def is_calm(self, token_ids: list[int]) -> bool:
-        """Whether `advance` by these does not ask the grammar: it costs nothing."""
 
 
 class GrammarMatcher:
@@ -78,10 +61,6 @@ class GrammarMatcher:
             raise _too_much(message)
         self.mask = _compute_mask(self._matcher, len(self.mask))
 
-    def is_calm(self, token_ids: list[int]) -> bool:  # noqa: ARG002
-        """As `Matcher` says: never."""
-        return False
-
 
 class MatcherAfterReasoning:
     """Begins a grammar where the reasoning ends; within the reasoning every token is allowed.
@@ -92,14 +71,14 @@ class MatcherAfterReasoning:
 
     __slots__ = ("_ahead", "_begin", "_matcher", "_passage")
 
-    def __init__(self, matcher: Matcher, passage: ReasoningPassage) -> None:
+    def __init__(self, matcher: GrammarMatcher, passage: ReasoningPassage) -> None:
         """`matcher` is at the begin of the grammar, `passage` at the end of the prompt."""
         self._matcher = matcher
         self._passage: ReasoningPassage | None = passage
         """None: the answer has begun."""
         self._begin = [] if passage.is_open else passage.marks.begin
         """What is left of the begin of the reasoning, where that may still come."""
-        self._ahead: Matcher | None = matcher
+        self._ahead: GrammarMatcher | None = matcher
         """Behind what was generated of the begin; None: the grammar does not allow that."""
         if passage.marks.is_closed:
             self._passage = None
@@ -130,15 +109,14 @@ class MatcherAfterReasoning:
                 return
             self._advance_before_answer(self._passage, token_id)
 
-    def fork(self) -> Matcher | None:
+    def fork(self) -> GrammarMatcher | None:
         """The matcher of the answer; None before it has begun."""
         return self._matcher.copy() if self._passage is None else None
 
     def is_calm(self, token_ids: list[int]) -> bool:
-        """As `Matcher` says: within the reasoning, where the answer cannot begin yet."""
-        if self._passage is None:
-            return self._matcher.is_calm(token_ids)
-        return not self._begin and len(token_ids) == 1
+        """Whether `advance` by these does not ask the grammar: within the reasoning, where the
+        answer cannot begin yet."""
+        return self._passage is not None and not self._begin and len(token_ids) == 1
 
     def _advance_before_answer(self, passage: ReasoningPassage, token_id: int) -> None:
         passage.extend((token_id,))

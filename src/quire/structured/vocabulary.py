@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import GrammarError
-from quire.structured.free_text.tokens import TokenTexts
 from quire.structured.tags.texts import AddedTokens
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ class Vocabulary:
 
     tokenizer: LLTokenizer
     added: AddedTokens
-    texts: TokenTexts | None = None
-    """None if the tokens do not stand for fixed bytes."""
 
 
 def load_vocabulary(source: VocabularySource) -> Vocabulary:
@@ -78,7 +75,7 @@ def load_vocabulary(source: VocabularySource) -> Vocabulary:
         tokens = [*source.token_bytes, *[b""] * (size - len(source.token_bytes))]
         encode = source.encode if _keeps_texts(source) else _whole(source, eos).tokenize_str
         spec: Any = _Tokens(tokens, special, eos[0], _Encoder(encode, names))
-        return Vocabulary(LLTokenizer(spec, eos_token=eos), names, TokenTexts(tokens, special))
+        return Vocabulary(LLTokenizer(spec, eos_token=eos), names)
     except GrammarError:
         raise
     except Exception as error:  # whatever the Rust library raises

@@ -31,11 +31,16 @@ def check_growth(backend: tokenizers.Tokenizer, path: Path) -> None:
     for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         part = getattr(backend, name)
         growth = 1 if part is None else _growth(json.loads(part.__getstate__()))
-        if growth > MAX_GROWTH:
-            raise CheckpointError(
-                f"{path}: the {name} makes a text up to {growth:.3g} times as long; "
-                f"{MAX_GROWTH} times are allowed"
-            )
+        refuse_growth(name, growth, path)
+
+
+def refuse_growth(name: str, growth: float, path: Path) -> None:
+    """Raises CheckpointError for more than `MAX_GROWTH` of a part of this name."""
+    if growth > MAX_GROWTH:
+        raise CheckpointError(
+            f"{path}: the {name} makes a text up to {growth:.3g} times as long; "
+            f"{MAX_GROWTH} times are allowed"
+        )
 
 
 def _growth(part: Part) -> float:
@@ -77,12 +82,15 @@ def _template(part: Part) -> float:
 
 
 def _precompiled(part: Part) -> float:
-    """SentencePiece's map: the length of a trie, the trie, and texts that end in a zero byte."""
     try:
-        raw = base64.b64decode(str(part.get("precompiled_charsmap")))
+        return charsmap_growth(base64.b64decode(str(part.get("precompiled_charsmap"))))
     except (binascii.Error, ValueError):
         return 1.0
-    texts = raw[4 + int.from_bytes(raw[:4], "little") :]
+
+
+def charsmap_growth(charsmap: bytes) -> float:
+    """Of SentencePiece's map: the length of a trie, the trie, and texts that end in a zero byte."""
+    texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
     return max(1.0, *(len(text) for text in texts.split(b"\0")))
 
 

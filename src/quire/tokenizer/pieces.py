@@ -124,21 +124,15 @@ def _style_of(decoder: dict[str, Any]) -> _Style | None:
     return _Style(_spelled_in_text, strips_first_space=strips, errors="quire.each_byte")
 
 
-def _letters_to_bytes() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 characters stand for themselves, the others follow 255.
-
-    Source: openai/gpt-2, src/encoder.py, `bytes_to_unicode`.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    letters = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in printable)
-    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_LETTERS = _letters_to_bytes()
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(256 + place) for place, byte in enumerate(sorted({*range(256)} - _PRINTABLE))
+}
+"""GPT-2's alphabet of bytes: printable Latin-1 characters stand for themselves, the others follow
+255. Source: openai/gpt-2, src/encoder.py, `bytes_to_unicode`."""
 _LATIN = {
     **dict.fromkeys(range(256), "\uffff"),
-    **{ord(letter): chr(byte) for letter, byte in _LETTERS.items()},
+    **{ord(letter): chr(byte) for byte, letter in LETTERS.items()},
 }
 """For `str.translate`: each letter as the Latin-1 character of its byte, and no other one so."""
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")

@@ -87,11 +87,11 @@ def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -
 
 
 def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens) -> RustTokenizer:
-    from quire.tokenizer.formats.added_ids import check_ids, with_gaps_filled
     from quire.tokenizer.formats.frames import add_frame
     from quire.tokenizer.formats.sentencepiece import build_sentencepiece
     from quire.tokenizer.formats.sentencepiece_parts import SentencePieceEncoder
     from quire.tokenizer.formats.tiktoken import build_tiktoken, is_tiktoken
+    from quire.tokenizer.special_tokens import check_ids, with_gaps_filled
 
     path = directory / MODEL
     data = read_bytes(path, max_bytes=MAX_TOKENIZER_BYTES)
@@ -108,14 +108,14 @@ def _of_model(directory: Path, config: Mapping[str, Any], special: SpecialTokens
     _add_tokens(backend, special, directory)
     check_ids(backend, special, path)
     add_frame(backend, config, special.roles, directory / "tokenizer_config.json")
-    if built is None or built.parts is None:
+    if built is None or built.models is None:
         return RustTokenizer(backend, special.roles)
-    own = SentencePieceEncoder(built.parts, backend, built.symbols)
+    own = SentencePieceEncoder(built.models, backend, built.symbols)
     return RustTokenizer(backend, special.roles, own.encode)
 
 
 def _of_words(directory: Path, config: Mapping[str, Any], special: SpecialTokens) -> RustTokenizer:
-    from quire.tokenizer.formats.bert.wordpiece import ROLES, build_wordpiece
+    from quire.tokenizer.formats.wordpiece import ROLES, build_wordpiece
 
     backend = build_wordpiece(directory / VOCAB, config, special.roles, MAX_TOKENIZER_BYTES)
     found = {role: token for role, token in ROLES.items() if backend.token_to_id(token) is not None}

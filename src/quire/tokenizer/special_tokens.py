@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.config.checkpoint.model_files import read_optional_json_object
 from quire.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
           "mask_token")  # fmt: skip
@@ -126,3 +129,40 @@ def _token_id(value: Any, where: str) -> int:
     raise CheckpointError(
         f"{where}: adds a token with id {value!r:.50}, which must be a number from 0 to 2**31 - 1"
     )
+
+
+_MAX_ADDED = 1 << 16
+
+
+def with_gaps_filled(special: SpecialTokens, size: int, path: Path) -> SpecialTokens:
+    """Adds an unused token for each missing id between `size`, the size of the vocabulary, and the
+    last added id, because the Rust library counts on from the vocabulary's last id. Raises
+    CheckpointError if there are too many."""
+    added = {
+        spec.token_id: spec
+        for spec in special.to_add
+        if spec.token_id is not None and spec.token_id >= size
+    }
+    last = max(added, default=size - 1)
+    if last - size >= _MAX_ADDED:
+        raise CheckpointError(
+            f"{path}: has {size} tokens, and {added[last].content!r:.60} is added with id {last}; "
+            f"at most {_MAX_ADDED} are added"
+        )
+    in_order = [
+        added.get(token_id) or TokenSpec(f"<|unused_{token_id}|>", special=True)
+        for token_id in range(size, last + 1)
+    ]
+    others = [spec for spec in special.to_add if spec not in in_order]
+    return SpecialTokens(special.roles, (*in_order, *others))
+
+
+def check_ids(backend: tokenizers.Tokenizer, special: SpecialTokens, path: Path) -> None:
+    """Raises CheckpointError where an added token has got another id than the files say."""
+    for spec in special.to_add:
+        found = backend.token_to_id(spec.content)
+        if spec.token_id is not None and found != spec.token_id:
+            raise CheckpointError(
+                f"{path}: {spec.content!r:.60} is added as token {spec.token_id}, and the "
+                f"vocabulary has it as {found}"
+            )

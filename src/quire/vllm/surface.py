@@ -30,11 +30,9 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.config.kv_cache": "KVEventsConfig KVTransferConfig",
         "quire.config.pooling": "PoolerConfig",
         "quire.structured.config": "StructuredOutputsConfig",
-        "quire.vllm.own.model_config": "ModelConfig",
-        "quire.vllm.own.no_effect": "KernelConfig",
-        "quire.vllm.own.profiler": "ProfilerConfig",
+        "quire.vllm.own.records": "KernelConfig ModelConfig ProfilerConfig",
     },
-    "vllm.config.model": {"quire.vllm.own.model_config": "ModelConfig"},
+    "vllm.config.model": {"quire.vllm.own.records": "ModelConfig"},
     "vllm.config.kv_events": {"quire.config.kv_cache": "KVEventsConfig"},
     "vllm.config.kv_transfer": {"quire.config.kv_cache": "KVTransferConfig"},
     "vllm.config.structured_outputs": {"quire.structured.config": "StructuredOutputsConfig"},
@@ -108,7 +106,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "ScoringOutput ScoringRequestOutput"
     },
     "vllm.pooling_params": {"quire": "PoolingParams"},
-    "vllm.platforms": {"quire.vllm.own.platforms": "current_platform"},
+    "vllm.platforms": {"quire.vllm.own.records": "current_platform"},
     "vllm.entrypoints.chat_utils": {
         "quire.server.plugins.records": "make_tool_call_id",
         "quire.vllm.own.tokenizers": "ChatCompletionMessageParam load_chat_template "
@@ -135,19 +133,18 @@ SURFACE: dict[str, dict[str, str]] = {
         "quire.frontend.hf.tokenizer": "AnyTokenizer=HFTokenizer",
         "quire.vllm.own.tokenizers": "cached_get_tokenizer get_tokenizer",
     },
-    "vllm.usage.usage_lib": {"quire.vllm.own.usage": "UsageContext"},
+    "vllm.usage.usage_lib": {"quire.vllm.own.records": "UsageContext"},
     "vllm.utils": {
         "quire.vllm.own.scripts.argparse_utils": "FlexibleArgumentParser",
-        "quire.vllm.own.scripts.async_utils": "merge_async_iterators",
+        "quire.vllm.own.scripts.utils": "merge_async_iterators random_uuid",
         "quire.units": "cdiv=ceil_div",
         "quire.vllm.own.scripts.network": "get_distributed_init_method=get_tcp_uri get_ip "
         "get_open_port",
-        "quire.vllm.own.scripts.utils": "random_uuid",
     },
     "vllm.utils.argparse_utils": {
         "quire.vllm.own.scripts.argparse_utils": "FlexibleArgumentParser"
     },
-    "vllm.utils.async_utils": {"quire.vllm.own.scripts.async_utils": "merge_async_iterators"},
+    "vllm.utils.async_utils": {"quire.vllm.own.scripts.utils": "merge_async_iterators"},
     "vllm.utils.counter": {"quire.vllm.own.scripts.utils": "Counter"},
     "vllm.utils.math_utils": {"quire.units": "cdiv=ceil_div round_up"},
     "vllm.utils.mem_constants": {"quire.units": "GiB_bytes=GiB KiB_bytes=KiB MiB_bytes=MiB"},
@@ -159,7 +156,7 @@ SURFACE: dict[str, dict[str, str]] = {
         "join_host_port make_zmq_path split_host_port split_zmq_path"
     },
     "vllm.utils.system_utils": {"quire.vllm.own.scripts.utils": "set_ulimit"},
-    "vllm.utils.torch_utils": {"quire.vllm.own.scripts.torch_utils": "async_tensor_h2d"},
+    "vllm.utils.torch_utils": {"quire.vllm.own.scripts.utils": "async_tensor_h2d"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},

@@ -53,11 +53,6 @@ def use_guard(guard: PageGuard) -> None:
     _guard = guard
 
 
-def has_guard() -> bool:
-    """Whether new mappings are guarded."""
-    return _guard is not None
-
-
 class MappedFile:
     """A mapped file: the kernel reads a page when it is first accessed.
 

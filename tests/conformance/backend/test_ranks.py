@@ -16,7 +16,7 @@ from quire.backends.base import Backend, CompileOptions, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.backends.reference import ReferenceBackend
 from quire.models import build_program
-from quire.planning.speed.batches import decode_step, prompt_step
+from quire.planning.speed.timing import decode_step, prompt_step
 from quire.program import Linear, Program, kv_layout
 from quire.program.passes import run_passes
 from quire.program.values import GroupedFormat

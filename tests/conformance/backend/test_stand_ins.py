@@ -13,7 +13,7 @@ from tiny_checkpoint import CONFIG
 from quire.backends.base import CompileOptions, KVCacheSpec
 from quire.backends.cpu import CpuBackend
 from quire.models import build_program
-from quire.planning.speed.batches import decode_step, prompt_step
+from quire.planning.speed.timing import decode_step, prompt_step
 from quire.program import Linear, OpPlace, kv_layout, place_of
 from quire.program.passes import run_passes
 from quire.program.values import GroupedFormat

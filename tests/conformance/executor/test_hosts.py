@@ -25,6 +25,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire.config.ranks import Rank
 from quire.planning.compile_plan import compile_plan
 from quire.program import Gather, Logits, TakeRows
+from quire.program.ops import Receive
 
 _MEMORY = Path("/sys/fs/cgroup/memory")
 pytestmark = [
@@ -212,6 +213,26 @@ def test_hosts_have_the_tokens_of_one(
     assert answer(engine)["outputs"] == alone
     engine.communicate(timeout=60)
     assert agent.wait(60) == 0
+
+
+def bytes_between_stages(directory: Path, num_rows: int) -> int:
+    """What the second of two stages gets: the residual stream in float32, in all pieces together."""
+    config = config_of(directory, pipeline_parallel_size=2, **GIVEN)
+    program = compile_plan(config, Rank(1, 0, 2, 1)).program
+    [received] = (op for op in program.ops if isinstance(op, Receive))
+    return 4 * num_rows * sum(value.dim for value in received.outputs())
+
+
+def test_stages_exchange_the_bytes_of_the_formula(
+    directory: Path, hosts: tuple[str, str], start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(hosts[1], *agent_words(directory))
+    engine = start(hosts[0], *engine_words(directory, "1", pipeline_parallel_size=2, **TWO))
+    first, second = (one["received_bytes"] for one in answer(engine)["stats"])
+    wanted, wire = bytes_between_stages(directory, NUM_TOKENS), received_on(hosts[1])
+    with capsys.disabled():
+        print(f"\nreceived {second}, by the formula {wanted}, on the wire {wire}")
+    assert (first, second) == (0, wanted) == (0, 4 * NUM_TOKENS * SHAPE["hidden_size"])
 
 
 def test_the_wire_has_the_bytes_of_the_formula(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import stat
-import tarfile
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 
 from quire.bench.kv_tiers import TierTimes
 from quire.cli.app import main
-from quire.kvstore.chunk_file import encode, num_file_bytes, read_header
+from quire.kvstore.chunk_file import encode, num_file_bytes
 from quire.kvstore.chunks import ChunkKey, ChunkShape
 from quire.kvstore.tiers.disk import DiskTier
 
@@ -159,131 +157,12 @@ def test_prune_must_be_told_what(store: Path, run: Run, words: list[str], messag
     assert left(store) == {0, 1, 2, 3, 4, 5}
 
 
-def test_a_move_to_another_place(store: Path, tmp_path: Path, run: Run) -> None:
-    damage(store)
-    archive, other = tmp_path / "kv.tar", tmp_path / "other"
-    found = run("export", archive, "--path", store, "--json")
-    assert found == {"num_chunks": 3, "num_bytes": 3 * SIZE, "num_damaged": 3}
-    assert stat.S_IMODE(archive.stat().st_mode) == 0o600
-    assert "this store has not signed" in run("import", archive, "--path", other, code=1)
-    assert left(other) == set()
-    assert run("import", archive, "--path", other, "--json", "--trust")["num_chunks"] == 3
-    assert left(other) == {0, 3, 5}
-    for number in (0, 3, 5):
-        one, copy = (file_of(place, key_of(number)).read_bytes() for place in (store, other))
-        assert one == copy
-    assert run("export", archive, "--path", other, "--folder", "ff", "--json")["num_chunks"] == 2
-
-
-def forge(archive: Path, is_signature: bool) -> None:
-    """Changes what an archive has of its first chunk, whose checksum holds again."""
-    with tarfile.open(archive) as tar:
-        members = [(one, tar.extractfile(one).read()) for one in tar.getmembers()]  # type: ignore[union-attr]
-    for index, (one, data) in enumerate(members):
-        if one.name.endswith(".sig") is is_signature:
-            if is_signature:
-                members[index] = one, b"0" * 64
-            else:
-                header = read_header(data)
-                wrong = bytes(255 - byte for byte in data[-SHAPE.num_bytes :])
-                members[index] = one, b"".join(encode(header.key, header.shape, wrong))
-            break
-    write_tar(archive, *members)
-
-
-@pytest.mark.parametrize("what", ["K/V", "signature", "other's signature", "no signature"])
-def test_only_what_the_store_has_signed_is_taken(
-    store: Path, tmp_path: Path, run: Run, what: str
-) -> None:
-    archive = tmp_path / "kv.tar"
-    run("export", archive, "--path", store)
-    assert stat.S_IMODE((store / "secret").stat().st_mode) == 0o600
-    run("prune", "--all", "--path", store)
-    assert run("import", archive, "--path", store, "--json")["num_chunks"] == 6  # its own
-    run("prune", "--all", "--path", store)
-    if what == "other's signature":
-        (store / "secret").write_bytes(bytes(32))
-    elif what == "no signature":
-        with tarfile.open(archive) as tar:
-            pairs = [(one, tar.extractfile(one).read()) for one in tar.getmembers()]  # type: ignore[union-attr]
-        write_tar(archive, *(pair for pair in pairs if not pair[0].name.endswith(".sig")))
-    else:
-        forge(archive, is_signature=what == "signature")
-    assert "this store has not signed the chunk" in run("import", archive, "--path", store, code=1)
-    assert left(store) == set()
-    assert run("import", archive, "--path", store, "--json", "--trust")["num_chunks"] == 6
-
-
-def test_stores_with_the_same_secret_trust_each_other(
-    store: Path, tmp_path: Path, run: Run
-) -> None:
-    archive, other = tmp_path / "kv.tar", tmp_path / "other"
-    run("export", archive, "--path", store)
-    other.mkdir()
-    (other / "secret").write_bytes((store / "secret").read_bytes())
-    assert "must be a file that only its owner can read" in run(
-        "import", archive, "--path", other, code=1
-    )
-    (other / "secret").chmod(0o600)
-    assert run("import", archive, "--path", other, "--json")["num_chunks"] == 6
-    (other / "secret").write_bytes(b"short")
-    assert "must have 32 bytes" in run("import", archive, "--path", other, code=1)
-
-
-def write_tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
-        for member, data in members:
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
-
-
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    found = tarfile.TarInfo(name)
-    found.type, found.linkname = kind, link
-    return found
-
-
-GOOD = f"{key_of(0).folder}/{key_of(0).name}.kv"
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        member("../x.kv"), member("/etc/passwd"), member(f"../{GOOD}"), member("a" * 90),
-        member(GOOD, tarfile.SYMTYPE, "/etc/passwd"), member(GOOD, tarfile.LNKTYPE, "x"),
-        member(GOOD, tarfile.FIFOTYPE), member(GOOD.upper()),
-    ],
-    ids=lambda one: f"{one.name[:40]} {one.type!r}",
-)  # fmt: skip
-def test_nothing_but_chunks_is_taken(tmp_path: Path, run: Run, bad: tarfile.TarInfo) -> None:
-    archive = write_tar(tmp_path / "bad.tar", (bad, b""))
-    other = tmp_path / "a" / "b"  # a new folder
-    assert "which is not a chunk; make one with" in run("import", archive, "--path", other, code=1)
-    assert {path.name for path in tmp_path.rglob("*")} == {"bad.tar", "a", "b", "ledger"}
-
-
-def test_archives_that_lie(store: Path, tmp_path: Path, run: Run) -> None:
-    whole = file_of(store, key_of(0)).read_bytes()
-    other = tmp_path / "other"
-    other.mkdir()
-
-    def imported(data: bytes, *words: object, name: str = GOOD) -> str:
-        archive = write_tar(tmp_path / "x.tar", (member(name), data))
-        text: str = run("import", archive, "--path", other, *words, code=1)
-        return text
-
-    assert "1 damaged ones skipped" in imported(whole[:-1] + b"x")
-    assert "1 damaged ones skipped" in imported(whole, name=GOOD.replace("-0.kv", "-1.kv"))
-    assert "more than 5000 bytes" in imported(whole, "--max-size", "5000")
-    archive = write_tar(tmp_path / "x.tar", (member(GOOD), whole))
-    archive.write_bytes(archive.read_bytes()[:3000])
-    assert "is truncated" in run("import", archive, "--path", other, code=1)
-    for junk in (b"junk", os.urandom(2000)):
-        archive.write_bytes(junk)
-        assert "not an archive of chunks" in run("import", archive, "--path", other, code=1)
-    assert left(other) == set()
-    assert "cannot be read" in run("import", tmp_path / "none", "--path", other, code=1)
+def test_a_copy_of_the_directory_is_a_store(store: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(store, tmp_path / "other")
+    assert left(other) == {0, 1, 2, 3, 4, 5}
+    tier = DiskTier(other, 1 << 30)
+    assert all(tier.contains([key_of(number) for number in range(6)]))
+    tier.close()
 
 
 @pytest.fixture

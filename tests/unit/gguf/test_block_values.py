@@ -10,7 +10,7 @@ from quire.gguf.block_types import BLOCK_TYPES, block_values
 gguf = pytest.importorskip("gguf")
 
 _BY_NAME = {type.name: type for type in BLOCK_TYPES.values()}
-READABLE = {name for name, type in _BY_NAME.items() if type.to_float32 is not None}
+READABLE = {name for name, type in _BY_NAME.items() if type.is_of_weights}
 
 
 def test_sizes_are_those_of_gguf_py() -> None:

@@ -18,7 +18,6 @@ from quire.kvstore.tiers import disk, disk_files
 from quire.kvstore.tiers.base import TierError
 from quire.kvstore.tiers.disk import DiskTier
 from quire.kvstore.tiers.disk_ledger import LEDGER_NAME, locked
-from quire.kvstore.tiers.disk_paths import path_of
 
 SHAPE = ChunkShape(num_blocks=2, block_bytes=512)
 SIZE = 4096 + SHAPE.num_bytes
@@ -34,7 +33,7 @@ def chunk(number: int, folder: int = 0) -> list[bytes]:
 
 
 def path(root: Path, key: ChunkKey) -> Path:
-    return path_of(root, Entry(key.folder, key.name))
+    return root / key.folder / key.name[:2] / f"{key.name}.kv"
 
 
 def files_in(root: Path) -> list[Path]:

@@ -87,7 +87,7 @@ def test_a_grammar_that_takes_too_long_to_follow_ends_its_request_alone(
             now[0] += cost
             take(token_ids)
 
-        slowed = SimpleNamespace(advance=advance, mask=matcher.mask, is_calm=matcher.is_calm)
+        slowed = SimpleNamespace(advance=advance, mask=matcher.mask)
         monkeypatch.setattr(follower, "_matcher", slowed)
     assert not any(manager._requests[name].follower.is_slow for name in per_step)
     for count in range(1, 30):
@@ -121,7 +121,7 @@ def test_what_compiling_took_is_not_left_to_follow(
         now[0] += 0.08
         matcher.advance(token_ids)
 
-    slowed = SimpleNamespace(advance=advance, mask=matcher.mask, is_calm=matcher.is_calm)
+    slowed = SimpleNamespace(advance=advance, mask=matcher.mask)
     monkeypatch.setattr(follower, "_matcher", slowed)
     followed(manager, "a", [IDS["a"]])
     assert not manager.advance("a", [IDS["a"]])
@@ -285,9 +285,7 @@ def test_what_goes_wrong_on_a_thread_is_an_error_of_its_request(
         manager.add(name, CHOICE)
     wait(manager, 2)
     follower = manager._requests["a"].follower
-    monkeypatch.setattr(
-        follower, "_matcher", SimpleNamespace(advance=broken, is_calm=lambda _: False)
-    )
+    monkeypatch.setattr(follower, "_matcher", SimpleNamespace(advance=broken))
     for name in "ab":
         assert not manager.advance(name, [IDS["y"]])
     manager.run_masks(WAIT_S)

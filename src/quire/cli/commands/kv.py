@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import time
@@ -21,13 +20,8 @@ from quire.config.command_line.engine_options import add_engine_options, engine_
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_duration, parse_size
 from quire.errors import ConfigError, quoted
-from quire.files import replacing
+from quire.kvstore.directory import check, chosen, folders, remove
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tiers.base import TierError
-from quire.kvstore.tiers.disk import DiskTier
-from quire.kvstore.tools.archive import export_chunks, import_chunks
-from quire.kvstore.tools.directory import check, chosen, folders, remove
-from quire.kvstore.tools.signature import SECRET_NAME, make_secret, secret_of
 from quire.units import GiB, format_bytes
 
 KV = Group(
@@ -37,8 +31,6 @@ KV = Group(
         Command("du", "kv:du", "Show the total size of the stored K/V"),
         Command("verify", "kv:verify", "Read every file and compare it with its checksum"),
         Command("prune", "kv:prune", "Remove old K/V, K/V above a size, or all K/V"),
-        Command("export", "kv:export_files", "Export chunks to a tar file"),
-        Command("import", "kv:import_files", "Import chunks from a tar file"),
         Command("warm", "kv:warm", "Compute the prompts of a file, so that their K/V is stored"),
         Command(
             "bench",
@@ -181,85 +173,6 @@ def prune(args: argparse.Namespace) -> int:
     return 0
 
 
-def export_files_options(parser: Parser) -> None:
-    add_archive(parser, "The tar file to write.")
-    add_place(parser)
-    parser.add_argument(
-        "--folder", default="", help="Only folders with this name prefix (see quire kv ls)."
-    )
-
-
-def export_files(args: argparse.Namespace) -> int:
-    """Export chunks of K/V to a tar file: `quire kv export FILE`.
-
-    The file reveals the prompts, as the chunks do; only its owner can read it. Each chunk is signed
-    with the file `secret` in the store's directory, so that the importing store can verify its
-    origin.
-    """
-    path = place_of(args)
-    files = [file for file in disk_files.scan(path) if file.entry.folder.startswith(args.folder)]
-    archive = archive_of(args)
-    try:
-        secret = make_secret(path) if path.is_dir() else b""
-    except OSError as error:
-        raise ConfigError(f"{path}/{SECRET_NAME}: {error.strerror or error}") from None
-    with replacing(archive) as out:
-        os.fchmod(out.fileno(), 0o600)
-        moved = export_chunks(path, files, out, secret)
-    record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
-    left_out = f"; {moved.num_broken} damaged ones skipped" * bool(moved.num_broken)
-    text = f"{archive}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"
-    show(args, {**record, "num_damaged": moved.num_broken}, text)
-    return 0
-
-
-_NO_BOUND = 1 << 60
-"""Engines that use the directory enforce their own bounds."""
-
-
-def import_files_options(parser: Parser) -> None:
-    add_archive(parser, "The tar file to read.")
-    add_place(parser)
-    parser.add_argument(
-        "--max-size", type=parse_size, default=20 * GiB, metavar="SIZE",
-        help="Import at most this many bytes (default: 20 GiB).",
-    )  # fmt: skip
-    parser.add_argument(
-        "--trust", action="store_true",
-        help="Also import chunks that this store has not signed. The author of the archive can "
-        "then change the model's answers.",
-    )  # fmt: skip
-
-
-def import_files(args: argparse.Namespace) -> int:
-    """Import chunks of K/V from a tar file made by `quire kv export`: `quire kv import FILE`.
-
-    Each chunk is checked against its name, checksum and signature. Without --trust, only chunks are
-    imported that this store, or a store with a copy of its file `secret`, exported: wrong K/V leads
-    to wrong answers.
-    """
-    path, archive = place_of(args, may_be_new=True), archive_of(args)
-    try:
-        with archive.open("rb") as source:
-            secret = None if args.trust else secret_of(path)
-            tier = DiskTier(path, _NO_BOUND)
-            try:
-                moved = import_chunks(
-                    source, tier, args.max_size, secret=secret, trusts_all=args.trust
-                )
-            finally:
-                tier.close()
-    except OSError as error:
-        raise ConfigError(f"{archive} cannot be read: {error.strerror or error}") from None
-    except TierError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    record = {"num_chunks": moved.num_chunks, "num_bytes": moved.num_bytes}
-    left_out = f"; {moved.num_broken} damaged ones skipped" * bool(moved.num_broken)
-    text = f"{path}: {moved.num_chunks:,} chunks, {format_bytes(moved.num_bytes)}{left_out}"
-    show(args, {**record, "num_damaged": moved.num_broken}, text)
-    return 1 if moved.num_broken else 0
-
-
 _MAX_FILE_BYTES = GiB
 
 
@@ -328,28 +241,15 @@ def add_place(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
-def add_archive(parser: Parser, what: str) -> None:
-    """Declare the positional argument for a tar file."""
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help=what)
-
-
-def archive_of(args: argparse.Namespace) -> Path:
-    """The path of the tar file. Raises ConfigError if it is missing."""
-    if args.file is None:
-        raise ConfigError("name the tar file: quire kv export FILE, quire kv import FILE")
-    return env.expanded(str(args.file))
-
-
-def place_of(args: argparse.Namespace, *, may_be_new: bool = False) -> Path:
-    """The directory. Raises ConfigError if a given directory does not exist, unless
-    `may_be_new`."""
+def place_of(args: argparse.Namespace) -> Path:
+    """The directory. Raises ConfigError if a given directory does not exist."""
     if args.path is None:
         try:
             return env.cache_dir() / "kv"
         except RuntimeError:
             raise ConfigError("this user has no home directory; give --path") from None
     path = env.expanded(str(args.path))
-    if not path.is_dir() and (path.exists() or not may_be_new):
+    if not path.is_dir():
         raise ConfigError(f"--path {path} must be an existing directory")
     return path
 

@@ -42,12 +42,6 @@ def tier_errors(root: Path, done: str) -> Iterator[None]:
         raise TierError(f"chunks in {root} cannot be {done}: {reason(error)}") from error
 
 
-def path_of(root: Path, entry: Entry) -> Path:
-    """Path for messages and tools. The functions in this module open each directory of it
-    separately."""
-    return root / entry.folder / entry.name[:2] / f"{entry.name}{FILE_ENDING}"
-
-
 def is_folder_name(name: str) -> bool:
     return _FOLDER.fullmatch(name) is not None
 

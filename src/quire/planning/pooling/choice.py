@@ -18,7 +18,7 @@ from quire.config.pooling import (
     PoolingTask,
     PoolingType,
 )
-from quire.errors import ConfigError, UnsupportedModelError, quoted
+from quire.errors import CheckpointError, ConfigError, UnsupportedModelError, quoted
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.head import PoolingHead, marked
@@ -35,7 +35,7 @@ from quire.models.pooling.reading import (
 )
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
-from quire.planning.pooling.token_rows import token_rows
+from quire.tokenizer import Tokenizer
 
 _OLD_TASKS: Mapping[str, tuple[str, str]] = {
     "auto": ("auto", "auto"),
@@ -236,3 +236,23 @@ def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...] | None:
     if isinstance(found, list) and all(type(one) is int for one in found) and found:
         return tuple(found)
     return () if hf_config.get("is_matryoshka") is True else None
+
+
+def token_rows(hf_config: Mapping[str, Any], path: Path) -> tuple[int, ...]:
+    """The ids of the tokens whose logits are a reranker's scores."""
+    texts = hf_config.get("classifier_from_token")
+    if texts is None:
+        return ()
+    if not isinstance(texts, list) or len(texts) not in (1, 2):
+        raise CheckpointError(
+            f"config.json: classifier_from_token is {quoted(texts)}; it must be one token or two, "
+            'for example ["no", "yes"]'
+        )
+    backend = Tokenizer.from_directory(path).backend
+    found = [backend.token_to_id(str(text)) for text in texts]
+    ids = tuple(one for one in found if one is not None)
+    if len(ids) < len(found):
+        raise CheckpointError(
+            f"config.json: classifier_from_token {quoted(texts)}: the tokenizer has no such token"
+        )
+    return ids

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quire.errors import CheckpointError
 from quire.tokenizer.library_errors import library_errors
+from quire.tokenizer.pieces import LETTERS
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,8 +44,7 @@ def byte_level_backend(
     The special tokens have the first ids. Raises CheckpointError, naming `path`."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    letters = _letters()
-    names = ["".join(letters[byte] for byte in piece) for piece in pieces]
+    names = ["".join(map(LETTERS.__getitem__, piece)) for piece in pieces]
     vocab = {name: token_id for token_id, name in enumerate([*specials, *names])}
     if len(vocab) < len(specials) + len(names):
         raise CheckpointError(f"{path}: two tokens are written alike")
@@ -75,17 +75,3 @@ def _merges(pieces: Sequence[bytes]) -> list[tuple[int, int]]:
                 found.append((left, right))
         merges += sorted(found)
     return merges
-
-
-def _letters() -> list[str]:
-    """The letter that stands for each byte in a byte-level vocabulary: the printable ones of
-    Latin-1 for themselves, the others for 256, 257, ... in order (GPT-2's `bytes_to_unicode`)."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    letters, num_others = [], 0
-    for byte in range(_NUM_BYTES):
-        if byte in printable:
-            letters.append(chr(byte))
-        else:
-            letters.append(chr(_NUM_BYTES + num_others))
-            num_others += 1
-    return letters

@@ -9,31 +9,30 @@ a text after every control token too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.errors import CheckpointError
 from quire.gguf.tokenizers.sentence_pieces import derived_merges
-from quire.tokenizer.formats.charsmap import Charsmap
-from quire.tokenizer.formats.ranked_merges import RankedMerges, has_one_order
 from quire.tokenizer.formats.sentencepiece_model import (
     BPE,
     CONTROL,
     NORMAL,
     UNKNOWN,
+    UNUSED,
     USER_DEFINED,
     SentencePieceModel,
     read_sentencepiece,
-    refused,
 )
-from quire.tokenizer.formats.sentencepiece_parts import PartEncoder
-from quire.tokenizer.formats.unigram import UnigramPieces
+from quire.tokenizer.formats.sentencepiece_parts import library_model
+from quire.tokenizer.growth import charsmap_growth, refuse_growth
 from quire.tokenizer.library_errors import library_errors
 
 if TYPE_CHECKING:
     import tokenizers
+    from sentencepiece import SentencePieceProcessor
 
 _SPACE = "▁"
 _NEVER = -1e6
@@ -47,8 +46,9 @@ class BuiltSentencePiece:
     backend: tokenizers.Tokenizer
     roles: dict[str, str]
     """Special tokens by role."""
-    parts: PartEncoder | None
-    """Gives the ids where `backend` gives others than the library sentencepiece."""
+    models: tuple[SentencePieceProcessor, SentencePieceProcessor] | None
+    """The library's, for the first part of a text and for later ones, where `backend` gives other
+    ids."""
     symbols: tuple[str, ...]
     """The pieces that a user defined."""
 
@@ -64,8 +64,7 @@ def build_sentencepiece(data: bytes, path: Path, config: Mapping[str, Any]) -> B
     defined = tuple(piece.text for piece in model.pieces if piece.type == USER_DEFINED)
     is_exact = _is_rust_exact(model, defined, adds_prefix)
     with library_errors(lambda words: CheckpointError(f"{path}: {words}")):
-        bpe = _bpe(model, path) if model.kind == BPE else None
-        backend = Tokenizer(bpe or _unigram(model))
+        backend = Tokenizer(_bpe(model, path) if model.kind == BPE else _unigram(model))
         _add_spaces(backend, model, adds_prefix, is_legacy=is_legacy)
         special = [piece.text for piece in model.pieces if piece.type in (CONTROL, UNKNOWN)]
         backend.add_special_tokens(
@@ -76,56 +75,30 @@ def build_sentencepiece(data: bytes, path: Path, config: Mapping[str, Any]) -> B
             for text in defined
         ]
         backend.add_tokens(symbols)
-        parts = None
-        if not is_exact:
-            charsmap = Charsmap(model.charsmap, defined, path)
-            _check_spaces(model, defined, charsmap, path)
-            parts = PartEncoder(
-                charsmap,
-                adds_prefix,
-                is_legacy or model.removes_spaces,
-                model.removes_spaces,
-                _divides(model, bpe, symbols),
-            )
-    return BuiltSentencePiece(backend, {"unk_token": model.unknown, **model.roles}, parts, defined)
+    models = None
+    if not is_exact:
+        refuse_growth("precompiled_charsmap", charsmap_growth(model.charsmap), path)
+        prefixes_each = adds_prefix and (is_legacy or model.removes_spaces)
+        first = later = library_model(data, path, adds_prefix=adds_prefix)
+        if adds_prefix and not prefixes_each:
+            later = library_model(data, path, adds_prefix=False)
+        models = first, later
+    return BuiltSentencePiece(backend, {"unk_token": model.unknown, **model.roles}, models, defined)
 
 
 def _is_rust_exact(model: SentencePieceModel, defined: Collection[str], adds_prefix: bool) -> bool:
     """Whether the Rust library gives the ids of the library sentencepiece.
 
     It normalises characters by grapheme, and the parts of a text between symbols that a user
-    defined each for itself, without a space before the first symbol.
+    defined each for itself, without a space before the first symbol. It orders all merges, so that
+    it cannot have equal scores, and adds the scores of a Unigram model in double precision.
     """
-    if model.charsmap or model.kind != BPE or not has_one_order(model):
+    if model.charsmap or model.kind != BPE or any(one.type == UNUSED for one in model.pieces):
+        return False
+    merged = [one.score for one in model.pieces if one.type == NORMAL and len(one.text) > 1]
+    if len(set(merged)) < len(merged):
         return False
     return not (defined and (adds_prefix or model.removes_spaces))
-
-
-def _check_spaces(
-    model: SentencePieceModel, defined: Collection[str], charsmap: Charsmap, path: Path
-) -> None:
-    """Refuses spaces in a row that remove_extra_whitespaces keeps."""
-    if model.removes_spaces and any(" " in text for text in defined):
-        raise refused(path, "user-defined symbols with a space, and remove_extra_whitespaces")
-    if model.removes_spaces and charsmap.has_spaces_in_a_row:
-        raise refused(path, "spaces in a row in precompiled_charsmap, and remove_extra_whitespaces")
-
-
-def _divides(
-    model: SentencePieceModel,
-    bpe: tokenizers.models.Model | None,
-    symbols: Sequence[tokenizers.AddedToken],
-) -> Callable[[str], list[int]]:
-    """What divides normalised texts: the Rust library's merges alone, where they are exact."""
-    from tokenizers import Tokenizer
-
-    if bpe is None:
-        return UnigramPieces(model).ids
-    if not has_one_order(model):
-        return RankedMerges(model).ids
-    bare = Tokenizer(bpe)
-    bare.add_tokens(list(symbols))
-    return lambda text: bare.encode(text, add_special_tokens=False).ids
 
 
 def _bpe(model: SentencePieceModel, path: Path) -> tokenizers.models.Model:

@@ -6,55 +6,41 @@ Built by `sentencepiece` and `rust_tokenizer`; `Tokenizer` calls it instead of t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.errors import RequestError
-from quire.tokenizer.formats.charsmap import Charsmap
+from quire.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
     import tokenizers
+    from sentencepiece import SentencePieceProcessor
 
-SPACE = "▁"
 
+def library_model(data: bytes, path: Path, *, adds_prefix: bool) -> SentencePieceProcessor:
+    """The checked model of the file at `path` with another `add_dummy_prefix`: of a field that is
+    there twice, the last counts. Raises CheckpointError."""
+    from sentencepiece import SentencePieceProcessor
 
-@dataclass(frozen=True, slots=True)
-class PartEncoder:
-    """Normalises a part of a text, between control tokens, and divides it into pieces."""
-
-    charsmap: Charsmap
-    adds_prefix: bool
-    """A space is put before a text."""
-    prefixes_each: bool
-    """A space is put before each part, not only before the first."""
-    removes_spaces: bool
-    """Spaces at the ends of a part are left out, and of several in a row all but one."""
-    pieces: Callable[[str], list[int]]
-    """The ids of a normalised text."""
-
-    def ids(self, part: str, is_first: bool) -> list[int]:
-        """The ids of a part; `is_first`: it begins the text."""
-        text = self.charsmap.apply(part)
-        if self.removes_spaces:
-            text = re.sub(" {2,}", " ", text).lstrip(" ")
-        text = text.replace(" ", SPACE)
-        if self.adds_prefix and (is_first or self.prefixes_each):
-            text = SPACE + text
-        if self.removes_spaces:
-            text = text.rstrip(SPACE)
-        return self.pieces(text) if text else []
+    try:
+        return SentencePieceProcessor(model_proto=data + bytes([0x1A, 2, 0x18, adds_prefix]))
+    except Exception as error:  # what the library raises is not documented
+        raise CheckpointError(f"{path}: the library sentencepiece refuses it: {error}") from None
 
 
 class SentencePieceEncoder:
     """The ids of whole texts, in which added tokens are found first. Immutable."""
 
     def __init__(
-        self, parts: PartEncoder, backend: tokenizers.Tokenizer, pieces: Collection[str]
+        self,
+        models: tuple[SentencePieceProcessor, SentencePieceProcessor],
+        backend: tokenizers.Tokenizer,
+        pieces: Collection[str],
     ) -> None:
-        """`backend` has the added tokens. Added tokens that are also in `pieces`, which are
-        user-defined symbols, do not separate parts."""
-        self._parts = parts
+        """`models`: for the first part of a text, and for later ones. `backend` has the added
+        tokens. Those that are also in `pieces`, which are user-defined symbols, do not separate
+        parts."""
+        self._first, self._later = models
         self._added = {
             token.content: (token_id, token)
             for token_id, token in backend.get_added_tokens_decoder().items()
@@ -85,7 +71,9 @@ class SentencePieceEncoder:
         return ids + self._part(text[end:], end == 0)
 
     def _part(self, part: str, is_first: bool) -> list[int]:
-        return self._parts.ids(part, is_first) if part else []
+        model = self._first if is_first else self._later
+        ids: list[int] = model.encode(part) if part else []
+        return ids
 
     def _found(self, text: str) -> Iterator[tuple[int, str]]:
         """Where added tokens are: at each place the longest."""

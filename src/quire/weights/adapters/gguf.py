@@ -151,7 +151,7 @@ def _rank(path: Path, module: LoraModule, pair: dict[str, GgufTensor], max_rank:
 
 def _values(path: Path, file: MappedFile, tensor: GgufTensor) -> Floats:
     kind = tensor.type
-    if kind.to_float32 is None:
+    if not kind.is_of_weights:
         raise CheckpointError(f"{path}: {tensor.name} is of type {kind.name}; use F32 or F16")
     blocks = file.slice(tensor.offset, tensor.num_bytes).reshape(-1, kind.block_bytes)
     values = np.array(block_values(kind.name, blocks), np.float32).reshape(tensor.shape)

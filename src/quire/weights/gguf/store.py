@@ -156,7 +156,7 @@ class GgufStore(WeightStore):
         return np.arange(rows)
 
     def _values(self, piece: Piece) -> NDArray[np.float32]:
-        if piece.tensor.type.to_float32 is None:
+        if not piece.tensor.type.is_of_weights:
             raise UnsupportedModelError(
                 f"{piece.file.path}: tensor {piece.tensor.name!r} is of type {piece.type_name}, "
                 "which cannot be expanded"

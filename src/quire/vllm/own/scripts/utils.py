@@ -1,10 +1,16 @@
-"""Helpers that scripts import from vLLM: ids, limits, and clean-up, which Quire does not need."""
+"""Helpers that scripts import from vLLM: ids, limits, streams, tensors, and clean-up, which Quire
+does not need. This module does not import torch."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
+import sys
 import uuid
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any, TypeVar
 
 
 def random_uuid() -> str:
@@ -47,3 +53,49 @@ def destroy_model_parallel() -> None:
 
 def destroy_distributed_environment() -> None:
     """Does nothing: Quire does not have a distributed environment."""
+
+
+def async_tensor_h2d(data: Any, device: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """Return the data of a list, array or tensor as a tensor on `device`, or copied to `out`.
+    Raises ValueError if neither is given."""
+    if device is None and out is None:
+        raise ValueError("async_tensor_h2d requires `device` or `out`; pass device='cpu'")
+    torch: Any = sys.modules["torch"]
+    found = torch.as_tensor(data, dtype=out.dtype if dtype is None and out is not None else dtype)
+    return found.to(device=device) if out is None else out.copy_(found)
+
+
+T = TypeVar("T")
+
+
+async def merge_async_iterators(
+    *iterators: AsyncGenerator[T, None],
+) -> AsyncGenerator[tuple[int, T], None]:
+    """Yield the items of all iterators as they arrive, each with its iterator's index.
+
+    If this generator is closed or an iterator raises, all iterators are closed, which aborts their
+    requests.
+    """
+    numbers = {_next(iterator): number for number, iterator in enumerate(iterators)}
+    try:
+        while numbers:
+            done, _ = await asyncio.wait(numbers, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number = numbers.pop(task)
+                with suppress(StopAsyncIteration):
+                    item = await task
+                    numbers[_next(iterators[number])] = number
+                    yield number, item
+    finally:
+        for task in numbers:
+            task.cancel()
+        await asyncio.gather(*numbers, return_exceptions=True)
+        for iterator in iterators:
+            await iterator.aclose()
+
+
+def _next(iterator: AsyncGenerator[T, None]) -> asyncio.Task[T]:
+    async def step() -> T:
+        return await iterator.__anext__()
+
+    return asyncio.create_task(step())

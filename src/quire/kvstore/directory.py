@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.kvstore.chunk_file import ChunkError, ChunkErrorKind, decode, read_header
-from quire.kvstore.chunks import ChunkKey
 from quire.kvstore.eviction import Entry
 from quire.kvstore.tiers import disk_files
-from quire.kvstore.tiers.base import Buffer
 from quire.kvstore.tiers.disk_files import StoredFile
 from quire.kvstore.tiers.disk_ledger import locked
 from quire.units import GiB
 
-MAX_FILE_BYTES = GiB
+_MAX_FILE_BYTES = GiB
 """Far more than any chunk has. Larger files are not read."""
 
 
@@ -57,26 +55,19 @@ class BrokenFile:
 
 def check(root: Path, file: StoredFile) -> BrokenFile | None:
     """Read a chunk file and verify its checksum. None: it is valid or was removed."""
-    if file.num_bytes > MAX_FILE_BYTES:
+    if file.num_bytes > _MAX_FILE_BYTES:
         return BrokenFile(file.entry, "size", f"{file.num_bytes} bytes are too many for a chunk")
-    data = disk_files.read(root, file.entry, MAX_FILE_BYTES)
+    data = disk_files.read(root, file.entry, _MAX_FILE_BYTES)
     if data is None:
         return None
     try:
-        checked_key(file.entry, data)
+        header = read_header(data)
+        if (header.key.folder, header.key.name) != file.entry:
+            raise ChunkError("key", "the name of the file does not match its chunk")
+        decode(data, header.key, header.shape)
     except ChunkError as error:
         return BrokenFile(file.entry, error.kind, str(error))
     return None
-
-
-def checked_key(entry: Entry, data: Buffer) -> ChunkKey:
-    """Return the key of an encoded chunk. Raises ChunkError unless it is valid and has this
-    name."""
-    header = read_header(data)
-    if (header.key.folder, header.key.name) != entry:
-        raise ChunkError("key", "the name of the file does not match its chunk")
-    decode(data, header.key, header.shape)
-    return header.key
 
 
 def remove(root: Path, entries: Collection[Entry]) -> int:

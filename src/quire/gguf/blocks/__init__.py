@@ -1,1 +1,0 @@
-"""Decoders of the block types of GGUF files."""
