@@ -12,8 +12,8 @@ from quire.errors import ConfigError, quoted
 
 _MOST_RANK = 512
 _DEFAULT_ADAPTERS = 8
-"""Adapters for which memory is planned where the user gives no number. For a mixture it is one: most
-bytes of the largest adapter are for experts, and many adapters have none."""
+"""Adapters for which memory is planned where the user gives no number. For a mixture it is one,
+because most bytes of the largest adapter are for experts, and many adapters have none."""
 
 
 @dataclass(frozen=True, slots=True)
