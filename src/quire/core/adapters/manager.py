@@ -22,9 +22,12 @@ from quire.core.adapters.residents import Residents
 from quire.errors import QuireError, RequestError
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreRequest
+from quire.system.thread_states import be_nice
 
 logger = get_logger(__name__)
 
+_NICENESS = 10
+"""That of the thread that loads: steps need the cores more."""
 _MOST_TICKETS = 1024
 """Newest results of commands that are kept."""
 
@@ -90,7 +93,7 @@ class AdapterManager:
         self._results: dict[str, dict[str, Any]] = {}
         self._news = AdapterNews()
         """What `advance` returns next."""
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="quire-adapters")
+        self._threads = ThreadPoolExecutor(1, "quire-adapters", be_nice, (_NICENESS,))
 
     @property
     def num_waiting(self) -> int:
