@@ -216,7 +216,7 @@ def test_hosts_have_the_tokens_of_one(
 
 
 def bytes_between_stages(directory: Path, num_rows: int) -> int:
-    """What the second of two stages gets: the residual stream in float32, in all pieces together."""
+    """The bytes that the second of two stages gets: the residual stream, of all pieces together."""
     config = config_of(directory, pipeline_parallel_size=2, **GIVEN)
     program = compile_plan(config, Rank(1, 0, 2, 1)).program
     [received] = (op for op in program.ops if isinstance(op, Receive))

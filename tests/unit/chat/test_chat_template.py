@@ -21,7 +21,7 @@ from rendered_here import rendered_here
 from trained_tokenizers import byte_level
 from transformers import PreTrainedTokenizerFast
 
-from quire.chat.content_format import detect_content_format
+from quire.chat.rendering import detect_content_format
 from quire.chat.templates import ChatTemplates, read_chat_template, read_templates
 from quire.errors import CheckpointError, ConfigError, RequestError
 

@@ -11,8 +11,7 @@ from quire.errors import RequestError
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import tool_use
 from quire.server.apis.messages.chat_request import chat_prompt_fields, chat_request
-from quire.server.apis.messages.schema import MessagesRequest
-from quire.server.apis.messages.tools import held_as_asked
+from quire.server.apis.messages.schema import MessagesRequest, held_as_asked
 
 from .conftest import MakeScripted
 from .messages_client import BODY, COUNT, PATH, TOOLS

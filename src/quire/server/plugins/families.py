@@ -42,7 +42,7 @@ class CallsAsText(ToolFormat):
         reply.content(reply.marker)
         return True
 
-    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:  # noqa: ARG002
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Any text."""
         return {"type": "any_text"}
 
@@ -137,17 +137,14 @@ def _plain(variables: Variables, is_implied: bool) -> Beginning:
 
 
 def _on_unless_off(variables: Variables, is_implied: bool) -> Beginning:
-    del is_implied
     return _plain(variables, True)
 
 
 def _off_unless_on(variables: Variables, is_implied: bool) -> Beginning:
-    del is_implied
     return Beginning.WITHIN if any(map(variables.get, _SWITCHES)) else Beginning.OFF
 
 
 def _by_effort(variables: Variables, is_implied: bool) -> Beginning:
-    del is_implied
     effort = variables.get("reasoning_effort") or "no_think"
     return Beginning.OFF if effort == "no_think" else Beginning.WITHIN
 
@@ -158,7 +155,6 @@ def _by_effort_or_high(variables: Variables, is_implied: bool) -> Beginning:
 
 
 def _by_mode(variables: Variables, is_implied: bool) -> Beginning:
-    del is_implied
     is_on = variables.get("thinking_mode") == "enabled"
     return Beginning.WITHIN if is_on else Beginning.BY_BEGIN
 

@@ -27,12 +27,12 @@ class PluginCalls(ToolFormat):
     parser: ClassVar[type[ToolParser]]
     has_grammar = False
 
-    def read_calls(self, reply: Reply) -> Parse[bool]:  # noqa: ARG002
+    def read_calls(self, reply: Reply) -> Parse[bool]:
         """Reads nothing: the plug-in has read the text."""
         yield from ()
         return False
 
-    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:  # noqa: ARG002
+    def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Any text."""
         return {"type": "any_text"}
 

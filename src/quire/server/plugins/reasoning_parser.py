@@ -28,7 +28,6 @@ class ReasoningParser:
 
     def __init__(self, tokenizer: Any, *args: Any, **kwargs: Any) -> None:
         """`tokenizer`: the model's, as `get_tokenizer()` gives it."""
-        del args, kwargs
         self.model_tokenizer = tokenizer
 
     @cached_property
@@ -51,9 +50,7 @@ class ReasoningParser:
         raise NotImplementedError(f"{type(self).__name__} has no is_reasoning_end")
 
     def is_reasoning_end_streaming(
-        self,
-        input_ids: Sequence[int],
-        delta_ids: Iterable[int],  # noqa: ARG002
+        self, input_ids: Sequence[int], delta_ids: Iterable[int]
     ) -> bool:
         """Whether the reasoning ends in `delta_ids`, the last of `input_ids`."""
         return self.is_reasoning_end(input_ids)
@@ -62,7 +59,7 @@ class ReasoningParser:
         """The tokens after the reasoning."""
         raise NotImplementedError(f"{type(self).__name__} has no extract_content_ids")
 
-    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:  # noqa: ARG002
+    def count_reasoning_tokens(self, token_ids: Sequence[int]) -> int:
         """How many of a reply's tokens are reasoning."""
         return 0
 
@@ -149,9 +146,7 @@ class FormatReasoningParser(ReasoningParser):
         return end > begin or (begin < 0 and self.rules.is_over_without)
 
     def is_reasoning_end_streaming(
-        self,
-        input_ids: Sequence[int],
-        delta_ids: Iterable[int],  # noqa: ARG002
+        self, input_ids: Sequence[int], delta_ids: Iterable[int]
     ) -> bool:
         """By the text of `input_ids`; where only a begin begins reasoning, also without one."""
         if self.is_reasoning_end(input_ids):
@@ -201,9 +196,9 @@ class FormatReasoningParser(ReasoningParser):
         previous_text: str,
         current_text: str,
         delta_text: str,
-        previous_token_ids: Sequence[int],  # noqa: ARG002
-        current_token_ids: Sequence[int],  # noqa: ARG002
-        delta_token_ids: Sequence[int],  # noqa: ARG002
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
     ) -> DeltaMessage | None:
         """Without a text before it, `delta_text` begins a new reply."""
         events, _ = self._stream.feed(self._new_parser, previous_text, current_text, delta_text)
@@ -302,9 +297,7 @@ class BaseThinkingReasoningParser(ReasoningParser):
         return last == self.end_token_id
 
     def is_reasoning_end_streaming(
-        self,
-        input_ids: Sequence[int],  # noqa: ARG002
-        delta_ids: Iterable[int],
+        self, input_ids: Sequence[int], delta_ids: Iterable[int]
     ) -> bool:
         """Whether the end is among the new tokens."""
         return self.end_token_id in delta_ids
@@ -314,11 +307,7 @@ class BaseThinkingReasoningParser(ReasoningParser):
         ids = list(input_ids)
         return ids[ids.index(self.end_token_id) + 1 :] if self.end_token_id in ids else []
 
-    def extract_reasoning(
-        self,
-        model_output: str,
-        request: Any,  # noqa: ARG002
-    ) -> tuple[str | None, str | None]:
+    def extract_reasoning(self, model_output: str, request: Any) -> tuple[str | None, str | None]:
         """The begin may be missing; without an end all is reasoning."""
         before, begin, after = model_output.partition(self.start_token)
         reasoning, end, content = (after if begin else before).partition(self.end_token)
@@ -326,8 +315,8 @@ class BaseThinkingReasoningParser(ReasoningParser):
 
     def extract_reasoning_streaming(
         self,
-        previous_text: str,  # noqa: ARG002
-        current_text: str,  # noqa: ARG002
+        previous_text: str,
+        current_text: str,
         delta_text: str,
         previous_token_ids: Sequence[int],
         current_token_ids: Sequence[int],

@@ -45,7 +45,6 @@ class Record(msgspec.Struct, kw_only=True):
     ) -> dict[str, Any]:
         """The fields, as JSON has them. With `exclude_unset` without those that have their default;
         other options of pydantic's have no effect."""
-        del others
         found: dict[str, Any] = {}
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
@@ -148,7 +147,7 @@ class DeltaMessage(Record):
 
 def delta_of(
     events: Iterable[Event],
-    new_id: Callable[[str, int], str] = lambda name, index: make_tool_call_id(),  # noqa: ARG005
+    new_id: Callable[[str, int], str] = lambda name, index: make_tool_call_id(),
 ) -> DeltaMessage | None:
     """One delta for all events; None if they are empty.
 

@@ -120,10 +120,7 @@ class _Body:
         return msgspec.json.encode(fields).decode()
 
     def model_copy(
-        self: Own,
-        *,
-        update: Mapping[str, Any] | None = None,
-        deep: bool = False,  # noqa: ARG002
+        self: Own, *, update: Mapping[str, Any] | None = None, deep: bool = False
     ) -> Own:
         """A copy that shares no value with this object, with the values of `update` in place of its
         own. Raises RequestError for values that the server would refuse."""

@@ -133,9 +133,9 @@ class FormatToolParser(ToolParser):
         previous_text: str,
         current_text: str,
         delta_text: str,
-        previous_token_ids: Sequence[int],  # noqa: ARG002
-        current_token_ids: Sequence[int],  # noqa: ARG002
-        delta_token_ids: Sequence[int],  # noqa: ARG002
+        previous_token_ids: Sequence[int],
+        current_token_ids: Sequence[int],
+        delta_token_ids: Sequence[int],
         request: Any,
     ) -> DeltaMessage | None:
         """Without a text before it, `delta_text` begins a new reply."""

@@ -14,8 +14,14 @@ from typing import Any
 from quire.errors import RequestError
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.messages.conversation import chat_messages
-from quire.server.apis.messages.schema import MessagesRequest, OutputFormat, PromptFields, Thinking
-from quire.server.apis.messages.tools import chat_tool_fields, names_left_out
+from quire.server.apis.messages.schema import (
+    MessagesRequest,
+    OutputFormat,
+    PromptFields,
+    Thinking,
+    chat_tool_fields,
+    names_left_out,
+)
 from quire.server.generation.request_fields import JsonSchemaFormat, ResponseFormat
 
 _SAME_NAME = (

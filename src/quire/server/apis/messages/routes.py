@@ -30,8 +30,8 @@ from quire.server.apis.messages.schema import (
     Effort,
     MessagesRequest,
     PromptFields,
+    held_as_asked,
 )
-from quire.server.apis.messages.tools import held_as_asked
 from quire.server.apis.messages.writer import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.begin import begin, stream_of, whole_of
