@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
+from time import sleep
 
 import numpy as np
 
@@ -42,6 +43,7 @@ def bind_adapter(
                 # Gate and up of an expert.
                 part = replace(parts.pop(), b=np.concatenate([last.b, part.b]))
             parts.append(part)
+            sleep(0)  # lets the thread of a step have the interpreter
     return AdapterWeights(tuple(parts))
 
 

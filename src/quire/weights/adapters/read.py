@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 
@@ -92,6 +93,7 @@ def read_adapter(folder: Path, *, max_rank: int, max_bytes: int) -> AdapterFiles
         for module in modules:
             for kind, name in module.tensors.items():
                 module.arrays[kind] = _read(store, name)
+                sleep(0)  # lets the thread of a step have the interpreter
         store.check()
         return AdapterFiles(store.source, config, tuple(modules), max_rank)
 
