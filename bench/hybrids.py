@@ -7,7 +7,8 @@ weights, for Quire and optional peers.
 For each shape, `bench/peers.py` measures one stream, prompts of 512 and 4,096 tokens, 32 streams,
 and one stream after 1,024 and after 32,768 tokens. DIR gets each shape's config.json and results,
 and for llama.cpp a GGUF file with 8 bits (BF16 with `--gguf BF16`), which takes a while and the
-room of the model. DeepSeek-V2-Lite is measured with 4 bits, the others in bfloat16.
+room of the model. DeepSeek-V2-Lite is measured with 4 bits, the others in bfloat16 unless
+`--in-4-bits` names them: two engines with one such model need half of this memory each.
 
 `decode 32k / 1k` is the time of a token after 32,768 tokens in times of that after 1,024; with
 attention in every fourth layer it is above 1 by what these layers read. `--recurrent-only` adds
@@ -32,7 +33,7 @@ NAMES = (
 )  # fmt: skip
 RECURRENT = ("mamba-2.8b", "mamba2-2.7b")
 WORKLOADS = ("decode", "prefill-512", "prefill-4096", "batch-32", "decode-at-1k", "decode-at-32k")
-_IN_4_BITS = ("deepseek-v2-lite",)
+_IN_4_BITS = "deepseek-v2-lite"
 _QUANTISED = "int4_w4a8"
 _MAX_LEN = 33_024
 _COLUMNS = ("decode", "prefill-512", "prefill-4096", "batch-32")
@@ -45,7 +46,7 @@ def main() -> int:
     if args.recurrent_only:
         names += RECURRENT
     failed = [name for name in names if _measure(name, args) != 0]
-    print(table(args.directory, names))
+    print(table(args.directory, names, args.in_4_bits.split(",")))
     return 1 if failed else 0
 
 
@@ -53,7 +54,8 @@ def _measure(name: str, args: argparse.Namespace) -> int:
     directory = args.directory / name
     write_shape(name, directory, max_position_embeddings=_MAX_LEN)
     common = {"load_format": "dummy", "skip_tokenizer_init": True, "max_model_len": _MAX_LEN}
-    own = {"quantization": _QUANTISED} if name in _IN_4_BITS else {}
+    is_small = name in args.in_4_bits.split(",")
+    own = {"quantization": _QUANTISED} if is_small else {}
     command = [
         sys.executable, str(PEERS), "--model", str(directory), "--rounds", str(args.rounds),
         "--workloads", args.workloads, "--json", str(directory / "speed.json"),
@@ -65,11 +67,11 @@ def _measure(name: str, args: argparse.Namespace) -> int:
         peer_name, _, python = peer.partition("=")
         engine = peer_name.partition("-")[0]
         if engine == "llamacpp":
-            file = _gguf_file(name, directory, "Q4_0" if name in _IN_4_BITS else args.gguf)
+            file = _gguf_file(name, directory, "Q4_0" if is_small else args.gguf)
             if file is None:
                 continue
             command += ["--checkpoint", f"{peer_name}={file}"]
-        elif name in _IN_4_BITS:
+        elif is_small:
             print(f"{peer_name} is left out for {name}: it makes no 4-bit weights up")
             continue
         else:
@@ -94,7 +96,7 @@ def _gguf_file(name: str, directory: Path, mix: str) -> Path | None:
     return file
 
 
-def table(directory: Path, names: list[str]) -> str:
+def table(directory: Path, names: list[str], in_4_bits: list[str]) -> str:
     """Tokens per second of each engine, and the cost of a long context."""
     head = "".join(f"{column:>14}" for column in _COLUMNS)
     lines = [f"{'shape':22}{'engine':12}{head}{'32k / 1k':>10}{'bytes/token':>12}{'state':>10}"]
@@ -102,7 +104,7 @@ def table(directory: Path, names: list[str]) -> str:
         file = directory / name / "speed.json"
         if not file.is_file():
             continue
-        per_token, per_request = _sizes(name, directory / name)
+        per_token, per_request = _sizes(directory / name, is_small=name in in_4_bits)
         for engine, row in json.loads(file.read_text())["peers"].items():
             lines.append(_line(name, engine, row, per_token, per_request))
     return "\n".join(lines)
@@ -118,14 +120,14 @@ def _line(name: str, engine: str, row: dict[str, Any], per_token: int, per_reque
     return f"{name:22}{engine:12}{cells}{ratio:>10}{sizes}"
 
 
-def _sizes(name: str, directory: Path) -> tuple[int, int]:
+def _sizes(directory: Path, *, is_small: bool) -> tuple[int, int]:
     """Bytes that Quire keeps of a token, and of a request whatever its length."""
     from quire.config.engine_args import EngineArgs
     from quire.planning.plan import plan_engine
 
     args = EngineArgs(
         str(directory), load_format="dummy", skip_tokenizer_init=True,
-        quantization=_QUANTISED if name in _IN_4_BITS else None,
+        quantization=_QUANTISED if is_small else None,
     )  # fmt: skip
     cache = plan_engine(args).config.cache
     by_position = sum(group.is_by_position for group in cache.layout.groups)
@@ -143,6 +145,7 @@ def _arguments() -> argparse.Namespace:
     add("--recurrent-only", action="store_true", help="also shapes without attention")
     add("--peer", action="append", default=[], metavar="NAME=PYTHON", help="an engine to run")
     add("--gguf", default="BF16", help="type of the matrices in llama.cpp's files")
+    add("--in-4-bits", default=_IN_4_BITS, help="shapes, with commas between")
     add("--workloads", default=",".join(WORKLOADS), help="names with commas between")
     add("--rounds", type=int, default=3, help="how often everything is measured")
     add("--threads", type=int, default=0, help="compute threads; 0: all cores")
