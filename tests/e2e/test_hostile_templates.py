@@ -18,8 +18,8 @@ import pytest
 from .conftest import FAKES, RunningServer, StartServer
 from .processes import command_line, is_alive, resident_mib
 
-if FAKES not in sys.path:
-    sys.path.insert(0, FAKES)
+if str(FAKES) not in sys.path:
+    sys.path.insert(0, str(FAKES))
 
 import hostile_templates
 
