@@ -38,7 +38,8 @@ EXPERTS = {
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 128, "n_head": 4,
     "n_layer": 2, "n_positions": 128, "hidden_size": 128, "num_attention_heads": 4,
-    "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 512, "layer_norm_epsilon": 1e-5, "activation_function": "gelu",
+    "num_key_value_heads": 4, "head_dim": 32, "intermediate_size": 512,
+    "layer_norm_epsilon": 1e-5, "activation_function": "gelu",
 }  # fmt: skip
 FORMATS = [None, *(name for name in WEIGHT_FORMATS if name != "dense")]
 
