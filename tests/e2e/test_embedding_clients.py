@@ -43,17 +43,6 @@ print(json.dumps({
     "vectors": made.embed_documents(TEXTS), "others": [made.embed_query(one) for one in TEXTS],
 }))
 """,
-    "litellm": """
-import litellm
-litellm.telemetry = False
-given = {"model": "hosted_vllm/tiny", "api_key": "x"}
-found = litellm.embedding(**given, api_base=f"{BASE}/v1", input=TEXTS)
-ranks = litellm.rerank(**given, api_base=BASE, query=TEXTS[1], documents=TEXTS)
-print(json.dumps({
-    "vectors": [one["embedding"] for one in found.data],
-    "order": [one["index"] for one in ranks.results],
-}))
-""",
     "huggingface_hub": """
 from huggingface_hub import InferenceClient
 root, route = InferenceClient(model=f"{BASE}/"), InferenceClient(model=f"{BASE}/embed")
@@ -66,6 +55,17 @@ print(json.dumps({
 """,
 }
 LARGER = {
+    "litellm": """
+import litellm
+litellm.telemetry = False
+given = {"model": "hosted_vllm/tiny", "api_key": "x"}
+found = litellm.embedding(**given, api_base=f"{BASE}/v1", input=TEXTS)
+ranks = litellm.rerank(**given, api_base=BASE, query=TEXTS[1], documents=TEXTS)
+print(json.dumps({
+    "vectors": [one["embedding"] for one in found.data],
+    "order": [one["index"] for one in ranks.results],
+}))
+""",
     "cohere": """
 import cohere
 client = cohere.ClientV2(api_key="x", base_url=BASE)

@@ -82,7 +82,7 @@ def directory(stored: tuple[Path, RedisServer, dict[str, str]], tmp_path: Path) 
     return Path(shutil.copytree(stored[0], tmp_path / "kv"))
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_disks(fault: str, start_server: StartServer, stored: Any, directory: Path) -> None:
     server = start_server(
@@ -146,7 +146,7 @@ def _remove(files: list[Path]) -> None:
     shutil.rmtree(files[0].parents[2])
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("damage", [_nothing, _flip, _truncate, _remove])
 def test_files(
     damage: Callable[[list[Path]], None], start_server: StartServer, stored: Any, directory: Path
@@ -181,7 +181,7 @@ def _garbage(_: bytes) -> Iterable[bytes]:
     yield b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("treat", [_cut, _late, drip, _wrong, _garbage])
 def test_a_redis_server(
     treat: Callable[[bytes], Iterable[bytes]], start_server: StartServer, stored: Any

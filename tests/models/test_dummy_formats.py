@@ -140,6 +140,7 @@ def test_matrices_of_one_shape_are_rounded_once() -> None:
             assert not np.shares_memory(rounded[name], first)
 
 
+@pytest.mark.long
 def test_an_override_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = _write(tmp_path / "model", MIXTURE)
     overrides = {"quantization_config": FORMATS["Q4_K"]}

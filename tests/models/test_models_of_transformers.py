@@ -306,6 +306,7 @@ def test_weights_that_do_not_fit(copied: Path) -> None:
         small_llm(copied)
 
 
+@pytest.mark.long
 def test_torch_is_imported_for_such_models_alone(plain: Path, tmp_path: Path) -> None:
     write_checkpoint(_case("llama", "LlamaConfig"), tmp_path)
     code = (

@@ -20,7 +20,7 @@ _LONGEST_TURN_S = 4.0
 """Far above any turn of a loop on a busy machine, and far below any hanging template."""
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("part", range(8))
 def test_hostile_templates_end(part: int) -> None:
     sources = [EVERY[name] for name in sorted(EVERY)[part::8]]

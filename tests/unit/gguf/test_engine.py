@@ -170,6 +170,7 @@ def test_a_tokenizer_of_its_own_place(tmp_path: Path) -> None:
         assert llm.get_tokenizer().decode([256, 257]) == "hehel"
 
 
+@pytest.mark.long
 def test_text_goes_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_model(tmp_path / "m.gguf", "llama", CONFIG, random_tensors(CONFIG))
     assert main(["run", str(file), "hello", "--max-tokens", "4", "--temperature", "0"]) == 0
