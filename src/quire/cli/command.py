@@ -1,7 +1,7 @@
 """`Command`: the place of a command, which is imported when the command runs.
 
-A command is a function `NAME(args)`, which does the work and returns the exit code, beside
-`NAME_options(parser)`, which declares its options; or the `execute` and `configure` of a module.
+A command is two functions: `NAME_options(parser)` declares its options, and `NAME(args)` does the
+work and returns the exit code. A module with one command may call them `configure` and `execute`.
 """
 
 from __future__ import annotations

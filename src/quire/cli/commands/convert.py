@@ -32,14 +32,8 @@ def quantize(args: argparse.Namespace) -> int:
     memory layout of this machine's processor and are memory-mapped, so that all processes share
     them.
     """
-    places = list(args.places)
-    if hasattr(args, "model"):
-        places.insert(0, args.model)
-    if len(places) != 2:
-        raise ConfigError(
-            f"give a model and a new directory, not {len(places)} words; for example: "
-            "quire quantize Qwen/Qwen3-0.6B qwen3-int8 --quantization int8"
-        )
+    example = "quire quantize Qwen/Qwen3-0.6B qwen3-int8 --quantization int8"
+    places = _places(args, 2, "a model and a new directory", example)
     args.model = places[0]
     if getattr(args, "quantization", None) == "none":
         args.quantization = None
@@ -66,17 +60,22 @@ def merge(args: argparse.Namespace) -> int:
     OUT becomes a normal model directory in the base model's number format. Its tokens may differ
     from those of requests that name the adapter, because the sums of the weights are rounded.
     """
-    places = list(args.places)
-    if hasattr(args, "model"):
-        places.insert(0, args.model)
-    if len(places) != 3:
-        raise ConfigError(
-            f"give a model, an adapter and a new directory, not {len(places)} words; for example: "
-            "quire merge Qwen/Qwen3-0.6B adapters/mine qwen3-mine"
-        )
+    example = "quire merge Qwen/Qwen3-0.6B adapters/mine qwen3-mine"
+    places = _places(args, 3, "a model, an adapter and a new directory", example)
     from quire.planning.adapters.merge import merge_adapter
 
     base, adapter, out = places[0], *(Path(place).expanduser() for place in places[1:])
     num_bytes = merge_adapter(EngineArgs(base), adapter, out)
     print(f"{out}: {format_bytes(num_bytes)} of weights. Start it with `quire run {out}`.")
     return 0
+
+
+def _places(args: argparse.Namespace, count: int, what: str, example: str) -> list[str]:
+    """The words of a command, of which the first may be given as `--model`. Raises ConfigError if
+    there are not `count` of them."""
+    places = list(args.places)
+    if hasattr(args, "model"):
+        places.insert(0, args.model)
+    if len(places) != count:
+        raise ConfigError(f"give {what}, not {len(places)} words; for example: {example}")
+    return places

@@ -207,8 +207,8 @@ class AdapterManager:
         return version if version.digest in self._residents else None
 
     def _begin(self, load: _Load) -> bool:
-        """Starts a load if none is running. Returns False if the caller must try again later: there
-        is no room for the adapter, or the load of a command has to wait for another one."""
+        """Starts a load if none is running. Returns False if the caller must try again later: the
+        adapter does not fit yet, or another load has to end first."""
         if self._load is not None:
             if self._load.is_for(load.request) and not load.request.load_inplace:
                 self._load.tickets += load.tickets

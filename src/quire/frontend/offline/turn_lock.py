@@ -1,5 +1,5 @@
-"""`TurnLock`: threads use an engine in turns; and `IdleTime`, the background work of an engine that
-nobody uses."""
+"""`TurnLock`: threads use an engine in turns; and `IdleTime`: the background work of an engine
+between calls."""
 
 from __future__ import annotations
 

@@ -218,8 +218,8 @@ class PromptLogprob(msgspec.Struct, kw_only=True):
 
 
 ReplyPromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""Of each prompt token, by token id: its own first, then those of the best ones; null for the
-first token, which nothing precedes."""
+"""For each prompt token a dictionary from token ids to log-probabilities: its own comes first, then
+those of the likeliest tokens. The first token has null, because no token precedes it."""
 
 
 class ReplyFields(msgspec.Struct, kw_only=True):

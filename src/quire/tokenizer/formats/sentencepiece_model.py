@@ -202,7 +202,7 @@ Field = tuple[int, int, "int | bytes"]
 
 def fields(data: bytes, source: str) -> Iterator[Field]:
     """The fields of a message of protocol buffers in order. Raises CheckpointError, naming
-    `source`, for bytes that are no message. Source: https://protobuf.dev/programming-guides."""
+    `source`, if the bytes are not a message. Source: https://protobuf.dev/programming-guides."""
     place = 0
     while place < len(data):
         tag, place = _varint(data, place, source)

@@ -54,7 +54,7 @@ class ExpertSlots:
     """The slots of a layer's experts."""
 
     inner: list[list[Slot]]
-    """Of each expert: gate and up, or up alone."""
+    """For each expert, the slots of gate and up, or of up alone."""
     down: list[list[Slot]]
     alternates: bool
     """Whether transformers has the rows of gate and up in turn (gpt-oss)."""

@@ -127,7 +127,7 @@ class Props(msgspec.Struct, kw_only=True):
     default_generation_settings: dict[str, Any]
     total_slots: Count
     model_path: str
-    """The name of the model; its place is not told."""
+    """The name of the model. The path is not shown to clients."""
     model_alias: str
     chat_template: str
     bos_token: str
@@ -138,7 +138,7 @@ class Props(msgspec.Struct, kw_only=True):
 
 
 class Slot(msgspec.Struct, kw_only=True):
-    """A place for a request that runs. Prompts of others are not told."""
+    """A place for a request that runs. It does not show the prompts of requests."""
 
     id: Count
     n_ctx: Count

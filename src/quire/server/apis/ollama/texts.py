@@ -51,7 +51,7 @@ from quire.server.work_pool import INLINE_SIZE
 
 def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float | None) -> None:
     """Applies a request's `keep_alive`. A server of one model never unloads it: the reply names the
-    field as ignored. Raises RequestError for a value that is no time."""
+    field as ignored. Raises RequestError if the value is not a duration."""
     if keep_alive is None:
         return
     seconds = parsed_keep_alive(keep_alive)
