@@ -205,7 +205,9 @@ def test_no_form_of_a_url_reaches_the_inner_network(
     """Forms of CVE-2025-6242, CVE-2026-24779, CVE-2026-25960 and CVE-2026-34753, in all APIs."""
     _Listener.seen.clear()
     (tmp_path / "secret.png").write_bytes(_good("PNG"))
-    urls = [f"{scheme}://{host}:{inner_port}/x.png" for host in _HOSTS for scheme in ("http", "HTTP")]
+    urls = [
+        f"{scheme}://{host}:{inner_port}/x.png" for host in _HOSTS for scheme in ("http", "HTTP")
+    ]
     urls += [
         f"http:/localhost:{inner_port}/x", f"http:localhost:{inner_port}/x",
         f"//localhost:{inner_port}/x", f"ftp://localhost:{inner_port}/x",

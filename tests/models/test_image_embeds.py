@@ -42,7 +42,9 @@ def _encoded(llm: LLM, picture: Any) -> np.ndarray[Any, Any]:
         size = picture.layout.num_bytes(tile)
         worker.begin_tile(picture.pixels[begin : begin + size], height, width)
         data = worker.encode_tile(inf)
-        rows = vision_model(llm.llm_engine.model_config.hf_config).patching.num_rows((height, width))
+        rows = vision_model(llm.llm_engine.model_config.hf_config).patching.num_rows(
+            (height, width)
+        )
         found.append(np.frombuffer(data, "<f4").reshape(rows, -1))
         begin += size
     return np.concatenate(found)

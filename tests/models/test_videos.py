@@ -128,7 +128,10 @@ def test_spellings_of_a_video_give_one_answer_and_others_say_why(tmp_path: Path)
             return llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids
 
         def chat(url: str) -> Any:
-            parts = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "?"}]
+            parts = [
+                {"type": "video_url", "video_url": {"url": url}},
+                {"type": "text", "text": "?"},
+            ]
             message = [{"role": "user", "content": parts}]
             return llm.chat(message, params, use_tqdm=False)[0].outputs[0].token_ids
 

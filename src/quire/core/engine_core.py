@@ -80,10 +80,10 @@ _GRAMMAR_WAIT_S = 0.01
 """Seconds that a step waits for a grammar if there is nothing else to do."""
 _SHARE_FOR_MASKS = 0.02
 """Share of a step's time that the next step may wait for masks."""
-_SHARE_FOR_IMAGES = 0.3
-"""Share of a short step's time that the encoder of images has between two steps."""
+_SHARE_FOR_IMAGES = 0.35
+"""Share of the time of a step without prompts that the encoder of images has between two steps."""
 _IMAGES_ALONE_S = 0.1
-"""Seconds that the encoder has if no other request waits for a step."""
+"""Seconds that the encoder has if no request waits for its next token."""
 
 
 @dataclass(slots=True)
@@ -169,8 +169,6 @@ class EngineCore:
         self._collected_at = 0.0
         self._step_s = 0.0
         """Duration of the last plan, in seconds."""
-        self._short_step_s = 0.0
-        """Duration of plans without many tokens of prompts."""
         self._is_idle = False
         """Whether the last step had nothing to compute and no request has arrived since."""
 
@@ -253,8 +251,9 @@ class EngineCore:
     def _take_image_news(self, images: ImageManager) -> list[EngineCoreOutput]:
         """Encodes a part of the waiting pictures, and queues the requests whose pictures are
         encoded. Returns outputs of requests that failed."""
-        has_others = self.scheduler.has_unfinished_requests()
-        seconds = _SHARE_FOR_IMAGES * self._short_step_s if has_others else _IMAGES_ALONE_S
+        seconds = _IMAGES_ALONE_S
+        if any(one.is_generating for one in self.scheduler.states.running):
+            seconds = _SHARE_FOR_IMAGES * self.scheduler.pacing.costs.generating_s
         news = images.advance(seconds)
         for request in news.ready:
             try:
@@ -308,8 +307,6 @@ class EngineCore:
         began_at = max(submitted.at, self._collected_at, self.executor.began_at)
         self._collected_at = time.perf_counter()
         self._step_s = self._collected_at - began_at
-        # It rises slowly, so that single long steps count little.
-        self._short_step_s = min(self._step_s, 1.05 * self._short_step_s or self._step_s)
         scheduler.observe(plan, self._step_s)
         if self._transfers is not None:
             self._transfers.observe(plan, self._step_s)

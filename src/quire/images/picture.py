@@ -49,7 +49,7 @@ def picture_of(data: bytes, rules: AnyResizing, more: Sequence[bytes] = ()) -> P
 
 
 def picture_digest(rules: AnyResizing, *files: bytes) -> bytes:
-    """What identifies the tiles of a file, or of the frames of a video. Parts are length-prefixed."""
+    """What identifies the tiles of a file, or of a video's frames. Parts are length-prefixed."""
     state = hashlib.sha256(b"quire.image.1")
     for part in (msgspec.msgpack.encode(rules), *files):
         state.update(struct.pack("<Q", len(part)))

@@ -57,8 +57,7 @@ class ImageSources:
             return [self.read(url)]
         if len(text) > _MAX_TEXT or text.count(",") >= MAX_FRAMES:
             raise RequestError(
-                f"a video must have at most {MAX_FRAMES} frames and "
-                f"{format_bytes(MAX_FILE_BYTES)}"
+                f"a video must have at most {MAX_FRAMES} frames and {format_bytes(MAX_FILE_BYTES)}"
             )
         return [_data(head + comma + frame) for frame in text.split(",")]
 

@@ -87,8 +87,8 @@ def test_a_prompt_of_tokens_has_placeholders_or_all_rows() -> None:
 
 
 def test_a_number_of_placeholders_that_differs_is_an_error() -> None:
+    parts = PromptParts(["a", "b", "c"], [_PLACE] * 2)
     with pytest.raises(PromptError, match="it has 2 of them and 1 images"):
-        parts = PromptParts(["a", "b", "c"], [_PLACE] * 2)
         place_in_text(_vision(is_same=True), parts, [_picture(1, 1)], _encode)
 
 

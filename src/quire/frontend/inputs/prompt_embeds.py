@@ -37,6 +37,7 @@ def read_embeds(value: Any, width: int | None, max_model_len: int) -> NDArray[np
 
 def as_rows(value: Any, width: int, most: int, name: str) -> NDArray[np.float32]:
     """Rows [n, width] in float32, at most `most`. `name`: the field. Raises PromptError."""
+
     def wrong(message: str) -> PromptError:
         return PromptError(f"`{name}` {message}", parameter=name)
 
@@ -49,13 +50,9 @@ def as_rows(value: Any, width: int, most: int, name: str) -> NDArray[np.float32]
     if len(shape) == 3 and shape[0] == 1:
         value, shape = value[0], shape[1:]
     if len(shape) != 2:
-        raise wrong(
-            f"must be a 2D tensor of shape (num_tokens, hidden_size); got shape {shape}."
-        )
+        raise wrong(f"must be a 2D tensor of shape (num_tokens, hidden_size); got shape {shape}.")
     if shape[1] != width:
-        raise wrong(
-            f"hidden_size {shape[1]} does not match the model's hidden_size {width}."
-        )
+        raise wrong(f"hidden_size {shape[1]} does not match the model's hidden_size {width}.")
     if not 1 <= shape[0] <= most:
         raise wrong(
             f"must have from 1 to {most} rows, as many as the model's context has tokens; got "

@@ -57,7 +57,9 @@ class GridPatches(Patching):
         return self.squares(size) if self.has_axes else None
 
     def step(self, values: Floats, tables: Sequence[Floats]) -> TileStep:
-        frames = values if values.ndim == 4 else np.broadcast_to(values, (self.frames, *values.shape))
+        frames = (
+            values if values.ndim == 4 else np.broadcast_to(values, (self.frames, *values.shape))
+        )
         size = (frames.shape[1], frames.shape[2])
         order, spans = self._windows(size)
         rows, columns = self.squares(size)

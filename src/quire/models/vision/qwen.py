@@ -76,9 +76,7 @@ def qwen_vl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     )
 
 
-def _limits(
-    settings: ConfigReader, patches: GridPatches, fewest: int, most: int
-) -> dict[str, Any]:
+def _limits(settings: ConfigReader, patches: GridPatches, fewest: int, most: int) -> dict[str, Any]:
     """The fields of `Multiples`, with these defaults."""
     most = _pixels(settings, "longest_edge", "max_pixels", most)
     fewest = _pixels(settings, "shortest_edge", "min_pixels", min(fewest, most))
@@ -116,8 +114,7 @@ def _video(reader: ConfigReader, parts: _Parts, settings: ConfigReader) -> Video
         middle = (patches.frames - 1) / 2 / fps
         times = (index * seconds + middle for index in range(len(rows)))
         return "".join(
-            f"<{time:.1f} seconds>{begin}{own}{end}"
-            for time, own in zip(times, rows, strict=True)
+            f"<{time:.1f} seconds>{begin}{own}{end}" for time, own in zip(times, rows, strict=True)
         )
 
     per_second = 1 / seconds  # Qwen2 counts tiles

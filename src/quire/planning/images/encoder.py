@@ -46,9 +46,7 @@ def encoder_plans(
     ):
         program = run_passes(program)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
-        options = CompileOptions(
-            dtype, num_rows, 1, num_rows, max_piece_tokens=_MAX_PIECE_TOKENS
-        )
+        options = CompileOptions(dtype, num_rows, 1, num_rows, max_piece_tokens=_MAX_PIECE_TOKENS)
         plans.append(EncoderPlan(program, kv, options))
     return plans
 

@@ -1,8 +1,9 @@
 """`Pieces`: how the step of an encoder is divided, so that other work can run in between.
 
 In an encoder a token attends to all tokens of its request. So attention needs K and V of all rows,
-and nothing else needs another row. A stage begins with an attention op and ends before the next one:
-its ops run for some rows, then for the next ones, and the next stage begins when all rows are done.
+and nothing else needs another row. A stage begins with an attention op and ends before the next
+one: its ops run for some rows, then for the next ones, and the next stage begins when all rows are
+done.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ In a bfloat16 model, values that only products and attention read are bfloat16. 
 or an addition reads (the residual stream) are float32, as the ops require. The memory of a value is
 reused after its last reader.
 
-A step may be computed in pieces of some rows (`steps/pieces.py`): the ops of a stage for these rows,
-then for the next ones, and so on. A value that a later stage reads has room for all rows of the step,
-others have room for one piece.
+A step may be computed in pieces of some rows (`steps/pieces.py`): the ops of a stage for these
+rows, then for the next ones, and so on. A value that a later stage reads has room for all rows of
+the step, others have room for one piece.
 """
 
 from __future__ import annotations

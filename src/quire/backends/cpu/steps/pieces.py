@@ -136,7 +136,9 @@ class CpuStepInPieces(StepInPieces):
             logits_rows=taken,
             sampling=None,
             axis_positions=None if axes is None else axes[begin:end],
-            spans=spans[:, begin:end] if spans is not None and self._ops.pieces.spans[self._stage] else None,
+            spans=spans[:, begin:end]
+            if spans is not None and self._ops.pieces.spans[self._stage]
+            else None,
             input_rows=_cut(batch.input_rows, begin, end),
         )
 

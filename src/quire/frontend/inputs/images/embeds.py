@@ -104,7 +104,9 @@ def _layout(vision: VisionModel, count: int) -> Layout:
     most = resizing.most + 1 if isinstance(resizing, RatioTiles) else 1
     num_tiles = count // per_tile
     if count % per_tile or not 1 <= num_tiles <= most:
-        wanted = f"{per_tile} rows" if most == 1 else f"{per_tile} rows for each of 1 to {most} tiles"
+        wanted = (
+            f"{per_tile} rows" if most == 1 else f"{per_tile} rows for each of 1 to {most} tiles"
+        )
         raise _error(f"must have {wanted}, not {count}")
     return Layout((tile,) * num_tiles)
 
