@@ -134,7 +134,7 @@ def test_damaged_files_give_a_picture_or_an_error(form: str, count: int) -> None
             data = _damaged(whole[rng.integers(len(whole))], rng)
             assert len(picture_of(data, _RULES).pixels) == 4 * 6 * 3
             num_read += 1
-    assert 0 < num_read < count
+    assert num_read < count  # each piece of a PNG file has a checksum
 
 
 @pytest.mark.parametrize(
