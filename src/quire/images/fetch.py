@@ -120,7 +120,8 @@ class Fetcher:
         address = self.resolve(host, port)[0]
         connection = socket.create_connection((address, port), _left(deadline))
         # A reply whose bytes arrive one by one would never be late by itself.
-        alarm = threading.Timer(_left(deadline), _end, (connection.dup(),))
+        same = connection.dup()
+        alarm = threading.Timer(_left(deadline), _end, (same,))
         alarm.start()
         try:
             if parts.scheme == "https":
@@ -142,7 +143,7 @@ class Fetcher:
             raise
         finally:
             alarm.cancel()
-            alarm.args[0].close()
+            same.close()
             connection.close()
 
     def _body(

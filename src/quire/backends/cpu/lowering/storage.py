@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.lowering.native_op import Home, NativeOp
-from quire.backends.cpu.lowering.stages import Pieces
 from quire.program import Value
 from quire.units import round_up
+
+if TYPE_CHECKING:
+    from quire.backends.cpu.lowering.stages import Pieces
 
 ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 Rows = Literal["tokens", "logits"]

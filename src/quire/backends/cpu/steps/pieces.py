@@ -12,16 +12,18 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch, StepInPieces, StepOutput, TokenRows
-from quire.backends.cpu.encode import Encoded
-from quire.backends.cpu.lowering import Pieces
 from quire.errors import BackendError
 from quire.units import ceil_div
+
+if TYPE_CHECKING:
+    from quire.backends.cpu.encode import Encoded
+    from quire.backends.cpu.lowering import Pieces
 
 _FEWEST_ROWS = 16
 """A piece of fewer rows would read all weights of a layer for little work."""
