@@ -65,6 +65,7 @@ def requests() -> list[tuple[int, EngineCoreRequest]]:
     return found
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranks_draft_as_one_rank_does(
