@@ -35,7 +35,6 @@ from quire.system.free_memory import release_free_memory
 from quire.weights import PackedFile
 from quire.worker.adapters.loading import WorkerAdapters
 from quire.worker.adapters.rank_kv import kv_runs, own_kv
-from quire.worker.draft.loading import load_pair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.images.encoder import TileEncoding, load_encoder
 from quire.worker.model_weights import ModelWeights
@@ -375,6 +374,8 @@ def _load(
         packed = weights if isinstance(weights, PackedFile) else None
     block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
     if config.draft is not None and plan.draft is not None:
+        from quire.worker.draft.loading import load_pair
+
         beside = groups[1] if groups else None
         model = load_pair(source.config, whole, rank, backend, beside, model)
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quire.backends.cpu.encode import Exchange
-from quire.backends.cpu.steps.caller_rows import CallerRows
 from quire.ranks import RankGroup
+
+if TYPE_CHECKING:
+    from quire.backends.cpu.steps.caller_rows import CallerRows
 
 
 class RankCallback:
