@@ -367,9 +367,10 @@ def _load(
     plan = whole.of_rank(rank)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
+    group = groups[0] if groups else None
     # The weights are checked against the whole model; the backend reads what this rank needs.
     with closing(source.open(whole.program)) as weights:
-        model = backend.compile(plan.program, weights, plan.kv, plan.options, *groups[:1])
+        model = backend.compile(plan.program, weights, plan.kv, plan.options, group)
         weights.check()
         packed = weights if isinstance(weights, PackedFile) else None
     block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
