@@ -83,6 +83,20 @@ def open_checkpoint(path: Path) -> WeightStore:
     raise _no_weights(path)
 
 
+def projector_file(path: Path) -> Path | None:
+    """The file with the image encoder of a GGUF model; None: there is none."""
+    from quire.gguf.unpack import PROJECTOR_NAME
+
+    file = path / PROJECTOR_NAME
+    return file if _is_unpacked(path) and has_file(file) else None
+
+
+def open_encoder(path: Path) -> WeightStore:
+    """Open the weights of a model's image encoder. Raises CheckpointError."""
+    file = projector_file(path)
+    return open_checkpoint(path) if file is None else _read_gguf([file])
+
+
 def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
     """Open the weights in a model directory and those in folders of it, or in files `FOLDER.pt`.
     The names of the latter begin with `FOLDER.linear.`. Raises CheckpointError as `open_checkpoint`

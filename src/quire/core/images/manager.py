@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 import msgspec
+import numpy as np
 
 from quire.core.images.cache import EncoderCache
 from quire.errors import BackendError
@@ -120,10 +121,18 @@ class ImageManager:
         current.rows.append(self._encode(image.pixels[begin : begin + count], height, width))
         current.num_pixel_bytes += count
         if len(current.rows) == len(image.layout.sizes):
-            rows = b"".join(current.rows)
+            rows = _ordered(b"".join(current.rows), image)
             self.cache.put(tenant_of(request.cache_salt), image.digest, rows)
             self._rows[request.request_id][image.digest] = rows
             self._current = None
+
+
+def _ordered(rows: bytes, image: ImageInput) -> bytes:
+    """The rows of a picture, of those of its tiles."""
+    if not image.order:
+        return rows
+    table = np.frombuffer(rows, np.uint8).reshape(image.num_tile_rows, -1)
+    return table[np.frombuffer(image.order, np.int32)].tobytes()
 
 
 def _with_rows(request: EngineCoreRequest, rows: dict[bytes, bytes]) -> EngineCoreRequest:

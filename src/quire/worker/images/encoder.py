@@ -21,7 +21,7 @@ from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
 from quire.models.vision.model import Floats, TileStep, VisionModel, normalised
 from quire.planning.images.encoder import encoder_plans
-from quire.weights import WeightStore, open_checkpoint
+from quire.weights import WeightStore, open_encoder
 from quire.weights.dummy import DummyStore
 from quire.worker.images.weights import VisionStore
 
@@ -59,7 +59,7 @@ class ImageEncoder:
         size = (pixels.shape[0], pixels.shape[1])
         step = patching.step(normalised(pixels, self.vision.resizing), self._tables)
         merged = patching.merged(_run(tower, step), size)
-        rows = patching.ordered(_run(projector, TileStep(merged)), size)
+        rows = patching.ordered(_run(projector, TileStep(merged)), size, self._tables)
         if not np.isfinite(rows).all():
             raise BackendError("the encoder of images has computed a number that is not finite")
         return rows
@@ -80,7 +80,7 @@ def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
         return None
     if model.weights == "dummy":
         return ImageEncoder(backend, vision, None, model.dtype, model.max_model_len)
-    with closing(open_checkpoint(model.path)) as store:
+    with closing(open_encoder(model.path)) as store:
         return ImageEncoder(backend, vision, store, model.dtype, model.max_model_len)
 
 

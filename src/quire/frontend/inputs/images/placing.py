@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quire.errors import PromptError
 from quire.images.picture import Picture
 from quire.protocol.images import ImageInput
@@ -83,7 +85,8 @@ def place_in_tokens(
     vision: VisionModel, token_ids: list[int], pictures: Sequence[Picture], encode: Encode
 ) -> PlacedImages:
     """Pictures in a prompt of tokens, which has a placeholder for each, or all their rows."""
-    [placeholder_id] = encode(vision.placeholder) or [vision.row_token_id]
+    placeholder_ids = encode(vision.placeholder)
+    placeholder_id = placeholder_ids[0] if len(placeholder_ids) == 1 else vision.row_token_id
     rows = [i for i, one in enumerate(token_ids) if one == vision.row_token_id]
     if len(rows) == sum(vision.num_rows(one.layout) for one in pictures):
         return _placed(vision, token_ids, rows, pictures)
@@ -114,9 +117,12 @@ def _placed(
         grid = vision.patching.grid(picture.layout.sizes[0])
         if grid is not None and len(runs) != 1:
             raise PromptError("the tokens of an image must follow each other", parameter="prompt")
-        images.append(
-            ImageInput(picture.digest, picture.layout, picture.pixels, len(given), len(runs))
-        )
+        image = ImageInput(picture.digest, picture.layout, picture.pixels, len(given), len(runs))
+        order = vision.patching.order(picture.layout)
+        if order is not None:
+            of_tiles = vision.patching.num_tile_rows(picture.layout)
+            image = msgspec.structs.replace(image, num_tile_rows=of_tiles, order=order.tobytes())
+        images.append(image)
         is_span, row = vision.patching.sees_itself, 0
         for first, size in runs:
             place = struct.pack("<QQ", row, size)

@@ -1,0 +1,6 @@
+"""Image encoders in files of their own, llama.cpp's `mmproj` files: configuration and names.
+
+row.py       `Projector`: what is known of one value of `clip.projector_type`
+families.py  the table of them
+joined.py    config.json and preprocessor_config.json of a model with such a file
+"""
