@@ -45,7 +45,7 @@ _KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "no heads": ({"clip.vision.attention.head_count": 0}, "num_attention_heads"),
     "odd heads": ({"clip.vision.attention.head_count": 5}, "multiple of 5 heads"),
     "a huge image": ({"clip.vision.image_size": 2**31}, "image_size"),
-    "a wider image": ({"clip.vision.image_size": 48}, "48"),
+    "a wider image": ({"clip.vision.image_size": 48}, "[144, 36]"),
     "no patch": ({"clip.vision.patch_size": 0}, "patch_size"),
     "two means": ({"clip.vision.image_mean": [0.5, 0.5]}, "image_mean"),
     "words for a mean": ({"clip.vision.image_mean": ["a", "b", "c"]}, "image_mean"),

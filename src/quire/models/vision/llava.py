@@ -159,5 +159,5 @@ def _is_grid(size: object, tile: int) -> bool:
     if not isinstance(size, list) or len(size) != 2 or any(type(one) is not int for one in size):
         return False
     rows, columns = size[0] // tile, size[1] // tile
-    is_whole = size[0] % tile == 0 and size[1] % tile == 0
-    return is_whole and rows >= 1 and columns >= 1 and rows * columns <= _MOST_TILES
+    is_whole = [rows * tile, columns * tile] == size
+    return bool(is_whole and rows >= 1 and columns >= 1 and rows * columns <= _MOST_TILES)
