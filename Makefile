@@ -17,7 +17,7 @@ $(BIN)/python:
 
 demo: $(BIN)/python
 	@echo "Installing Quire into $(VENV). Compiling the native library takes most of a minute."
-	$(BIN)/python -m pip install --quiet .
+	$(BIN)/python -m pip install --quiet --no-compile .  # a module is compiled when it is first imported
 	$(BIN)/python examples/first_script.py
 	@echo 'It works. Now try: $(BIN)/quire run "What is 17 + 25?"'
 

@@ -32,11 +32,11 @@ NAMES = (
     "deepseek-v2-lite",
 )  # fmt: skip
 RECURRENT = ("mamba-2.8b", "mamba2-2.7b")
-WORKLOADS = ("decode", "prefill-512", "prefill-4096", "batch-32", "decode-at-1k", "decode-at-32k")
+WORKLOADS = ("decode", "prefill-512", "prefill-4096", "streams-32", "decode-at-1k", "decode-at-32k")
 _IN_4_BITS = "deepseek-v2-lite"
 _QUANTISED = "int4_w4a8"
 _MAX_LEN = 33_024
-_COLUMNS = ("decode", "prefill-512", "prefill-4096", "batch-32")
+_COLUMNS = ("decode", "prefill-512", "prefill-4096", "streams-32")
 
 
 def main() -> int:

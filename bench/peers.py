@@ -90,6 +90,7 @@ WORKLOADS = (
     Workload("batch-32", 32, 128, 64),
     Workload("batch-64", 64, 128, 64),
     Workload("prefill-4096", 1, 4096, 1, is_usual=False),
+    Workload("streams-32", 32, 16, 32, is_usual=False),
     Workload("decode-at-1k", 1, 1024, 65, is_after=True, is_usual=False),
     Workload("decode-at-32k", 1, 32768, 65, is_after=True, is_usual=False),
 )

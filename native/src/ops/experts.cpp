@@ -23,7 +23,6 @@ namespace {
 
 // (row, expert) pairs that are worked on at once: bounds what the products work in.
 constexpr int64_t kMaxPairs = 8192;
-constexpr size_t kLine = 64;
 
 int64_t num_experts(const quire_experts& op) { return op.routes.dim; }
 
@@ -31,7 +30,7 @@ int64_t item_bytes(int32_t dtype) { return dtype == QUIRE_F32 ? 4 : 2; }
 
 // Whole cache lines, and not the same line of every page.
 int64_t stride_of(int64_t dim, int32_t dtype) {
-  const auto line = static_cast<int64_t>(kLine) / item_bytes(dtype);
+  const auto line = static_cast<int64_t>(kCacheLine) / item_bytes(dtype);
   return static_cast<int64_t>(round_up(dim, line)) + line;
 }
 
@@ -79,12 +78,12 @@ struct Places {
   }
 
  private:
-  static size_t after(size_t place, size_t bytes) { return round_up(place + bytes, kLine); }
+  static size_t after(size_t place, size_t bytes) { return round_up(place + bytes, kCacheLine); }
   // Of all products together, each on lines of its own.
   size_t packed_bytes_of(const PackedMatrix& weight, const quire_experts& op) const {
     const int64_t products = std::min<int64_t>(pairs, num_experts(op));
     return linear_scratch_bytes(weight.format, weight.k, pairs) +
-           products * (linear_scratch_bytes(weight.format, weight.k, 1) + kLine);
+           products * (linear_scratch_bytes(weight.format, weight.k, 1) + kCacheLine);
   }
 };
 
@@ -185,7 +184,7 @@ class Slab {
       args.bias = bias < 0 ? nullptr : step_.vector(bias) + e * weight.n;
       args.scratch = scratch;
       fill(args, starts_[e]);
-      scratch += round_up(linear_scratch_bytes(weight.format, weight.k, args.m), kLine);
+      scratch += round_up(linear_scratch_bytes(weight.format, weight.k, args.m), kCacheLine);
       products.push_back(args);
       const int32_t* which = at<int32_t>(places_.rows) + starts_[e];
       rows.push_back({first_matrix + static_cast<int32_t>(e), kind_, first_, which});

@@ -13,7 +13,6 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kLine = 64;
 
 int64_t item_bytes(const quire_view& view) { return view.dtype == QUIRE_F32 ? 4 : 2; }
 
@@ -34,7 +33,7 @@ void reserve_head_linear(const Model& model, const quire_op& record, OpNeeds& ne
   const quire_head_linear& op = record.u.head_linear;
   const PackedMatrix& matrix = model.matrices[op.matrix];
   const size_t each =
-      round_up(linear_scratch_bytes(matrix.format, matrix.k, model.spec.max_num_tokens), kLine);
+      round_up(linear_scratch_bytes(matrix.format, matrix.k, model.spec.max_num_tokens), kCacheLine);
   needs.scratch_bytes = std::max(needs.scratch_bytes, op.num_heads * each);
 }
 
@@ -58,7 +57,7 @@ void run_head_linear(const Step& step, const quire_op& record) {
     args.out_dtype = static_cast<DType>(op.out.dtype);
     args.out_stride = op.out.stride;
     args.scratch = scratch;
-    scratch += round_up(linear_scratch_bytes(matrix.format, matrix.k, rows), kLine);
+    scratch += round_up(linear_scratch_bytes(matrix.format, matrix.k, rows), kCacheLine);
   }
   linear_together(products.data(), op.num_heads, step.model.pool);
 }

@@ -15,14 +15,6 @@ struct Moments {
   float scale;  // multiplies the difference
 };
 
-// Calls f(i, n) for every vector of a row, elements i .. i + n - 1.
-template <class F>
-QUIRE_INLINE void by_vectors(int64_t dim, F f) {
-  int64_t i = 0;
-  for (; i + kLanes <= dim; i += kLanes) f(i, int64_t{kLanes});
-  if (i < dim) f(i, dim - i);
-}
-
 // Two sums, of the vectors at even and at odd places: an addition waits for the one before it. They
 // have names, because gcc keeps an array that is indexed in memory.
 Moments rms_moments(const void* x, int32_t dtype, int64_t dim, float eps) {

@@ -12,12 +12,6 @@
 namespace quire {
 namespace {
 
-// Calls f(i, n) for every vector of a row, elements i .. i + n - 1.
-template <class F>
-QUIRE_INLINE void by_vectors(int64_t dim, F f) {
-  for (int64_t i = 0; i < dim; i += kLanes) f(i, std::min<int64_t>(dim - i, kLanes));
-}
-
 template <class F>
 void each(const Step& step, const quire_pointwise& op, Span span, F f) {
   const bool binary = op.b.offset >= 0;

@@ -11,6 +11,7 @@
 namespace quire {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kCacheLine = 64;
 
 inline size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -123,4 +123,12 @@ QUIRE_INLINE F32x16 exp2_for_bf16(F32x16 x) {
 #endif
 }
 
+// Calls f(i, n) for every vector of a row, elements i .. i + n - 1.
+template <class F>
+QUIRE_INLINE void by_vectors(int64_t dim, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) f(i, int64_t{kLanes});
+  if (i < dim) f(i, dim - i);
+}
+
 }  // namespace quire

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend", "Capabilities", "CompileOptions", "CompiledModel", "Dtype", "KVCacheSpec",
-    "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch", "StepModel",
-    "StepOutput", "TokenRows",
+    "LoadedAdapter", "Logprobs", "MemoryReport", "SamplingColumns", "StepBatch",
+    "StepInPieces", "StepModel", "StepOutput", "TokenRows",
 ]  # fmt: skip
 
 
@@ -81,6 +81,9 @@ class CompileOptions:
     max_adapter_width: int = 0
     """The most numbers of a row between the two matrices of an adapter, for one weight; 0: the
     model takes no adapters."""
+    max_piece_tokens: int = 0
+    """The most tokens of a piece of a step, for a model whose steps are computed in pieces
+    (`CompiledModel.in_pieces`); 0: they are computed whole."""
 
 
 class LoadedAdapter(ABC):
@@ -215,6 +218,26 @@ class MemoryReport:
     kv_reserved_bytes: int
 
 
+class StepInPieces(ABC):
+    """A step of one request that its caller computes piece by piece. The pieces do not change a bit
+    of the result. The model computes no other step before it is done or dropped."""
+
+    @abstractmethod
+    def advance(self, seconds: float) -> StepOutput | None:
+        """Computes pieces for about `seconds`, at least one. Returns the result after the last one,
+        None before. Raises BackendError as `StepModel.step` does."""
+
+
+class _WholeStep(StepInPieces):
+    """A step that is one piece."""
+
+    def __init__(self, model: StepModel, batch: StepBatch) -> None:
+        self._model, self._batch = model, batch
+
+    def advance(self, seconds: float) -> StepOutput:  # noqa: ARG002
+        return self._model.step(self._batch)
+
+
 class StepModel(ABC):
     """A model that computes steps, on one rank or on several. One caller at a time."""
 
@@ -263,6 +286,11 @@ class StepModel(ABC):
 class CompiledModel(StepModel):
     """A program with its weights and KV cache, ready to run. One caller at a time, except for
     `progress`."""
+
+    def in_pieces(self, batch: StepBatch) -> StepInPieces:
+        """The same as `step`, for a step of one request whose pieces the caller computes when it
+        likes. One piece, unless the model was compiled for smaller ones."""
+        return _WholeStep(self, batch)
 
     @abstractmethod
     def read_blocks(

@@ -46,6 +46,8 @@ class ChatInput:
     """None: found by `detect_content_format`."""
     image_placeholder: str | None = None
     """What stands for an image in texts; None: the model takes none, or the chat has none."""
+    video_placeholder: str | None = None
+    """The same for a video."""
     no_images: str = ""
     """Why the model takes no images, for errors."""
 
@@ -64,26 +66,45 @@ class RenderJob:
     """Maximum processor time, in seconds."""
 
 
-_IMAGE_TYPES = ("image_url", "input_image", "image_pil", "image")
-IMAGE_PART = {"type": "image"}
-"""An image in the form that templates get."""
+_IMAGE_TYPES = ("image_url", "input_image", "image_pil", "image", "image_embeds")
+_VIDEO_TYPES = ("video_url", "video")
+IMAGE_PART, VIDEO_PART = {"type": "image"}, {"type": "video"}
+"""An image and a video in the form that templates get."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenVideo:
+    """A video of a request."""
+
+    source: Any
+    """A URL, the bytes of an animated file, or frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenEmbeds:
+    """The rows of an image that the caller has encoded."""
+
+    value: Any
+    """A tensor, its base64, or a dict with one as `image_embeds` and an `image_grid_thw`."""
 
 
 @dataclass(slots=True)
 class TakenImages:
-    """A conversation without its images, and what they were, in order."""
+    """A conversation without its images and videos, and what they were, in order."""
 
     messages: list[Any]
     images: list[Any] = field(default_factory=list)
-    """URLs, or in offline use Pillow images."""
+    """URLs, in offline use Pillow images, `GivenVideo` and `GivenEmbeds`."""
 
 
 def is_image(part: Any) -> bool:
-    """Whether a part of a message's content is an image."""
-    if not isinstance(part, Mapping):
-        return False
+    """Whether a part of a message's content is an image or a video."""
+    return isinstance(part, Mapping) and _is_of(part, _IMAGE_TYPES + _VIDEO_TYPES)
+
+
+def _is_of(part: Mapping[str, Any], types: Sequence[str]) -> bool:
     kind = part.get("type")
-    return kind in _IMAGE_TYPES or (kind is None and any(one in part for one in _IMAGE_TYPES))
+    return kind in types or (kind is None and any(one in part for one in types))
 
 
 def has_images(messages: Any) -> bool:
@@ -107,8 +128,13 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
         for place, part in enumerate(content):
             if is_image(part):
                 where = f"messages[{index}].content[{place}]"
-                taken.images.append(_source(part, where))
-                parts.append(dict(IMAGE_PART))
+                is_video = _is_of(part, _VIDEO_TYPES)
+                taken.images.append(
+                    GivenVideo(_source(part, where, _VIDEO_TYPES))
+                    if is_video
+                    else _image_source(part, where)
+                )
+                parts.append(dict(VIDEO_PART if is_video else IMAGE_PART))
             else:
                 parts.append(hide(part))
         others = hide({name: value for name, value in message.items() if name != "content"})
@@ -116,11 +142,18 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
     return taken
 
 
-def _source(part: Mapping[str, Any], where: str) -> Any:
-    for name in ("image_url", "image_pil", "image", "url"):
+def _image_source(part: Mapping[str, Any], where: str) -> Any:
+    if (embeds := part.get("image_embeds")) is not None:
+        return GivenEmbeds(embeds)
+    return _source(part, where, ("image_url", "image_pil", "image"))
+
+
+def _source(part: Mapping[str, Any], where: str, names: Sequence[str]) -> Any:
+    for name in (*names, "url"):
         value = part.get(name)
         if isinstance(value, Mapping):
             value = value.get("url")
         if value is not None:
             return value
-    raise RequestError(f"{where} must have the URL of an image", parameter="messages")
+    what = "a video" if names == _VIDEO_TYPES else "an image"
+    raise RequestError(f"{where} must have the URL of {what}", parameter="messages")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.chat.job import IMAGE_PART, MAX_NESTING, ContentFormat
+from quire.chat.job import IMAGE_PART, MAX_NESTING, VIDEO_PART, ContentFormat
 from quire.errors import RequestError
 
 _TEXT_KEYS = {
@@ -31,11 +31,19 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """How a conversation may have images."""
+    """How a conversation may have images and videos."""
 
     placeholder: str | None = None
     """What stands for one in a text; None: there may be none."""
     why_not: str = ""
+    video: str | None = None
+    """What stands for a video in a text; None: there may be none."""
+
+    def placeholder_of(self, part: Any) -> str | None:
+        """What stands for a part; None: it is no image or video, or there may be none."""
+        if part == VIDEO_PART:
+            return self.video
+        return self.placeholder if part == IMAGE_PART else None
 
     @property
     def reason(self) -> str:
@@ -123,13 +131,13 @@ def _joined(
     """The parts, or one text: the placeholders of the images, then the texts."""
     if content_format == "openai":
         return parts
-    places = [images.placeholder or "" for part in parts if part == IMAGE_PART]
-    return "\n".join([*places, *(part["text"] for part in parts if part != IMAGE_PART)])
+    places = [place for part in parts if (place := images.placeholder_of(part)) is not None]
+    return "\n".join([*places, *(part["text"] for part in parts if part["type"] == "text")])
 
 
 def _part(index: int, part: Any, images: Images) -> dict[str, Any]:
-    if images.placeholder is not None and part == IMAGE_PART:
-        return dict(IMAGE_PART)
+    if images.placeholder_of(part) is not None:
+        return dict(part)
     return _text_part(index, part, images)
 
 

@@ -205,7 +205,10 @@ class EngineArgs:
     """The GGUF file with the image encoder of a GGUF model. By default, a file next to the model
     whose name begins with mmproj."""
     limit_mm_per_prompt: dict[str, Any] = field(default_factory=dict)
-    """Most images of a prompt, such as {"image": 4}; 0: the image encoder is not loaded."""
+    """Most images and videos of a prompt, such as {"image": 4, "video": 0}; with no image, the
+    encoder is not loaded."""
+    enable_mm_embeds: bool = False
+    """Accept images that the caller has encoded (`image_embeds`)."""
     mm_processor_kwargs: dict[str, Any] | None = None
     """Settings of the image processor, in place of those in preprocessor_config.json."""
     allowed_local_media_path: str = ""

@@ -20,7 +20,7 @@ from quire.core.adapters.commands import adapter_commands
 from quire.core.adapters.gate import AdapterGate
 from quire.core.adapters.manager import failure_of
 from quire.core.event_publisher import EventPublisher
-from quire.core.images.cache import EncoderCache
+from quire.core.images.encoder import image_manager
 from quire.core.images.manager import ImageManager
 from quire.core.kv_transfers import BlockReader, BlockWriter, KVTransfers
 from quire.core.memory_ahead import MemoryAhead
@@ -60,6 +60,7 @@ logger = get_logger(__name__)
 _ENGINES_OWN = frozenset(
     {
         "call",
+        "begin_tile",
         "close",
         "drop_adapter",
         "encode_tile",
@@ -79,6 +80,10 @@ _GRAMMAR_WAIT_S = 0.01
 """Seconds that a step waits for a grammar if there is nothing else to do."""
 _SHARE_FOR_MASKS = 0.02
 """Share of a step's time that the next step may wait for masks."""
+_SHARE_FOR_IMAGES = 0.35
+"""Share of the time of a step without prompts that the encoder of images has between two steps."""
+_IMAGES_ALONE_S = 0.1
+"""Seconds that the encoder has if no request waits for its next token."""
 
 
 @dataclass(slots=True)
@@ -124,12 +129,13 @@ class EngineCore:
         # Their threads hold no reference to the core, so dropping the core ends them.
         weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
-        self._pause = pause = EnginePause(self.scheduler, self.executor, self._memory_ahead.forget)
+        self._images = image_manager(config, self.executor)
+        released = partial(_forget, self._memory_ahead, self._images)
+        self._pause = pause = EnginePause(self.scheduler, self.executor, released)
         self._profiler = profiler = EngineProfiler(
             config.observability.profiler, partial(_record_ranks, self.executor)
         )
         self._adapters = AdapterGate(config, self.executor)
-        self._images = _image_manager(config, self.executor)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
@@ -183,7 +189,7 @@ class EngineCore:
         late: list[EngineCoreOutput] = []
         if self._adapters.is_active:
             late = self._take_adapter_news()
-        if self._images is not None and self._images.num_waiting and not self._pause.is_frozen:
+        if self._images is not None and self._images.num_waiting and not self._pause.is_sleeping():
             late += self._take_image_news(self._images)
         if self.structured_outputs.num_requests:
             late += self._take_grammar_news(_GRAMMAR_WAIT_S if self._is_idle else 0.0)
@@ -245,7 +251,10 @@ class EngineCore:
     def _take_image_news(self, images: ImageManager) -> list[EngineCoreOutput]:
         """Encodes a part of the waiting pictures, and queues the requests whose pictures are
         encoded. Returns outputs of requests that failed."""
-        news = images.advance(has_others=self.scheduler.has_unfinished_requests())
+        seconds = _IMAGES_ALONE_S
+        if any(one.is_generating for one in self.scheduler.states.running):
+            seconds = _SHARE_FOR_IMAGES * self.scheduler.pacing.costs.generating_s
+        news = images.advance(seconds)
         for request in news.ready:
             try:
                 self._queue_or_wait(request)
@@ -376,9 +385,10 @@ class EngineCore:
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        waits = self._adapters.num_waiting > 0
-        waits = waits or (self._images is not None and self._images.num_waiting > 0)
-        return self._pause.is_busy() or (waits and not self._pause.is_frozen)
+        waits = self._adapters.num_waiting > 0 and not self._pause.is_frozen
+        if self._images is not None and self._images.num_waiting:
+            waits = waits or not self._pause.is_sleeping()
+        return self._pause.is_busy() or waits
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""
@@ -404,16 +414,11 @@ def _no_cache() -> None:
     """The engine has no image encoder, so nothing is cached of it."""
 
 
-def _image_manager(config: EngineConfig, executor: Executor) -> ImageManager | None:
-    """None: the engine takes no images."""
-    if config.model.images is None:
-        return None
-
-    def encode(pixels: bytes, height: int, width: int) -> bytes:
-        rows: bytes = executor.call("encode_tile", pixels, height, width)[0]
-        return rows
-
-    return ImageManager(encode, EncoderCache(config.model.images.cache_bytes))
+def _forget(memory: MemoryAhead, images: ImageManager | None) -> None:
+    """Memory of the workers was released, or the weights are new."""
+    memory.forget()
+    if images is not None:
+        images.forget()
 
 
 def _reset_prefix_cache(

@@ -14,7 +14,16 @@ import msgspec
 from PIL import Image, ImageFile, ImageOps
 
 from quire.errors import RequestError
-from quire.images.job import FORMATS, MAX_MEMORY_BYTES, PICTURE, REFUSAL, DecodedHead, DecodeJob
+from quire.images.job import (
+    FORMATS,
+    MAX_FRAMES,
+    MAX_MEMORY_BYTES,
+    PICTURE,
+    REFUSAL,
+    DecodedHead,
+    DecodeJob,
+)
+from quire.images.rules import Frames, Layout
 from quire.system.child_serving import limit, limit_processor_time, serve
 from quire.units import MiB
 
@@ -22,46 +31,106 @@ ImageFile.LOAD_TRUNCATED_IMAGES = False
 Image.MAX_IMAGE_PIXELS = None  # `_opened` checks the size before anything is decoded
 warnings.simplefilter("ignore")
 _16_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+_NOT_AN_IMAGE = f"the image must be a file of type {', '.join(FORMATS)}"
+_NOT_A_VIDEO = (
+    "the video must be frames (data:video/jpeg;base64,FRAME,FRAME), or an animated GIF or WebP "
+    "file: containers such as mp4 cannot be decoded, so send some frames of them"
+)
 
 
 def decode(job: DecodeJob) -> tuple[DecodedHead, list[bytes]]:
     """The head, and the RGB bytes of each tile. Raises RequestError for a picture that cannot be
     used."""
-    image = _opened(job)
-    try:
-        image.load()
-        image = _rgb(ImageOps.exif_transpose(image))
-    except MemoryError:
-        raise
-    except Exception as error:  # a damaged file can make Pillow raise anything
-        raise _broken(error) from None
+    if isinstance(job.rules, Frames):
+        return _video(job, job.rules)
+    image = _loaded(_opened(job.data, job.max_pixels))
     size = (image.height, image.width)
     layout = job.rules.layout(size)
     pixels = [tile.tobytes() for tile in job.rules.tiles(image)]
     return DecodedHead(size, layout), pixels
 
 
-def _opened(job: DecodeJob) -> Image.Image:
-    import io
+def _video(job: DecodeJob, rules: Frames) -> tuple[DecodedHead, list[bytes]]:
+    """All frames are resized alike; the last one is repeated until the last tile is full."""
+    first = _opened(job.data, job.max_pixels, _NOT_A_VIDEO)
+    is_animated = not job.more
+    count = _num_frames(first) if is_animated else 1 + len(job.more)
+    if count > MAX_FRAMES:
+        raise RequestError(f"a video must have at most {MAX_FRAMES} frames, not {count}")
+    pixels, size, layout = list[bytes](), (0, 0), Layout(())
+    for number in range(count):
+        image = first if is_animated or not number else _opened(
+            job.more[number - 1], job.max_pixels
+        )  # fmt: skip
+        image = _loaded(image, number if is_animated else None)
+        if not number:
+            size = (image.height, image.width)
+            layout = rules.of_frames(size, count)
+            total = sum(layout.num_bytes(tile) for tile in range(len(layout.sizes))) // 3
+            if total > job.max_pixels:
+                raise RequestError(
+                    f"a video of {count} frames has {total} pixels after resizing; at most "
+                    f"{job.max_pixels} are allowed: send fewer frames, or set a smaller size in "
+                    "mm_processor_kwargs"
+                )
+        elif (image.height, image.width) != size:
+            raise RequestError(
+                f"all frames of a video must have one size: frame {number} has {image.width} x "
+                f"{image.height} pixels, and frame 0 has {size[1]} x {size[0]}"
+            )
+        height, width = layout.sizes[0]
+        pixels.append(image.resize((width, height), rules.resample).tobytes())
+    pixels += [pixels[-1]] * (len(layout.sizes) * layout.frames - count)
+    return DecodedHead(size, layout), pixels
 
+
+def _num_frames(image: Any) -> int:
+    """Frames of a file. Counting them reads a whole GIF."""
     try:
-        image = Image.open(io.BytesIO(job.data), formats=FORMATS)
+        return int(getattr(image, "n_frames", 1))
     except MemoryError:
         raise
     except Exception as error:
         raise _broken(error) from None
-    if image.width * image.height > job.max_pixels:
+
+
+def _loaded(image: Any, frame: int | None = None) -> Image.Image:
+    """The picture in RGB, in its orientation. `frame`: one of an animated file."""
+    try:
+        if frame is not None:
+            image.seek(frame)
+        image.load()
+        return _rgb(ImageOps.exif_transpose(image))
+    except MemoryError:
+        raise
+    except RequestError:
+        raise
+    except Exception as error:  # a damaged file can make Pillow raise anything
+        raise _broken(error) from None
+
+
+def _opened(data: bytes, max_pixels: int, unknown: str = _NOT_AN_IMAGE) -> Image.Image:
+    """`unknown`: the error for a file of another type."""
+    import io
+
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _broken(error, unknown) from None
+    if image.width * image.height > max_pixels:
         raise RequestError(
             f"an image of {image.width} x {image.height} pixels is too large: at most "
-            f"{job.max_pixels} pixels are decoded"
+            f"{max_pixels} pixels are decoded"
         )
     return image
 
 
-def _broken(error: Exception) -> RequestError:
+def _broken(error: Exception, unknown: str = _NOT_AN_IMAGE) -> RequestError:
     """Pillow's own texts are not repeated: they may contain addresses of memory."""
     if isinstance(error, Image.UnidentifiedImageError):
-        return RequestError(f"the image must be a file of type {', '.join(FORMATS)}")
+        return RequestError(unknown)
     return RequestError("the image file is damaged or cut off, and cannot be decoded")
 
 

@@ -11,6 +11,10 @@ class ImagesConfig:
 
     most: int
     """Images in one prompt, at most."""
+    most_videos: int = 0
+    """Videos in one prompt, at most."""
+    takes_embeds: bool = False
+    """Whether requests may have images that the caller has encoded (`image_embeds`)."""
     local_path: str = ""
     """The folder below which `file://` URLs may point; "": none may."""
     domains: tuple[str, ...] = ()

@@ -11,8 +11,10 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -117,6 +119,10 @@ class Fetcher:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         address = self.resolve(host, port)[0]
         connection = socket.create_connection((address, port), _left(deadline))
+        # A reply whose bytes arrive one by one would never be late by itself.
+        same = connection.dup()
+        alarm = threading.Timer(_left(deadline), _end, (same,))
+        alarm.start()
         try:
             if parts.scheme == "https":
                 context = ssl.create_default_context()
@@ -132,7 +138,12 @@ class Fetcher:
             if response.status != 200:
                 raise RequestError(f"the image URL answered with status {response.status}")
             return self._body(response, connection, deadline)
+        except (OSError, http.client.HTTPException):
+            _left(deadline)  # raises TimeoutError if the connection was ended for its lateness
+            raise
         finally:
+            alarm.cancel()
+            same.close()
             connection.close()
 
     def _body(
@@ -149,6 +160,12 @@ class Fetcher:
                 raise RequestError(
                     f"the file at the image URL is larger than {format_bytes(self.max_bytes)}"
                 )
+
+
+def _end(connection: socket.socket) -> None:
+    """Ends a connection that another thread reads."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _left(deadline: float) -> float:

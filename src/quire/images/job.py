@@ -12,6 +12,9 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 1 << 26
 """Most pixels of a picture, before it is resized."""
 MAX_FILE_BYTES = 64 * MiB
+"""Most bytes of a file, and of the files of a video together."""
+MAX_FRAMES = 1024
+"""Most frames of a video."""
 MAX_SECONDS = 10.0
 """Processor time to decode and resize one picture."""
 MAX_MEMORY_BYTES = 1536 * MiB
@@ -24,8 +27,12 @@ class DecodeJob(msgspec.Struct):
     """A file and what to make of it."""
 
     data: bytes
+    """For a video: the first frame, or an animated file."""
     rules: AnyResizing
+    more: list[bytes] = []
+    """The other frames of a video."""
     max_pixels: int = MAX_PIXELS
+    """Most pixels of a picture, and of the resized frames of a video together."""
     max_seconds: float = MAX_SECONDS
 
 
@@ -33,5 +40,5 @@ class DecodedHead(msgspec.Struct):
     """Comes before the bytes of the tiles."""
 
     size: Size
-    """Height and width of the picture, after its rotation."""
+    """Height and width of the picture, after its rotation; of a video, those of a frame."""
     layout: Layout

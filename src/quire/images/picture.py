@@ -1,17 +1,20 @@
-"""`Picture`: a decoded picture of a request, ready for the model's encoder."""
+"""`Picture`: a decoded picture or video of a request, ready for the model's encoder."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from quire.errors import RequestError
-from quire.images.job import MAX_FILE_BYTES
+from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.process import decoded
-from quire.images.rules import AnyResizing, Layout, Size
+from quire.images.rules import AnyResizing, Frames, Layout, Size
 from quire.units import format_bytes
 
 
@@ -24,23 +27,31 @@ class Picture:
     size: Size
     layout: Layout
     pixels: bytes
+    is_video: bool = False
+    rows: NDArray[np.float32] | None = None
+    """The rows of the text model [rows, width], if the caller has given them; no pixels then."""
 
 
-def picture_of(data: bytes, rules: AnyResizing) -> Picture:
-    """Decode a file. Raises RequestError if it cannot be used, QuireError without Pillow."""
-    if len(data) > MAX_FILE_BYTES:
+def picture_of(data: bytes, rules: AnyResizing, more: Sequence[bytes] = ()) -> Picture:
+    """Decode a file, or with the rules of a video its frames: an animated file, or one file each.
+    Raises RequestError if it cannot be used, QuireError without Pillow."""
+    num_bytes = len(data) + sum(map(len, more))
+    if num_bytes > MAX_FILE_BYTES:
         raise RequestError(
-            f"an image file of {format_bytes(len(data))} is too large: at most "
+            f"an image file of {format_bytes(num_bytes)} is too large: at most "
             f"{format_bytes(MAX_FILE_BYTES)} are decoded"
         )
-    head, pixels = decoded(data, rules)
-    return Picture(picture_digest(data, rules), head.size, head.layout, bytes(pixels))
+    if len(more) >= MAX_FRAMES:
+        raise RequestError(f"a video must have at most {MAX_FRAMES} frames, not {1 + len(more)}")
+    head, pixels = decoded(data, rules, more)
+    digest = picture_digest(rules, data, *more)
+    return Picture(digest, head.size, head.layout, bytes(pixels), isinstance(rules, Frames))
 
 
-def picture_digest(data: bytes, rules: AnyResizing) -> bytes:
-    """What identifies the tiles of a file. Parts are length-prefixed."""
+def picture_digest(rules: AnyResizing, *files: bytes) -> bytes:
+    """What identifies the tiles of a file, or of a video's frames. Parts are length-prefixed."""
     state = hashlib.sha256(b"quire.image.1")
-    for part in (msgspec.msgpack.encode(rules), data):
+    for part in (msgspec.msgpack.encode(rules), *files):
         state.update(struct.pack("<Q", len(part)))
         state.update(part)
     return state.digest()

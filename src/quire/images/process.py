@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,10 +41,12 @@ def check_installed() -> None:
         )
 
 
-def decoded(data: bytes, rules: AnyResizing) -> tuple[DecodedHead, memoryview]:
-    """The head and the bytes of all tiles. Raises RequestError for a file that cannot be used, and
-    QuireError if no child can be started."""
-    job = encoded_job(msgspec.msgpack.encode(DecodeJob(data, rules)))
+def decoded(
+    data: bytes, rules: AnyResizing, more: Sequence[bytes] = ()
+) -> tuple[DecodedHead, memoryview]:
+    """The head and the bytes of all tiles. `more`: the other frames of a video. Raises RequestError
+    for a file that cannot be used, and QuireError if no child can be started."""
+    job = encoded_job(msgspec.msgpack.encode(DecodeJob(data, rules, [*more])))
     with _children.child() as child:
         kind, payload = _asked(child, job)
     if kind == REFUSAL:

@@ -35,6 +35,12 @@ class Layout(msgspec.Struct, frozen=True):
     """The grid of the first tiles; 0: the picture is not divided."""
     margins: tuple[int, int] = (0, 0)
     """Rows and columns of patches at each edge of the grid that are padding."""
+    frames: int = 1
+    """Frames of a tile, one after the other; more than 1 in a video."""
+
+    def num_bytes(self, tile: int) -> int:
+        """RGB bytes of a tile."""
+        return math.prod(self.sizes[tile]) * 3 * self.frames
 
 
 class Resizing(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +187,7 @@ class GridTiles(Resizing, frozen=True, tag="grid_tiles"):
         rows, columns = height // self.tile, width // self.tile
         grid = (rows * self.side, columns * self.side)
         tiles = ((self.tile, self.tile),) * (rows * columns + 1)
-        return Layout(tiles, rows, columns, _margins(size, grid))
+        return Layout(tiles, rows, columns, margins=_margins(size, grid))
 
     def tiles(self, image: Image) -> Iterator[Image]:
         yield self._resized(image, (self.tile, self.tile))
@@ -221,17 +227,39 @@ class Multiples(Resizing, frozen=True, tag="multiples"):
     def tiles(self, image: Image) -> Iterator[Image]:
         yield self._resized(image, self._size((image.height, image.width)))
 
-    def _size(self, size: Size) -> Size:
+    def _size(self, size: Size, count: int = 1, padded: int = 1) -> Size:
+        """The size for `count` pictures of one size, of which `padded` are computed."""
         _check_ratio(size)
         (height, width), factor = size, self.factor
         new = [round(side / factor) * factor for side in size]
-        if new[0] * new[1] > self.most_pixels:
-            beta = math.sqrt(height * width / self.most_pixels)
+        if padded * new[0] * new[1] > self.most_pixels:
+            beta = math.sqrt(count * height * width / self.most_pixels)
             new = [max(factor, math.floor(side / beta / factor) * factor) for side in size]
-        elif new[0] * new[1] < self.fewest_pixels:
-            beta = math.sqrt(self.fewest_pixels / (height * width))
+        elif padded * new[0] * new[1] < self.fewest_pixels:
+            beta = math.sqrt(self.fewest_pixels / (count * height * width))
             new = [math.ceil(side * beta / factor) * factor for side in size]
         return new[0], new[1]
+
+
+class Frames(Multiples, frozen=True, tag="frames"):
+    """A video: each tile has `per_tile` frames, and all frames have one size (Qwen-VL)."""
+
+    per_tile: int
+    counts_frames: bool = False
+    """Whether the limits hold for the pixels of all frames together (Qwen3-VL)."""
+
+    def layout(self, size: Size) -> Layout:
+        return self.of_frames(size, 1)
+
+    def of_frames(self, size: Size, count: int) -> Layout:
+        """The tiles of a video of `count` frames. Raises RequestError as `layout` does."""
+        tiles = -(-count // self.per_tile)
+        if not self.counts_frames:
+            return Layout((self._size(size),) * tiles, frames=self.per_tile)
+        scale = max(self.factor / min(size), 1.0)
+        size = int(size[0] * scale), int(size[1] * scale)
+        padded = max(1, round(count / self.per_tile)) * self.per_tile
+        return Layout((self._size(size, count, padded),) * tiles, frames=self.per_tile)
 
 
 class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
@@ -256,7 +284,9 @@ class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
         return _multiple(height, self.patch[0]), _multiple(width, self.patch[1])
 
 
-AnyResizing = Whole | Cropped | SquareTiles | RatioTiles | GridTiles | Multiples | LongestEdge
+AnyResizing = (
+    Whole | Cropped | SquareTiles | RatioTiles | GridTiles | Multiples | Frames | LongestEdge
+)
 
 
 def _check_ratio(size: Size) -> None:

@@ -17,8 +17,11 @@ from urllib.parse import unquote, urlsplit
 from quire.errors import RequestError, quoted
 from quire.images.config import ImagesConfig
 from quire.images.fetch import Fetcher
-from quire.images.job import MAX_FILE_BYTES
+from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.units import format_bytes
+
+_MAX_TEXT = MAX_FILE_BYTES * 4 // 3 + 4
+"""Most characters of base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,18 @@ class ImageSources:
         raise RequestError(
             f"The URL must be either a HTTP, data or file URL, got {quoted(url[:80])}."
         )
+
+    def read_frames(self, url: str) -> list[bytes]:
+        """The files of a video's frames (`data:video/jpeg;base64,FRAME,FRAME`), or one file. Raises
+        RequestError."""
+        head, comma, text = url.partition(",")
+        if head.lower() != "data:video/jpeg;base64":
+            return [self.read(url)]
+        if len(text) > _MAX_TEXT or text.count(",") >= MAX_FRAMES:
+            raise RequestError(
+                f"a video must have at most {MAX_FRAMES} frames and {format_bytes(MAX_FILE_BYTES)}"
+            )
+        return [_data(head + comma + frame) for frame in text.split(",")]
 
     def _file(self, url: str) -> bytes:
         folder = self.config.local_path
@@ -94,7 +109,7 @@ def _data(url: str) -> bytes:
     head, comma, text = url.partition(",")
     if not comma or not head.endswith(";base64"):
         raise RequestError("Only base64 data URLs are supported for now.")
-    if len(text) > MAX_FILE_BYTES * 4 // 3 + 4:
+    if len(text) > _MAX_TEXT:
         checked_size(bytes(MAX_FILE_BYTES + 1))
     try:
         return base64.b64decode(text, validate=True)

@@ -29,7 +29,9 @@ class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
     and so on, as they stand in the cache."""
     grid: tuple[int, int] | None = None
     """Rows and columns of a picture that these rows are, in order: they have positions by place.
-    None: each row has a position like a token."""
+    Of a video, they are those of each tile. None: each row has a position like a token."""
+    tile_distance: float = 0.0
+    """Positions from a tile of a video to the next one, on the axis of time."""
     is_span: bool = False
     """Whether the rows see each other, not only earlier ones. They are computed in one step."""
 

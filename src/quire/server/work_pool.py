@@ -31,8 +31,10 @@ _NUM_THREADS = 4
 """Threads for work that is neither small nor large."""
 _NUM_SLOW = 4
 """Threads for work that waits."""
-_MOST_SLOW = 64
+_MOST_SLOW = 512
 """Most work of this kind at once."""
+_MOST_SLOW_SIZE = 1 << 29
+"""Most characters of such work at once, besides that of one request."""
 _KEPT_SIZE = 1 << 14
 """Up to this size, work's freed memory is left to the allocator for the next work."""
 _RELEASE_AFTER_S = 0.5
@@ -72,7 +74,7 @@ class WorkPool:
         self._max_waiting = max_large_waiting
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "quire-work")
         self._slow_threads = ThreadPoolExecutor(_NUM_SLOW, "quire-slow-work")
-        self._num_slow = 0
+        self._num_slow = self._slow_size = 0
         self._large_threads = ThreadPoolExecutor(max_large, "quire-large-work")
         self._turns = TurnQueue(_TURNS_AT_ONCE)
         self._lock = threading.Lock()
@@ -106,22 +108,27 @@ class WorkPool:
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
 
-    async def run_slow(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_slow(
+        self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """As `run`, for work that waits for a network or another process and takes unknown time. It
-        has threads of its own, and its number is limited as that of large work."""
+        has threads of its own, and its number and size are limited."""
         with self._lock:
-            if self._num_slow >= _MOST_SLOW:
+            is_large = self._slow_size and self._slow_size + size > _MOST_SLOW_SIZE
+            if self._num_slow >= _MOST_SLOW or is_large:
                 raise CapacityError(
-                    f"The server is at its limit: {_MOST_SLOW} requests with images are being "
+                    f"The server is at its limit: {self._num_slow} requests with images are being "
                     "read. Try again later."
                 )
             self._num_slow += 1
+            self._slow_size += size
         try:
             work = self._slow_threads.submit(function, *args, **kwargs)
             return await asyncio.wrap_future(work)
         finally:
             with self._lock:
                 self._num_slow -= 1
+                self._slow_size -= size
 
     async def turn(self) -> None:
         """Lets other tasks run between two pieces of small work. Returns sooner or

@@ -40,7 +40,7 @@ from quire.worker.adapters.rank_kv import kv_runs, own_kv
 from quire.worker.draft.head_weights import open_head, tokens_of_rows
 from quire.worker.draft.pair import HeadRows, ModelPair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
-from quire.worker.images.encoder import load_encoder
+from quire.worker.images.encoder import TileEncoding, load_encoder
 from quire.worker.model_weights import ModelWeights
 
 logger = get_logger(__name__)
@@ -80,6 +80,7 @@ class Worker:
             self._kv_runs = kv_runs(self._program, self.rank)
         self._block_bytes = loaded.block_bytes
         self._encoder = load_encoder(config, loaded.backend)
+        self._tile: TileEncoding | None = None
 
     def step(self, batch: StepBatch) -> StepOutput:
         """Runs one step. Raises BackendError if the backend fails, and CheckpointError in any case
@@ -138,12 +139,29 @@ class Worker:
             return batch
         return own_kv(self.adapters.found(batch), self._kv_runs)
 
-    def encode_tile(self, pixels: bytes, height: int, width: int) -> bytes:
-        """The rows of the text model, float32, of a tile's RGB bytes. Raises BackendError."""
+    def begin_tile(self, pixels: bytes, height: int, width: int) -> None:
+        """Begins to encode a tile of RGB bytes, of one frame or several; the tile before it is
+        dropped. Raises BackendError."""
         if self._encoder is None:
             raise BackendError("the model of this worker has no image encoder")
-        tile = np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
-        return self._encoder.encode(tile).astype("<f4").tobytes()
+        self._tile = None
+        frames = np.frombuffer(pixels, np.uint8).reshape(-1, height, width, 3)
+        self._tile = self._encoder.begin(frames)
+
+    def encode_tile(self, seconds: float) -> bytes | None:
+        """Encodes the tile for about `seconds`. Returns the rows of the text model, float32, when
+        they are done, None before. Raises BackendError."""
+        if self._tile is None:
+            raise BackendError("no tile is being encoded")
+        try:
+            rows = self._tile.advance(seconds)
+        except BaseException:
+            self._tile = None
+            raise
+        if rows is None:
+            return None
+        self._tile = None
+        return rows.astype("<f4").tobytes()
 
     def rank_stats(self) -> dict[str, Any]:
         """What this rank is, and for how long it has waited for others."""
@@ -311,6 +329,7 @@ class Worker:
     def _close_model(self) -> None:
         with self.adapters.lock:
             self.model.close()
+        self._tile = None
         if self._encoder is not None:
             self._encoder.close()
 

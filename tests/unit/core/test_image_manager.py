@@ -1,4 +1,4 @@
-"""`ImageManager`: tiles between steps, shared results, tenants, failures. No model, no Pillow."""
+"""`ImageManager`: encoding between steps, shared results, tenants, failures. No model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.core.images.cache import EncoderCache
-from quire.core.images.manager import ImageManager
+from quire.core.images.manager import ImageManager, TileEncoder
 from quire.errors import BackendError
 from quire.images.rules import Layout
 from quire.params import SamplingParams
@@ -23,6 +23,30 @@ _WIDTH = 3
 def _rows(pixels: bytes) -> bytes:
     """Two rows of a tile, by hand."""
     return np.array([[pixels[0]] * _WIDTH, [pixels[-1]] * _WIDTH], "<f4").tobytes()
+
+
+class _Encoder(TileEncoder):
+    """Gives the rows of a tile at the second call, after one without result. Counts tiles."""
+
+    def __init__(self) -> None:
+        self.num_tiles = 0
+        self._pixels = b""
+        self._has_waited = False
+
+    def begin(self, pixels: bytes, height: int, width: int) -> None:
+        assert len(pixels) == height * width * 3
+        self._pixels, self._has_waited = pixels, False
+        self.num_tiles += 1
+
+    def advance(self, seconds: float) -> bytes | None:
+        assert seconds >= 0.0
+        if self._pixels[0] == 13:
+            raise BackendError("a number that is not finite")
+        if not self._has_waited:
+            self._has_waited = True
+            return None
+        pixels, self._pixels = self._pixels, b""
+        return _rows(pixels)
 
 
 def _image(number: int, tiles: int, first: int) -> ImageInput:
@@ -53,70 +77,66 @@ def _check(request: EngineCoreRequest, images: tuple[tuple[int, int], ...]) -> N
     assert [one.data for one in request.input_rows] == wanted
 
 
-def test_a_tile_at_a_time_with_company_and_all_without() -> None:
-    calls: list[bytes] = []
-
-    def encode(pixels: bytes, height: int, width: int) -> bytes:
-        assert len(pixels) == height * width * 3
-        calls.append(pixels)
-        return _rows(pixels)
-
-    manager = ImageManager(encode, EncoderCache(1 << 20))
+def test_a_call_at_a_time_without_time_and_all_with_it() -> None:
+    encoder = _Encoder()
+    manager = ImageManager(encoder, EncoderCache(1 << 20))
     manager.add(_request("a", (10, 3)))
-    for done in (1, 2):
-        assert not manager.advance(has_others=True).ready
-        assert len(calls) == done
-    [ready] = manager.advance(has_others=True).ready
+    for _ in range(3 * 3 - 1):  # each tile begins, waits, and is done
+        assert not manager.advance(0.0).ready
+    [ready] = manager.advance(0.0).ready
     _check(ready, ((10, 3),))
+    assert encoder.num_tiles == 3
     manager.add(_request("b", (20, 2), (10, 3), (20, 2)))
-    [ready] = manager.advance(has_others=False).ready
+    [ready] = manager.advance(60.0).ready
     _check(ready, ((20, 2), (10, 3), (20, 2)))
-    assert len(calls) == 5  # picture 10 was cached, and 20 is encoded once
+    assert encoder.num_tiles == 5  # picture 10 was cached, and 20 is encoded once
     assert not manager.num_waiting
 
 
 def test_tenants_share_nothing_and_the_cache_is_bounded() -> None:
-    count = [0]
-
-    def encode(pixels: bytes, height: int, width: int) -> bytes:
-        del height, width
-        count[0] += 1
-        return _rows(pixels)
-
-    cache = EncoderCache(2 * 4 * 2 * _WIDTH)
-    manager = ImageManager(encode, cache)
+    encoder, cache = _Encoder(), EncoderCache(2 * 4 * 2 * _WIDTH)
+    manager = ImageManager(encoder, cache)
     for salt, wanted in (("x/1", 1), ("x/2", 1), ("y", 2), (None, 3), ("y", 3), ("x", 4)):
         manager.add(_request("r", (1, 1), salt=salt))
-        assert manager.advance(has_others=False).ready
-        assert count[0] == wanted, salt
+        assert manager.advance(60.0).ready
+        assert encoder.num_tiles == wanted, salt
         assert cache.num_bytes <= cache.max_bytes
         assert len(cache) <= 2
 
 
 def test_a_failure_ends_its_request_alone_and_an_abort_is_forgotten() -> None:
-    def encode(pixels: bytes, height: int, width: int) -> bytes:
-        del height, width
-        if pixels[0] == 13:
-            raise BackendError("a number that is not finite")
-        return _rows(pixels)
-
-    manager = ImageManager(encode, EncoderCache(1 << 20))
+    manager = ImageManager(_Encoder(), EncoderCache(1 << 20))
     manager.add(_request("gone", (5, 4)))
-    manager.advance(has_others=True)
+    manager.advance(0.0)
     manager.abort("gone")
     manager.add(_request("bad", (12, 3)))
     manager.add(_request("good", (30, 1)))
-    news = manager.advance(has_others=False)
+    news = manager.advance(60.0)
     assert [one.request_id for one in news.failed] == ["bad"]
     assert news.failed[0].finish_reason == "error"
     [ready] = news.ready
     _check(ready, ((30, 1),))
 
 
+def test_new_weights_begin_all_pictures_again() -> None:
+    encoder = _Encoder()
+    manager = ImageManager(encoder, EncoderCache(1 << 20))
+    manager.add(_request("done", (1, 1)))
+    assert manager.advance(60.0).ready
+    manager.add(_request("a", (1, 1), (40, 2)))
+    while encoder.num_tiles < 3:
+        assert not manager.advance(0.0).ready
+    manager.forget()
+    assert not len(manager.cache)
+    [ready] = manager.advance(60.0).ready
+    _check(ready, ((1, 1), (40, 2)))
+    assert encoder.num_tiles == 6
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_are_right_in_random_company(seed: int) -> None:
     rng = random.Random(seed)
-    manager = ImageManager(lambda pixels, _h, _w: _rows(pixels), EncoderCache(200))
+    manager = ImageManager(_Encoder(), EncoderCache(200))
     wanted: dict[str, tuple[tuple[int, int], ...]] = {}
     for number in range(60):
         name = str(number)
@@ -130,8 +150,8 @@ def test_rows_are_right_in_random_company(seed: int) -> None:
         if rng.random() < 0.2:
             manager.abort(str(rng.randrange(number + 1)))
         for _ in range(rng.randrange(4)):
-            for ready in manager.advance(has_others=rng.random() < 0.7).ready:
+            for ready in manager.advance(rng.choice([0.0, 0.0, 60.0])).ready:
                 _check(ready, wanted[ready.request_id])
     while manager.num_waiting:
-        for ready in manager.advance(has_others=True).ready:
+        for ready in manager.advance(0.0).ready:
             _check(ready, wanted[ready.request_id])

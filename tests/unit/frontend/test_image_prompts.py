@@ -10,7 +10,12 @@ import pytest
 
 from quire.chat.job import IMAGE_PART, take_images
 from quire.errors import PromptError
-from quire.frontend.inputs.images.placing import Literals, place_in_text, place_in_tokens
+from quire.frontend.inputs.images.placing import (
+    Literals,
+    PromptParts,
+    place_in_text,
+    place_in_tokens,
+)
 from quire.images.picture import Picture
 from quire.images.rules import Layout
 
@@ -32,7 +37,7 @@ def _vision(*, is_same: bool) -> Any:
     """A model whose placeholder is the token of its rows, or another one."""
     row = _PLACE if is_same else _ROW
     return SimpleNamespace(
-        placeholder=_PLACE, row_token=row, row_token_id=_IDS[row],
+        placeholder=_PLACE, row_token=row, row_token_id=_IDS[row], video=None,
         num_rows=lambda layout: 2 * len(layout.sizes),
         patching=SimpleNamespace(grid=lambda _: None, sees_itself=False),
         expansion=lambda layout: "".join(f"[{row}{row}" for _ in layout.sizes) + "]",
@@ -82,8 +87,9 @@ def test_a_prompt_of_tokens_has_placeholders_or_all_rows() -> None:
 
 
 def test_a_number_of_placeholders_that_differs_is_an_error() -> None:
+    parts = PromptParts(["a", "b", "c"], [_PLACE] * 2)
     with pytest.raises(PromptError, match="it has 2 of them and 1 images"):
-        place_in_text(_vision(is_same=True), ["a", "b", "c"], [_picture(1, 1)], _encode)
+        place_in_text(_vision(is_same=True), parts, [_picture(1, 1)], _encode)
 
 
 def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
@@ -109,4 +115,4 @@ def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
         False, True, True, False, True,
     ]  # fmt: skip
     assert _PLACE not in str(taken.messages)
-    assert literals.parts(str(taken.messages[0])) == [str(messages[0])]
+    assert literals.parts(str(taken.messages[0])).texts == [str(messages[0])]

@@ -16,10 +16,14 @@ Image = pytest.importorskip("PIL.Image")
 from quire.errors import RequestError  # noqa: E402
 from quire.images.job import MAX_PIXELS  # noqa: E402
 from quire.images.picture import picture_of  # noqa: E402
-from quire.images.rules import Whole  # noqa: E402
+from quire.images.rules import Frames, Layout, Whole  # noqa: E402
 
 _RULES = Whole(resample=0, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), size=(4, 6))
 """The pictures here have this size, so that nothing is resized."""
+_VIDEO = Frames(
+    resample=0, mean=(0.5,) * 3, std=(0.5,) * 3, factor=8, fewest_pixels=64, most_pixels=1 << 20,
+    per_tile=2,
+)  # fmt: skip
 
 
 def _file(image: Any, form: str = "PNG", **more: Any) -> bytes:
@@ -99,16 +103,82 @@ def test_files_that_cannot_be_used_have_clear_errors(data: bytes, message: str) 
         picture_of(data, _RULES)
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
-def test_damaged_files_give_a_picture_or_an_error(form: str) -> None:
-    rng = np.random.default_rng(10)
-    whole = bytearray(_file(Image.fromarray(_random(40, 60, 3)), form))
-    for _ in range(40):
-        damaged = bytearray(whole[: int(rng.integers(1, len(whole) + 1))])
-        for place in rng.integers(0, len(damaged), 5):
-            damaged[place] = int(rng.integers(0, 256))
+def _damaged(whole: bytes, rng: np.random.Generator) -> bytes:
+    """A file of which some bytes differ, the end is missing, or a part is there twice."""
+    cut = rng.random() < 0.3
+    damaged = bytearray(whole[: int(rng.integers(1, len(whole) + 1))] if cut else whole)
+    end = len(damaged) if rng.random() < 0.5 else min(64, len(damaged))  # the head decides most
+    for place in rng.integers(0, end, int(rng.integers(1, 6))):
+        damaged[place] = int(rng.integers(0, 256))
+    if rng.random() < 0.1:
+        first, last = sorted(rng.integers(0, len(damaged), 2).tolist())
+        damaged[first:first] = damaged[first:last]
+    return bytes(damaged)
+
+
+_FORMS = ["PNG", "JPEG", "WEBP", "GIF", "BMP"]
+
+
+@pytest.mark.parametrize(
+    ("form", "count"),
+    [(one, 40) for one in _FORMS]
+    + [pytest.param(one, 5000, marks=pytest.mark.long) for one in _FORMS],
+)
+def test_damaged_files_give_a_picture_or_an_error(form: str, count: int) -> None:
+    rng, num_read = np.random.default_rng(10), 0
+    modes = ["RGB", "L", "P", "1", *(["RGBA", "LA"] if form == "PNG" else [])]
+    whole = [_file(Image.fromarray(_random(40, 60, 3)).convert(one), form) for one in modes
+             if form != "JPEG" or one != "P"]  # fmt: skip
+    for _ in range(count):
         with suppress(RequestError):
-            assert len(picture_of(bytes(damaged), _RULES).pixels) == 4 * 6 * 3
+            data = _damaged(whole[rng.integers(len(whole))], rng)
+            assert len(picture_of(data, _RULES).pixels) == 4 * 6 * 3
+            num_read += 1
+    assert num_read < count  # each piece of a PNG file has a checksum
+
+
+@pytest.mark.parametrize(
+    ("form", "count"),
+    [("GIF", 30), ("WEBP", 30), *(pytest.param(one, 2500, marks=pytest.mark.long)
+                                  for one in ("GIF", "WEBP"))],
+)  # fmt: skip
+def test_damaged_animations_give_a_video_or_an_error(form: str, count: int) -> None:
+    rng, num_read = np.random.default_rng(11), 0
+    frames = [Image.fromarray(one) for one in _random(5, 16, 24, 3)]
+    whole = _file(frames[0], form, save_all=True, append_images=frames[1:])
+    assert picture_of(whole, _VIDEO).layout == Layout(((16, 24),) * 3, frames=2)
+    for _ in range(count):
+        with suppress(RequestError):
+            video = picture_of(_damaged(whole, rng), _VIDEO)
+            tiles = range(len(video.layout.sizes))
+            assert len(video.pixels) == sum(map(video.layout.num_bytes, tiles))
+            num_read += 1
+    assert 0 < num_read < count
+
+
+def test_a_video_has_frames_of_one_size_and_not_too_many() -> None:
+    frames = [_file(Image.fromarray(one)) for one in _random(3, 16, 24, 3)]
+    found = picture_of(frames[0], _VIDEO, frames[1:])
+    pixels = np.frombuffer(found.pixels, np.uint8).reshape(4, 16, 24, 3)
+    assert np.array_equal(pixels[:3], _random(3, 16, 24, 3))
+    assert np.array_equal(pixels[3], pixels[2])  # the last tile is filled up
+    other = _file(Image.fromarray(_random(16, 32, 3)))
+    for more, message in (
+        ([other], "one size: frame 1 has 32 x 16"),
+        ([b""], "must be a file of type"),
+        (frames * 342, "at most 1024 frames"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            picture_of(frames[0], _VIDEO, more)
+    for data in (b"\0\0\0\x20ftypisom" + bytes(50), b"\x1aE\xdf\xa3" + bytes(50)):
+        with pytest.raises(RequestError, match="containers such as mp4 cannot be decoded"):
+            picture_of(data, _VIDEO)
+    large = Frames(
+        resample=0, mean=(0.5,) * 3, std=(0.5,) * 3, factor=8, fewest_pixels=1 << 24,
+        most_pixels=1 << 26, per_tile=2,
+    )  # fmt: skip
+    with pytest.raises(RequestError, match="pixels after resizing"):
+        picture_of(frames[0], large, frames * 4)
 
 
 def test_tiff_is_not_decoded() -> None:

@@ -19,6 +19,7 @@ from quire.images.picture import picture_of  # noqa: E402
 from quire.images.rules import (  # noqa: E402
     AnyResizing,
     Cropped,
+    Frames,
     GridTiles,
     LongestEdge,
     Multiples,
@@ -139,3 +140,25 @@ def test_pixel_values_are_exact(name: str) -> None:
 def test_narrow_pictures_are_refused(name: str) -> None:
     with pytest.raises(RequestError, match="too narrow"):
         _CASES[name][0].layout((1, 201))
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
+def test_sizes_of_frames_are_those_of_the_video_processors(kind: str) -> None:
+    is_third, rng = kind == "qwen3_vl", np.random.default_rng(9)
+    # Qwen2 resizes frames as it does pictures; this module needs no torchvision.
+    name = "video_processing_qwen3_vl" if is_third else "image_processing_pil_qwen2_vl"
+    module = importlib.import_module(f"transformers.models.{kind}.{name}")
+    rules = Frames(
+        resample=3, factor=8, fewest_pixels=400, most_pixels=9000, per_tile=2,
+        counts_frames=is_third, **_HALF,
+    )  # fmt: skip
+    limits = {"factor": 8, "min_pixels": 400, "max_pixels": 9000}
+    for count, height, width in rng.integers((2, 1, 1), (40, 300, 300), (300, 3)).tolist():
+        size = {"height": height, "width": width}
+        if max(height, width) > 200 * min(height, width):
+            continue
+        frames = {"num_frames": count, "temporal_factor": 2} if is_third else {}
+        wanted = module.smart_resize(**frames, **size, **limits)
+        layout = rules.of_frames((height, width), count)
+        assert layout.sizes == (tuple(wanted),) * -(-count // 2)
+        assert layout.frames == 2

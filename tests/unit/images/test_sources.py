@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +23,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.seen.append(self.path)
+        if self.path == "/slow":
+            with suppress(OSError):
+                for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 400:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.02)
+            return
         if self.path.startswith("/to/"):
             self.send_response(302)
             self.send_header("Location", self.path[4:])
@@ -88,6 +96,11 @@ def test_an_allowed_domain_is_fetched_and_redirects_are_checked(port: int) -> No
         fetcher.fetch(f"http://a.test:{port}/missing")
     with pytest.raises(RequestError, match="redirects more than"):
         fetcher.fetch(f"http://a.test:{port}/to//to//to//to//to//to//to/")
+
+
+def test_a_reply_whose_bytes_arrive_one_by_one_ends_at_the_deadline(port: int) -> None:
+    with pytest.raises(RequestError, match="did not answer within"):
+        Fetcher(("a.test",), _local, timeout_s=0.3).fetch(f"http://a.test:{port}/slow")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -41,18 +43,24 @@ def test_every_position_gets_its_row_once(chunk: int) -> None:
 
 
 def positions_one_by_one(given: list[InputRows], count: int) -> list[tuple[int, int, int]]:
-    """As transformers' `get_rope_index` counts: text goes on after the longer side of a grid."""
-    found, next_position, place = [], 0, 0
+    """As transformers' `get_rope_index` counts: text goes on after the longer side of a grid, or
+    after the time of a video."""
+    found, next_position, place = list[Any](), 0, 0
     while place < count:
         one = next((one for one in given if one.grid and one.first == place), None)
         if one is None:
             found.append((next_position,) * 3)
             next_position, place = next_position + 1, place + 1
             continue
-        for row in range(one.grid[0]):
-            for column in range(one.grid[1]):
-                found.append((next_position, next_position + row, next_position + column))
-        next_position, place = next_position + max(one.grid), place + one.count
+        num_tiles, time = one.count // (one.grid[0] * one.grid[1]), 0
+        for tile in range(num_tiles):
+            time = int(tile * one.tile_distance)
+            for row in range(one.grid[0]):
+                for column in range(one.grid[1]):
+                    own = (next_position + add for add in (time, row, column))
+                    found.append(tuple(own))
+        next_position += max(*one.grid, time + 1)
+        place += one.count
     return found
 
 
@@ -61,12 +69,15 @@ def test_positions_by_place_are_the_same_in_every_chunk() -> None:
         msgspec.structs.replace(rows(first, count, 1), grid=grid)
         for first, count, grid in ((2, 6, (2, 3)), (8, 5, (5, 1)), (15, 2, None), (19, 16, (4, 4)))
     ]
+    for first, distance in ((35, 1.0), (41, 2.5)):  # videos of three tiles
+        video = msgspec.structs.replace(rows(first, 6, 2), grid=(1, 2), tile_distance=distance)
+        given.append(video)
     wanted = np.array(positions_one_by_one(given, 50))
     for begin in range(50):
         for end in range(begin + 1, 51):
             assert np.array_equal(axis_positions(begin, end, given), wanted[begin:end])
     step = GivenRows()
-    step.set(1, given, 40)
+    step.set(1, given, 50)
     found = step.of_step([1, 3], [0, 4, 6], [3, 10]).axis_positions
     assert found is not None
     assert found.tolist() == [*wanted[3:7].tolist(), [10] * 3, [11] * 3]

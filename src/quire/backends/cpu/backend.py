@@ -28,6 +28,7 @@ from quire.backends.cpu.lowering import (
     assign_storage,
     fuse,
     homes,
+    pieces_of,
 )
 from quire.backends.cpu.machine import default_num_threads
 from quire.backends.cpu.model import CpuModel
@@ -37,6 +38,7 @@ from quire.backends.cpu.packing_alike import AlikePacker
 from quire.backends.cpu.stand_ins import stand_ins
 from quire.backends.cpu.steps.caller_rows import CallerRows
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
+from quire.backends.cpu.steps.pieces import PieceOps
 from quire.backends.cpu.steps.rank_callback import RankCallback
 from quire.backends.cpu.steps.step_kv import has_step_kv, step_kv
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS, num_bytes, stored_weights
@@ -196,7 +198,9 @@ class CpuBackend(Backend):
     ) -> CpuModel:
         ffi, lib = self._library.ffi, self._library.lib
         program, ops = lowered.program, lowered.ops
-        storage = assign_storage(ops, options.dtype, options.max_num_tokens, lowered.homes)
+        most_tokens = options.max_num_tokens
+        pieces = pieces_of(ops, min(options.max_piece_tokens, most_tokens))
+        storage = assign_storage(ops, options.dtype, most_tokens, lowered.homes, pieces)
         exchange = None if ranks is None else RankCallback(ffi, ranks)
         caller = CallerRows(ffi, program) if CallerRows.has(program) else None
         if exchange is not None and caller is not None:
@@ -208,7 +212,7 @@ class CpuBackend(Backend):
         block_bytes = self.kv_block_bytes(program, kv)
         spec.kv.least_block_bytes = block_bytes
         spec.workspace_bytes = storage.workspace_bytes
-        spec.max_num_tokens = options.max_num_tokens
+        spec.max_num_tokens = most_tokens if pieces is None else pieces.max_rows
         spec.max_num_seqs = options.max_num_seqs
         spec.max_model_len = options.max_model_len
         spec.vocab_size = program.vocab_size
@@ -227,7 +231,8 @@ class CpuBackend(Backend):
             raise self._library.error(f"{program.name} cannot be created")
         model = ffi.gc(created, lib.quire_model_destroy)
         loader = WeightLoader(self._library, model, places, options.dtype)
-        encoded = encode(ops, storage, kv.layout, block_bytes, self._library, loader)
+        slots = () if pieces is None else pieces.step_slots()
+        encoded = encode(ops, storage, kv.layout, block_bytes, self._library, loader, slots)
         if exchange is not None:
             exchange.exchanges = encoded.exchanges
         if caller is not None:
@@ -236,13 +241,16 @@ class CpuBackend(Backend):
             raise self._library.error(f"{program.name} cannot be compiled")
         groups = kv.layout.groups
         gives_vectors = isinstance(program.result, Vectors)
+        width = program.result_width if gives_vectors else None
         return CpuModel(
             self._library, model, self._pool, places, program.vocab_size, ops, groups, exchange,
-            vector_width=program.result_width if gives_vectors else None,
+            vector_width=width,
             step_block_size=kv.block_size if is_of_step else None,
             adapters=AdapterLoader(self._library, loader.ids),
             given=GivenRowPlaces.of(program, kv.layout),
             caller=caller,
+            pieces=None if pieces is None or width is None
+            else PieceOps(pieces, encoded, kv.block_size, width),
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ Called while a model is compiled; the result is passed to `quire_set_ops`. The c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,6 @@ from quire.backends.cpu.weights import WeightLoader
 from quire.config.kv_groups import KVLayout, KVPlace
 from quire.config.records import Dtype
 from quire.program import Activation, Param, Split, Value
-
-STEP_PLACE = KVPlace(0, 0)
-"""The place of K and V that live for one step, see `step_kv`."""
 
 _DTYPES = {"float32": "QUIRE_F32", "bfloat16": "QUIRE_BF16"}
 
@@ -53,6 +50,22 @@ class Encoded:
     """A cffi array of quire_op."""
     exchanges: tuple[Exchange, ...]
     """By the number that the ops have of them."""
+    lasting: Mapping[int, tuple[LastingView, ...]]
+    """By the index of an op, its values that have the rows of all pieces of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastingView:
+    """A value in a record, whose place is that of its first row."""
+
+    view: Any
+    """A quire_view of the records."""
+    offset_bytes: int
+    row_bytes: int
+
+    def begin_at(self, row: int) -> None:
+        """Makes the op begin at a row."""
+        self.view.offset = self.offset_bytes + row * self.row_bytes
 
 
 def encode(
@@ -62,16 +75,22 @@ def encode(
     block_bytes: int,
     library: Library,
     loader: WeightLoader,
+    step_slots: Sequence[int] = (),
 ) -> Encoded:
-    """`block_bytes`: those of a block of the KV cache."""
+    """`block_bytes`: those of a block of the KV cache. `step_slots`: by op, where K and V of one
+    step lie, see `step_kv`."""
     fields = _ModelFields(storage, kv, block_bytes, library, loader)
     records = library.ffi.new("quire_op[]", len(ops))
-    for record, op in zip(records, ops, strict=True):
+    lasting: dict[int, tuple[LastingView, ...]] = {}
+    for index, (record, op) in enumerate(zip(records, ops, strict=True)):
+        fields.step_slot = step_slots[index] if step_slots else 0
         record.kind = library.code(f"QUIRE_OP_{op.struct.upper()}")
         on_logits = any(storage.places[v].rows == "logits" for v in (*op.writes, *op.reads))
         record.rows = library.code("QUIRE_ROWS_LOGITS" if on_logits else "QUIRE_ROWS_TOKENS")
         op.fill(getattr(record.u, op.struct), fields)
-    return Encoded(records, tuple(fields.exchanges))
+        lasting[index] = tuple(fields.lasting)
+        fields.lasting.clear()
+    return Encoded(records, tuple(fields.exchanges), lasting)
 
 
 class _ModelFields(Fields):
@@ -97,6 +116,8 @@ class _ModelFields(Fields):
         self._library = library
         self._loader = loader
         self.exchanges: list[Exchange] = []
+        self.lasting: list[LastingView] = []
+        self.step_slot = 0
 
     def code(self, name: str) -> int:
         return self._library.code(name)
@@ -114,9 +135,11 @@ class _ModelFields(Fields):
         view.stride = place.stride
         view.dim = place.dim if dim is None else dim
         view.dtype = self.code(_DTYPES[place.dtype])
+        if place.outlives_stage:
+            self.lasting.append(LastingView(view, place.offset_bytes, place.row_bytes))
 
     def kv_place(self, place: Any, layer: int | None) -> None:
-        found = STEP_PLACE if layer is None else self._kv_places[layer]
+        found = KVPlace(0, self.step_slot) if layer is None else self._kv_places[layer]
         place.layer_group = found.group
         place.slot = found.slot
 

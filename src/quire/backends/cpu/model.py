@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from quire.backends.base import (
     MemoryReport,
     SamplingColumns,
     StepBatch,
+    StepInPieces,
     StepOutput,
     check_blocks,
 )
@@ -23,6 +26,7 @@ from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
+from quire.backends.cpu.steps.pieces import CpuStepInPieces, PieceOps
 from quire.backends.cpu.steps.step_kv import step_tables
 from quire.config.kv_groups import KVGroup, StateGroup
 from quire.errors import BackendError, RankError
@@ -60,12 +64,14 @@ class CpuModel(CompiledModel):
         adapters: AdapterLoader | None = None,
         given: GivenRowPlaces,
         caller: CallerRows | None = None,
+        pieces: PieceOps | None = None,
     ) -> None:
         """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
         blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given.
-        `caller`: rows of values that steps take from their caller or give to it."""
+        `caller`: rows of values that steps take from their caller or give to it. `pieces`: how
+        steps are computed piece by piece; None: they are computed whole."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
@@ -97,9 +103,15 @@ class CpuModel(CompiledModel):
         self._block_bytes: int = self._measure_block()
         self._given = given
         self._caller = caller
+        self._pieces = pieces
 
     def step(self, batch: StepBatch) -> StepOutput:
-        """Runs the ops over the batch in one native call. Raises BackendError."""
+        """Runs the ops over the batch in one native call, or in the largest pieces if the model is
+        compiled for pieces. Raises BackendError."""
+        if self._pieces is not None and len(batch.token_ids):
+            output = self.in_pieces(batch).advance(math.inf)
+            assert output is not None
+            return output
         model = self._open()
         alive: list[Any] = []
         native = self._batch(batch, alive)
@@ -123,6 +135,23 @@ class CpuModel(CompiledModel):
         if self._caller is not None:
             output.rows_out = self._caller.take()
         return output
+
+    def in_pieces(self, batch: StepBatch) -> StepInPieces:
+        """Runs some of the ops over some of the rows in each native call."""
+        if self._pieces is None:
+            return super().in_pieces(batch)
+        return CpuStepInPieces(self._pieces, batch, self._run_ops)
+
+    def _run_ops(
+        self, records: Any, count: int, batch: StepBatch, vectors: NDArray[np.float32] | None
+    ) -> None:
+        """Runs `count` ops over a batch that has its own block tables."""
+        model, alive, lib = self._open(), list[Any](), self._library.lib
+        native, result = self._native_batch(batch, alive), self._ffi.new("quire_output *")
+        if vectors is not None:
+            result.logits = self._ffi.from_buffer("float[]", vectors)
+        if lib.quire_set_ops(model, records, count) or lib.quire_step(model, native, result):
+            raise self._library.error("a piece of a step failed")
 
     def _begin(self, batch: StepBatch) -> None:
         if self._caller is not None:
@@ -259,13 +288,15 @@ class CpuModel(CompiledModel):
         """Return a quire_batch without sampling. It points into arrays of the batch and of
         `alive`."""
         self._check_lengths(batch)
+        if self._step_block_size is not None:
+            tables = step_tables(batch, self._step_block_size)
+            batch = replace(batch, block_tables=tables)
+        return self._native_batch(batch, alive)
+
+    def _native_batch(self, batch: StepBatch, alive: list[Any]) -> Any:
         native = self._ffi.new("quire_batch *")
         for name in _BATCH_ARRAYS:
             setattr(native, name, self._int32(getattr(batch, name), alive))
-        tables = batch.block_tables
-        if self._step_block_size is not None:
-            tables = step_tables(batch, self._step_block_size)
-            native.block_tables = self._int32(tables, alive)
         self._place_axes(batch, native, alive)
         if batch.token_types is not None:
             native.token_types = self._int32(batch.token_types, alive)
@@ -275,7 +306,7 @@ class CpuModel(CompiledModel):
             self._given.fill(self._ffi, native, batch, alive)
         native.num_tokens = len(batch.token_ids)
         native.num_seqs = len(batch.context_lens)
-        native.table_width = tables.shape[2]
+        native.table_width = batch.block_tables.shape[2]
         native.num_logits_rows = len(batch.logits_rows)
         return native
 

@@ -51,9 +51,8 @@ REFUSED: dict[str, _Names] = {
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
     },
-    "only text and images go in": {
+    "only text, images and frames of videos go in": {
         "media_io_kwargs": ({},),
-        "enable_mm_embeds": (False,),
         "interleave_mm_strings": (False,),
         "mm_encoder_only": (False,),
         "mm_encoder_fp8_scale_save_path": (None,),

@@ -1,1 +1,2 @@
-"""Pictures of requests: manager.py encodes them between steps, cache.py keeps the results."""
+"""Pictures of requests: manager.py encodes them between steps by way of encoder.py, cache.py keeps
+the results."""

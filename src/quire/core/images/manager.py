@@ -1,14 +1,14 @@
 """`ImageManager`: lets requests wait until their pictures are encoded.
 
-The encoder runs between two steps, a tile at a time, so that a picture delays the next token of
-other requests by one tile at most. Without other requests, tiles follow each other.
+The encoder runs between two steps for a limited time, so that a picture delays the next token of
+other requests by that time alone, however large it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
-from math import prod
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,8 +23,17 @@ from quire.protocol.input_rows import InputRows
 
 logger = get_logger(__name__)
 
-Encode = Callable[[bytes, int, int], bytes]
-"""Returns the rows, float32, of a tile's RGB bytes, height and width."""
+
+class TileEncoder(Protocol):
+    """Encodes a tile at a time. Both methods raise BackendError."""
+
+    def begin(self, pixels: bytes, height: int, width: int) -> None:
+        """Begins with a tile of RGB bytes, of one frame or several. A tile that is not done is
+        dropped."""
+
+    def advance(self, seconds: float) -> bytes | None:
+        """Encodes for about `seconds`. Returns the rows, float32, when they are done, None
+        before."""
 
 
 @dataclass(slots=True)
@@ -36,6 +45,8 @@ class _Picture:
     """The rows of the tiles that are done."""
     num_pixel_bytes: int = 0
     """Bytes of these tiles."""
+    has_begun: bool = False
+    """Whether the encoder has the next tile."""
 
 
 @dataclass(slots=True)
@@ -49,9 +60,9 @@ class ImageNews:
 class ImageManager:
     """Owned by the engine core's thread."""
 
-    def __init__(self, encode: Encode, cache: EncoderCache) -> None:
+    def __init__(self, encoder: TileEncoder, cache: EncoderCache) -> None:
         self.cache = cache
-        self._encode = encode
+        self._encoder = encoder
         self._waiting: dict[str, EngineCoreRequest] = {}
         """Requests whose pictures are not encoded, in order of arrival."""
         self._rows: dict[str, dict[bytes, bytes]] = {}
@@ -77,15 +88,23 @@ class ImageManager:
         """Whether a request waits for its pictures."""
         return request_id in self._waiting
 
-    def advance(self, *, has_others: bool) -> ImageNews:
-        """Encodes one tile, or without other requests the pictures of one request. Returns the
-        requests that may start, and those whose pictures cannot be encoded."""
-        news, may_encode = ImageNews(), True
+    def forget(self) -> None:
+        """Drops all rows: the weights of the encoder may be new. Pictures begin again."""
+        self.cache.clear()
+        self._current = None
+        for rows in self._rows.values():
+            rows.clear()
+
+    def advance(self, seconds: float) -> ImageNews:
+        """Encodes for about `seconds`, if a picture waits. Returns the requests that may start, and
+        those whose pictures cannot be encoded."""
+        news, end = ImageNews(), time.perf_counter() + seconds
+        may_encode = True
         for request in [*self._waiting.values()]:
             try:
                 while (image := self._next_missing(request)) is not None and may_encode:
-                    self._encode_tile(request, image)
-                    may_encode = not has_others
+                    self._encode(request, image, max(0.0, end - time.perf_counter()))
+                    may_encode = time.perf_counter() < end
             except BackendError as error:
                 self._current = None
                 self.abort(request.request_id)
@@ -95,7 +114,6 @@ class ImageManager:
                 break  # later requests wait, so that the first is done as soon as possible
             news.ready.append(_with_rows(request, self._rows[request.request_id]))
             self.abort(request.request_id)
-            may_encode = may_encode and not has_others
         return news
 
     def _next_missing(self, request: EngineCoreRequest) -> ImageInput | None:
@@ -112,14 +130,23 @@ class ImageManager:
             found[image.digest] = rows
         return None
 
-    def _encode_tile(self, request: EngineCoreRequest, image: ImageInput) -> None:
+    def _encode(self, request: EngineCoreRequest, image: ImageInput, seconds: float) -> None:
+        """A part of the next tile. To begin with a tile is a part of its own."""
         current = self._current
         if current is None or current.image.digest != image.digest:
             current = self._current = _Picture(image)
-        height, width = image.layout.sizes[len(current.rows)]
-        begin, count = current.num_pixel_bytes, prod((height, width, 3))
-        current.rows.append(self._encode(image.pixels[begin : begin + count], height, width))
-        current.num_pixel_bytes += count
+        if not current.has_begun:
+            tile, begin = len(current.rows), current.num_pixel_bytes
+            (height, width), count = image.layout.sizes[tile], image.layout.num_bytes(tile)
+            self._encoder.begin(image.pixels[begin : begin + count], height, width)
+            current.num_pixel_bytes += count
+            current.has_begun = True
+            return
+        rows_of_tile = self._encoder.advance(seconds)
+        if rows_of_tile is None:
+            return
+        current.rows.append(rows_of_tile)
+        current.has_begun = False
         if len(current.rows) == len(image.layout.sizes):
             rows = _ordered(b"".join(current.rows), image)
             self.cache.put(tenant_of(request.cache_salt), image.digest, rows)

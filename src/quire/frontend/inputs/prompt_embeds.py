@@ -7,7 +7,7 @@ without importing torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,35 +32,36 @@ def read_embeds(value: Any, width: int | None, max_model_len: int) -> NDArray[np
     Raises PromptError for anything else than finite rows of this width, at least one of them."""
     if width is None:
         raise embeds_error(NOT_ENABLED)
+    return as_rows(value, width, max_model_len, "prompt_embeds")
+
+
+def as_rows(value: Any, width: int, most: int, name: str) -> NDArray[np.float32]:
+    """Rows [n, width] in float32, at most `most`. `name`: the field. Raises PromptError."""
+
+    def wrong(message: str) -> PromptError:
+        return PromptError(f"`{name}` {message}", parameter=name)
+
     shape = tuple(getattr(value, "shape", ()))
     if not hasattr(value, "dtype") or not hasattr(value, "ndim"):
-        raise embeds_error(
-            "`prompt_embeds` must be an array or a tensor of shape (num_tokens, hidden_size), got "
+        raise wrong(
+            "must be an array or a tensor of shape (num_tokens, hidden_size), got "
             f"{quoted(value)} ({type(value).__name__})"
         )
     if len(shape) == 3 and shape[0] == 1:
         value, shape = value[0], shape[1:]
     if len(shape) != 2:
-        raise embeds_error(
-            "`prompt_embeds` must be a 2D tensor of shape (num_tokens, hidden_size); got shape "
-            f"{shape}."
-        )
+        raise wrong(f"must be a 2D tensor of shape (num_tokens, hidden_size); got shape {shape}.")
     if shape[1] != width:
-        raise embeds_error(
-            f"`prompt_embeds` hidden_size {shape[1]} does not match the model's hidden_size "
-            f"{width}."
+        raise wrong(f"hidden_size {shape[1]} does not match the model's hidden_size {width}.")
+    if not 1 <= shape[0] <= most:
+        raise wrong(
+            f"must have from 1 to {most} rows, as many as the model's context has tokens; got "
+            f"{shape[0]}."
         )
-    if not 1 <= shape[0] <= max_model_len:
-        raise embeds_error(
-            f"`prompt_embeds` must have from 1 to {max_model_len} rows, as many as the model's "
-            f"context has tokens; got {shape[0]}."
-        )
-    rows = _as_float32(value)
+    rows = _as_float32(value, wrong)
     if not np.isfinite(rows).all():
         bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-        raise embeds_error(
-            f"`prompt_embeds` must be finite in float32, but row {bad} has a NaN or an infinity."
-        )
+        raise wrong(f"must be finite in float32, but row {bad} has a NaN or an infinity.")
     return rows
 
 
@@ -128,25 +129,21 @@ def rows_at(
     return found
 
 
-def _as_float32(value: Any) -> NDArray[np.float32]:
+def _as_float32(value: Any, wrong: Callable[[str], PromptError]) -> NDArray[np.float32]:
     """The same numbers. Raises PromptError unless they are floating point."""
     is_float = getattr(value, "is_floating_point", None)
     if callable(is_float):  # a tensor
         if not is_float():
-            raise _not_float(value.dtype)
+            raise wrong(_not_float(value.dtype))
         if str(getattr(value, "layout", "torch.strided")) != "torch.strided":
-            raise embeds_error(
-                f"`prompt_embeds` must be a dense tensor, not one of layout {value.layout}."
-            )
+            raise wrong(f"must be a dense tensor, not one of layout {value.layout}.")
         value = value.detach().to("cpu").float().numpy()
     array = np.asarray(value)
     if array.dtype.name != "bfloat16" and array.dtype.kind != "f":
-        raise _not_float(array.dtype)
+        raise wrong(_not_float(array.dtype))
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, np.float32)
 
 
-def _not_float(dtype: Any) -> PromptError:
-    return embeds_error(
-        f"`prompt_embeds` dtype {dtype} is not a floating-point type, such as float32."
-    )
+def _not_float(dtype: Any) -> str:
+    return f"dtype {dtype} is not a floating-point type, such as float32."

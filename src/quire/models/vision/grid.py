@@ -57,16 +57,15 @@ class GridPatches(Patching):
         return self.squares(size) if self.has_axes else None
 
     def step(self, values: Floats, tables: Sequence[Floats]) -> TileStep:
-        size = (values.shape[0], values.shape[1])
+        frames = (
+            values if values.ndim == 4 else np.broadcast_to(values, (self.frames, *values.shape))
+        )
+        size = (frames.shape[1], frames.shape[2])
         order, spans = self._windows(size)
         rows, columns = self.squares(size)
-        cut = values.reshape(rows, self.merge, self.patch, columns, self.merge, self.patch, 3)
-        squares = cut.transpose(0, 3, 1, 4, 6, 2, 5).reshape(
-            rows * columns, self.merge**2, 3, 1, -1
-        )
-        pixels = np.repeat(squares[order], self.frames, axis=3).reshape(
-            len(order) * self.merge**2, -1
-        )
+        cut = frames.reshape(-1, rows, self.merge, self.patch, columns, self.merge, self.patch, 3)
+        squares = cut.transpose(1, 4, 2, 5, 7, 0, 3, 6).reshape(rows * columns, self.merge**2, -1)
+        pixels = squares[order].reshape(len(order) * self.merge**2, -1)
         places = self._places(size)[order].reshape(-1, 2)
         if tables:
             patches = (rows * self.merge, columns * self.merge)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.images.rules import AnyResizing, Layout, Size
+from quire.images.rules import AnyResizing, Frames, Layout, Size
 
 if TYPE_CHECKING:
     from quire.program import Program, Tensor
@@ -53,7 +53,8 @@ class Patching(ABC):
 
     @abstractmethod
     def step(self, values: Floats, tables: Sequence[Floats]) -> TileStep:
-        """The tower's input for the normalised pixels [height, width, 3] of a tile."""
+        """The tower's input for the normalised pixels [height, width, 3] of a tile; of a video,
+        [frames, height, width, 3]."""
 
     @abstractmethod
     def merged(self, hidden: Floats, size: Size) -> Floats:
@@ -95,6 +96,19 @@ class ClassRow:
     """The bias of the patches, which a row of zeros becomes; "": there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class VideoForm:
+    """How a model takes videos. The fields are those of `VisionModel`."""
+
+    resizing: Frames
+    placeholder: str
+    row_token: str
+    row_token_id: int
+    expansion: Callable[[Layout], str]
+    frame_distance: float
+    """Positions from a tile to the next one on the axis of time; 0: each tile has its own rows."""
+
+
 @dataclass(frozen=True)
 class VisionModel:
     """The encoder of one checkpoint. A tile is encoded by itself: its patches are the rows of one
@@ -116,6 +130,8 @@ class VisionModel:
     """Possible prefixes of the tower's tensors in the checkpoint."""
     projector_prefixes: tuple[str, ...]
     class_row: ClassRow | None = None
+    video: VideoForm | None = None
+    """None: it takes no videos."""
 
     def num_rows(self, layout: Layout) -> int:
         """Rows of the text model that a picture becomes."""

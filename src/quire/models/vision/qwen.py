@@ -8,13 +8,14 @@ layers (deepstack).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from quire.images.rules import Multiples
+from quire.images.rules import Frames, Layout, Multiples
 from quire.models.base import ACTIVATIONS, HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import EncoderNames, EncoderSpec, encoder_layer
 from quire.models.vision.grid import GridPatches, axial_rotary
-from quire.models.vision.model import VisionModel
+from quire.models.vision.model import VideoForm, VisionModel
 from quire.models.vision.reading import (
     BICUBIC,
     CLIP_MEAN,
@@ -25,11 +26,13 @@ from quire.models.vision.reading import (
     token_id,
     vision_section,
 )
+from quire.models.vision.settings import video_settings
 from quire.models.vision.tower import PATCHES, PROJECTOR, VISION, square_side
 from quire.program import Builder, HeadLayout, Program, Tensor, Value
 
 _MAX_PIXELS = 1 << 26
 _MAX_LAYERS = 1024
+_MAX_FPS = 1000.0
 _EPS = 1e-6
 _TABLE = f"{VISION}pos_embed.weight"
 
@@ -52,24 +55,14 @@ def qwen_vl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     """The encoder of a checkpoint."""
     parts = _parts(reader.text("model_type") or "", vision_section(reader))
     patches = parts.patches
-    fewest = _pixels(settings, "shortest_edge", "min_pixels", 56 * 56)
-    most = _pixels(settings, "longest_edge", "max_pixels", 28 * 28 * 1280)
-    for key, size in (("patch_size", patches.patch), ("merge_size", patches.merge)):
-        if settings.size(key, MAX_WIDTH, example=size, default=size) != size:
-            raise settings.error(key, settings.raw(key), "equal to the encoder's", size)
-    factor = patches.patch * patches.merge
-    if most < max(fewest, factor * factor):
-        raise settings.error(
-            "max_pixels", most, "at least min_pixels and one token", 28 * 28 * 1280
-        )
+    resizing = Multiples(**_limits(settings, patches, 56 * 56, 28 * 28 * 1280))
+    video = _video(reader, parts, video_settings(reader))
+    of_video = video.resizing
+    most = of_video.most_pixels // (of_video.per_tile if of_video.counts_frames else 1)
+    most = max(resizing.most_pixels, most)
     return VisionModel(
         "qwen_vl",
-        Multiples(
-            **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
-            factor=factor,
-            fewest_pixels=fewest,
-            most_pixels=most,
-        ),
+        resizing,
         replace(patches, most_patches=most // patches.patch**2),
         _tower(parts),
         _projector(parts, text_width(text)),
@@ -79,6 +72,63 @@ def qwen_vl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
         lambda layout: "<|image_pad|>" * sum(patches.num_rows(size) for size in layout.sizes),
         ("model.visual.", "visual."),
         ("model.visual.", "visual."),
+        video=video,
+    )
+
+
+def _limits(settings: ConfigReader, patches: GridPatches, fewest: int, most: int) -> dict[str, Any]:
+    """The fields of `Multiples`, with these defaults."""
+    most = _pixels(settings, "longest_edge", "max_pixels", most)
+    fewest = _pixels(settings, "shortest_edge", "min_pixels", min(fewest, most))
+    for key, size in (("patch_size", patches.patch), ("merge_size", patches.merge)):
+        if settings.size(key, MAX_WIDTH, example=size, default=size) != size:
+            raise settings.error(key, settings.raw(key), "equal to the encoder's", size)
+    factor = patches.patch * patches.merge
+    if most < max(fewest, factor * factor):
+        raise settings.error(
+            "max_pixels", most, "at least min_pixels and one token", 28 * 28 * 1280
+        )
+    return {
+        **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
+        "factor": factor,
+        "fewest_pixels": fewest,
+        "most_pixels": most,
+    }
+
+
+def _video(reader: ConfigReader, parts: _Parts, settings: ConfigReader) -> VideoForm:
+    """Qwen3 writes the time of each tile as text before its rows, in place of the whole mark; the
+    others have the rows of all tiles in a row, at distances on the axis of time."""
+    patches, kind = parts.patches, reader.text("model_type") or ""
+    fps = settings.number("fps", 1e-3, _MAX_FPS, example=2.0, default=2.0)
+    seconds = patches.frames / fps
+    has_times = kind.startswith("qwen3")
+    unit = patches.patch * patches.merge
+    limits = _limits(settings, patches, 128 * unit * unit, 768 * unit * unit)
+    token, begin, end = "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
+
+    def expansion(layout: Layout) -> str:
+        rows = [token * patches.num_rows(size) for size in layout.sizes]
+        if not has_times:
+            return "".join(rows)
+        middle = (patches.frames - 1) / 2 / fps
+        times = (index * seconds + middle for index in range(len(rows)))
+        return "".join(
+            f"<{time:.1f} seconds>{begin}{own}{end}" for time, own in zip(times, rows, strict=True)
+        )
+
+    per_second = 1 / seconds  # Qwen2 counts tiles
+    if kind == "qwen2_5_vl":
+        per_second = vision_section(reader).number(
+            "tokens_per_second", 0.0, _MAX_FPS, example=4, default=4.0
+        )
+    return VideoForm(
+        Frames(**limits, per_tile=patches.frames, counts_frames=has_times),
+        f"{begin}{token}{end}" if has_times else token,
+        token,
+        token_id(reader, "video_token_id", 151656),
+        expansion,
+        0.0 if has_times else per_second * seconds,
     )
 
 

@@ -17,14 +17,16 @@ from quire.models.base import HfConfig
 from quire.models.config_reader import ConfigReader
 
 MARK = "quire_image_processor"
+_VIDEO = "video_processor"
 _FILES = ("preprocessor_config.json", "processor_config.json")
+_VIDEO_FILE = "video_preprocessor_config.json"
 _MAX_BYTES = 1 << 20
 OF_REQUESTS = frozenset({
     "size", "min_pixels", "max_pixels", "do_image_splitting", "crop_to_patches", "min_patches",
-    "max_patches",
+    "max_patches", "fps",
 })  # fmt: skip
-"""The settings that a request may change: how large images are, and into how many tiles they are
-divided."""
+"""The settings that a request may change: how large images are, into how many tiles they are
+divided, and how many frames of a video are one second."""
 
 
 def with_image_processor(hf_config: HfConfig, path: Path) -> dict[str, Any]:
@@ -32,12 +34,24 @@ def with_image_processor(hf_config: HfConfig, path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in reversed(_FILES):
         found |= _read(path / name)
+    if video := _read(path / _VIDEO_FILE):
+        found[_VIDEO] = video
     return {**hf_config, MARK: found} if found else dict(hf_config)
 
 
 def image_settings(hf_config: HfConfig) -> ConfigReader:
     """The settings; an empty reader if there are none."""
     return ConfigReader(hf_config.get(MARK) or {}, "preprocessor_config.json")
+
+
+def video_settings(reader: ConfigReader) -> ConfigReader:
+    """The settings for videos: those of images, as far as videos have none of their own. `reader`:
+    of config.json."""
+    found = reader.raw(MARK) or {}
+    own = found.get(_VIDEO)
+    if not isinstance(own, dict):
+        return ConfigReader(found, _FILES[0])
+    return ConfigReader({**found, **own}, _VIDEO_FILE)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -61,4 +75,8 @@ def with_processor_kwargs(hf_config: HfConfig, kwargs: Any) -> dict[str, Any]:
         return dict(hf_config)
     if not isinstance(kwargs, Mapping):
         raise ConfigError("mm_processor_kwargs must be a dict of settings of the image processor")
-    return {**hf_config, MARK: {**(hf_config.get(MARK) or {}), **kwargs}}
+    found = hf_config.get(MARK) or {}
+    changed = {**found, **kwargs}
+    if isinstance(video := found.get(_VIDEO), dict):
+        changed[_VIDEO] = {**video, **kwargs}
+    return {**hf_config, MARK: changed}

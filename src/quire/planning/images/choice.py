@@ -34,7 +34,8 @@ def images_choice(
 ) -> ImagesChoice:
     """Decide from the arguments and the model. Raises ConfigError for impossible arguments, and if
     images are asked for and the model cannot take them."""
-    most = _limit(args.limit_mm_per_prompt)
+    _check_limits(args.limit_mm_per_prompt)
+    most = _limit(args.limit_mm_per_prompt, "image")
     why_not = _why_not(args, checkpoint, scheduler)
     if most == 0:
         why_not = why_not or "limit_mm_per_prompt allows none"
@@ -46,6 +47,8 @@ def images_choice(
     return ImagesChoice(
         ImagesConfig(
             most,
+            _limit(args.limit_mm_per_prompt, "video"),
+            args.enable_mm_embeds,
             _folder(args.allowed_local_media_path),
             _domains(args.allowed_media_domains),
         )
@@ -92,10 +95,9 @@ def _has_encoder(checkpoint: Checkpoint, vision: VisionModel) -> bool:
         return any(name.startswith(vision.prefixes) for name in store.names())
 
 
-def _limit(given: Any) -> int:
-    """Images of a prompt, at most."""
+def _check_limits(given: Any) -> None:
     if given is None:
-        given = {}
+        return
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"limit_mm_per_prompt must be a dict such as {{'image': 4}}, got {given!r}"
@@ -109,9 +111,13 @@ def _limit(given: Any) -> int:
                 f"limit_mm_per_prompt[{name!r}] must be a whole number from 0 to {_MOST_IMAGES}, "
                 f"got {value!r}"
             )
-        if name != "image" and count:
-            raise ConfigError(f"limit_mm_per_prompt[{name!r}] must be 0: only images are supported")
-    found = given.get("image", _MOST_IMAGES)
+        if name == "audio" and count:
+            raise ConfigError("limit_mm_per_prompt['audio'] must be 0: audio is not supported")
+
+
+def _limit(given: Mapping[str, Any] | None, name: str) -> int:
+    """Images or videos of a prompt, at most."""
+    found = (given or {}).get(name, _MOST_IMAGES)
     return int(found["count"] if isinstance(found, Mapping) else found)
 
 

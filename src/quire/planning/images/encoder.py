@@ -12,6 +12,9 @@ from quire.models.vision.model import VisionModel
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
 
+_MAX_PIECE_TOKENS = 2048
+"""A larger image is encoded in pieces of so many rows, which bounds most of the workspace."""
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderPlan:
@@ -43,7 +46,8 @@ def encoder_plans(
     ):
         program = run_passes(program)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
-        plans.append(EncoderPlan(program, kv, CompileOptions(dtype, num_rows, 1, num_rows)))
+        options = CompileOptions(dtype, num_rows, 1, num_rows, max_piece_tokens=_MAX_PIECE_TOKENS)
+        plans.append(EncoderPlan(program, kv, options))
     return plans
 
 

@@ -34,6 +34,11 @@ class StepCosts:
         self._generating_s: deque[float] = deque(maxlen=_WINDOW)
         self._per_token_s: deque[float] = deque(maxlen=_WINDOW)
 
+    @property
+    def generating_s(self) -> float:
+        """Seconds of a step without prompt tokens; 0: not known yet."""
+        return median(self._generating_s) if self._generating_s else 0.0
+
     def limit(self, num_delayed: int, num_others: int) -> int:
         """Most prompt tokens for a step that delays `num_delayed` generating requests.
 

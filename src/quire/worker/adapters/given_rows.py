@@ -41,7 +41,8 @@ def spans_of(begin: int, end: int, given: Sequence[InputRows]) -> NDArray[np.int
 def axis_positions(begin: int, end: int, given: Sequence[InputRows]) -> NDArray[np.int32]:
     """[end - begin, 3]; the positions of a request's tokens from `begin` on. A token has three
     equal ones. A row of a picture has the picture's, and its own places in the grid added to it.
-    After a picture, positions go on as if it had as many tokens as its longer side.
+    After a picture, positions go on as if it had as many tokens as its longer side. A video is
+    several pictures, which have positions on the axis of time, too, and may be longest there.
 
     Source: Wang et al. 2024, "Qwen2-VL", section 2.1; transformers, `get_rope_index`.
     """
@@ -49,12 +50,12 @@ def axis_positions(begin: int, end: int, given: Sequence[InputRows]) -> NDArray[
     for one in given:
         if one.grid is None or one.first >= end:
             continue
-        found[max(one.end - begin, 0) :] -= one.count - max(one.grid)
+        tiles, places_of_tile = divmod(np.arange(one.count), one.grid[0] * one.grid[1])
+        times = (tiles * one.tile_distance).astype(np.intp)
+        found[max(one.end - begin, 0) :] -= one.count - max(*one.grid, int(times[-1]) + 1)
         low, high = max(one.first, begin), min(one.end, end)
         if low < high:
-            places = np.stack(
-                [np.zeros(one.count, np.intp), *divmod(np.arange(one.count), one.grid[1])]
-            )
+            places = np.stack([times, *divmod(places_of_tile, one.grid[1])])
             own = places[:, low - one.first : high - one.first].T
             found[low - begin : high - begin] += (
                 own - np.arange(low - one.first, high - one.first)[:, None]

@@ -1,11 +1,12 @@
 """`ImageEncoder`: runs the programs of a model's image encoder, a tile at a time.
 
-A tile is one request of one step, so the bits of its rows depend on the tile alone. Created by the
-worker, which calls it between two steps of the text model.
+A tile is one request of one step, so the bits of its rows depend on the tile alone. The step is
+computed in pieces, between the steps of the text model. Created and called by the worker.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -15,6 +16,8 @@ from quire.backends.base import (
     Backend,
     CompiledModel,
     StepBatch,
+    StepInPieces,
+    StepOutput,
     TokenRows,
 )
 from quire.config.records import Dtype, EngineConfig
@@ -52,22 +55,58 @@ class ImageEncoder:
                 self._models.append(model)
             stack.pop_all()
 
-    def encode(self, pixels: NDArray[np.uint8]) -> Floats:
-        """The rows of the text model [rows, width] of a tile [height, width, 3]. Raises
-        BackendError if a number is not finite."""
-        patching, (tower, projector) = self.vision.patching, self._models
-        size = (pixels.shape[0], pixels.shape[1])
-        step = patching.step(normalised(pixels, self.vision.resizing), self._tables)
-        merged = patching.merged(_run(tower, step), size)
-        rows = patching.ordered(_run(projector, TileStep(merged)), size, self._tables)
-        if not np.isfinite(rows).all():
-            raise BackendError("the encoder of images has computed a number that is not finite")
-        return rows
+    def begin(self, pixels: NDArray[np.uint8]) -> TileEncoding:
+        """Begins with a tile [frames, height, width, 3]. The tile before it is dropped."""
+        tower, projector = self._models
+        return TileEncoding(self.vision, tower, projector, self._tables, pixels)
 
     def close(self) -> None:
         """Frees the weights. Idempotent."""
         for model in self._models:
             model.close()
+
+
+class TileEncoding:
+    """A tile that is being encoded."""
+
+    def __init__(
+        self,
+        vision: VisionModel,
+        tower: CompiledModel,
+        projector: CompiledModel,
+        tables: list[Floats],
+        pixels: NDArray[np.uint8],
+    ) -> None:
+        self._patching, self._projector, self._tables = vision.patching, projector, tables
+        self._size = (pixels.shape[1], pixels.shape[2])
+        values = normalised(pixels, vision.resizing)
+        step = self._patching.step(values if len(values) > 1 else values[0], tables)
+        self._tower: StepInPieces | None = tower.in_pieces(_batch(step))
+        self._projection: StepInPieces | None = None
+
+    def advance(self, seconds: float) -> Floats | None:
+        """Computes for about `seconds`. Returns the rows of the text model [rows, width] when they
+        are done, None before. Raises BackendError, also if a number is not finite."""
+        end = time.perf_counter() + seconds
+        if self._tower is not None:
+            output = self._tower.advance(seconds)
+            if output is None:
+                return None
+            merged = self._patching.merged(_vectors(output), self._size)
+            self._tower = None
+            self._projection = self._projector.in_pieces(_batch(TileStep(merged)))
+            if time.perf_counter() >= end:
+                return None
+        if self._projection is None:
+            raise BackendError("the tile is encoded already")
+        output = self._projection.advance(end - time.perf_counter())
+        if output is None:
+            return None
+        self._projection = None
+        rows = self._patching.ordered(_vectors(output), self._size, self._tables)
+        if not np.isfinite(rows).all():
+            raise BackendError("the encoder of images has computed a number that is not finite")
+        return rows
 
 
 def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
@@ -92,10 +131,10 @@ def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:
     return [found.table(one) for one in tensors]
 
 
-def _run(model: CompiledModel, step: TileStep) -> Floats:
-    """The results of a step that has one tile and nothing else."""
+def _batch(step: TileStep) -> StepBatch:
+    """A step that has one tile and nothing else."""
     count = len(step.rows)
-    batch = StepBatch(
+    return StepBatch(
         token_ids=np.zeros(count, np.int32),
         positions=np.arange(count, dtype=np.int32),
         seq_starts=np.array([0, count], np.int32),
@@ -107,7 +146,9 @@ def _run(model: CompiledModel, step: TileStep) -> Floats:
         axis_positions=step.axis_positions,
         spans=step.spans,
     )
-    found = model.step(batch).vectors
-    if found is None:
+
+
+def _vectors(output: StepOutput) -> Floats:
+    if output.vectors is None:
         raise BackendError("the encoder of images has no result")
-    return found
+    return output.vectors

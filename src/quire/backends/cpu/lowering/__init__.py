@@ -2,8 +2,10 @@
 
 from quire.backends.cpu.lowering.fuse import fuse, homes
 from quire.backends.cpu.lowering.native_op import Home, NativeOp, StoredWeight
+from quire.backends.cpu.lowering.stages import Pieces, pieces_of
 from quire.backends.cpu.lowering.storage import Place, Storage, assign_storage
 
 __all__ = [
-    "Home", "NativeOp", "Place", "Storage", "StoredWeight", "assign_storage", "fuse", "homes",
+    "Home", "NativeOp", "Pieces", "Place", "Storage", "StoredWeight", "assign_storage", "fuse",
+    "homes", "pieces_of",
 ]  # fmt: skip

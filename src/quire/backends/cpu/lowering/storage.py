@@ -3,6 +3,10 @@
 In a bfloat16 model, values that only products and attention read are bfloat16. Values that a norm
 or an addition reads (the residual stream) are float32, as the ops require. The memory of a value is
 reused after its last reader.
+
+A step may be computed in pieces of some rows (`steps/pieces.py`): the ops of a stage for these
+rows, then for the next ones, and so on. A value that a later stage reads has room for all rows of
+the step, others have room for one piece.
 """
 
 from __future__ import annotations
@@ -10,12 +14,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quire.backends.base import Dtype
 from quire.backends.cpu.lowering.native_op import Home, NativeOp
 from quire.program import Value
 from quire.units import round_up
+
+if TYPE_CHECKING:
+    from quire.backends.cpu.lowering.stages import Pieces
 
 ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 Rows = Literal["tokens", "logits"]
@@ -34,6 +41,13 @@ class Place:
     dim: int
     dtype: Dtype
     rows: Rows
+    outlives_stage: bool = False
+    """Whether a later stage reads it, so that it has the rows of all pieces."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from a row to the next one."""
+        return self.stride * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +71,10 @@ class _Buffer:
     rows: Rows
     first: int
     last: int
+    max_rows: int
     offset: int = 0
     is_exchanged: bool = False
+    outlives_stage: bool = False
 
     @property
     def stride(self) -> int:
@@ -68,16 +84,26 @@ class _Buffer:
         stride = round_up(self.width * item, _ALIGN_BYTES)
         return (stride + _ALIGN_BYTES * (stride % _ALIASING_BYTES == 0)) // item
 
-    def size(self, max_rows: int) -> int:
-        """Bytes for `max_rows` rows."""
-        return self.stride * ITEM_BYTES[self.dtype] * max_rows
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from a row to the next one."""
+        return self.stride * ITEM_BYTES[self.dtype]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return self.row_bytes * self.max_rows
 
 
 def assign_storage(
-    ops: Sequence[NativeOp], dtype: Dtype, max_rows: int, homes: Mapping[Value, Home] | None = None
+    ops: Sequence[NativeOp],
+    dtype: Dtype,
+    max_rows: int,
+    homes: Mapping[Value, Home] | None = None,
+    pieces: Pieces | None = None,
 ) -> Storage:
     """Assign a place to every value of `ops`, for steps of at most `max_rows` rows. `homes`: values
-    that lie in others."""
+    that lie in others. `pieces`: how steps are divided; None: they are computed whole."""
     values = _Homes(homes or {})
     wide = _float32_values(ops, values) if dtype == "bfloat16" else None
     rows = _row_spaces(ops, values)
@@ -101,7 +127,7 @@ def assign_storage(
                 buffer = _in_place(op, ops, index, buffers, stored)
             if buffer is None:
                 width = sum(value.dim for value in group)
-                buffer = _Buffer(width, stored, rows[group[0]], index, index)
+                buffer = _Buffer(width, stored, rows[group[0]], index, index, max_rows)
                 buffer.is_exchanged = group[0] in exchanged
             buffer.last = index
             column = 0
@@ -109,15 +135,20 @@ def assign_storage(
                 buffers[value] = (buffer, column)
                 column += value.dim
     distinct = list({id(buffer): buffer for buffer, _ in buffers.values()}.values())
+    if pieces is not None:
+        _keep_until_end_of_stage(distinct, pieces)
     private = [buffer for buffer in distinct if not buffer.is_exchanged]
     shared = [buffer for buffer in distinct if buffer.is_exchanged]
-    workspace_bytes, offset = _pack(private, max_rows), 0
+    workspace_bytes, offset = _pack(private), 0
     if shared:
         offset = round_up(workspace_bytes, _PAGE_BYTES)
         _keep_until_exchanged(shared, ops)
-        workspace_bytes = offset + _pack(shared, max_rows)
+        workspace_bytes = offset + _pack(shared)
         for buffer in shared:
             buffer.offset += offset
+    if pieces is not None:  # room for a whole piece that begins at the last row
+        lasting = [buffer.row_bytes for buffer in distinct if buffer.outlives_stage]
+        workspace_bytes += max(lasting, default=0) * pieces.max_rows
     places = {value: _place(value, values, buffers) for value in (*buffers, *values.inner)}
     return Storage(places, workspace_bytes, offset)
 
@@ -131,7 +162,20 @@ def _place(value: Value, values: _Homes, buffers: Mapping[Value, tuple[_Buffer, 
         value.dim,
         buffer.dtype,
         buffer.rows,
+        buffer.outlives_stage,
     )
+
+
+def _keep_until_end_of_stage(buffers: Sequence[_Buffer], pieces: Pieces) -> None:
+    """The ops of a stage run again for each piece. So what another stage reads is in use as long as
+    any op of its first and last stages runs."""
+    for buffer in buffers:
+        own = [one for one in pieces.stages if buffer.first < one.stop and one.start <= buffer.last]
+        buffer.outlives_stage = len(own) > 1
+        if buffer.outlives_stage:
+            buffer.first, buffer.last = own[0].start, own[-1].stop - 1
+        else:
+            buffer.max_rows = pieces.max_rows
 
 
 def _keep_until_exchanged(buffers: Sequence[_Buffer], ops: Sequence[NativeOp]) -> None:
@@ -221,12 +265,12 @@ def _in_place(
     return buffer if alone else None
 
 
-def _pack(buffers: list[_Buffer], max_rows: int) -> int:
+def _pack(buffers: list[_Buffer]) -> int:
     """Set the offset of every buffer (first fit, the largest first) and return the total bytes."""
     placed: list[_Buffer] = []
     total = 0
-    for buffer in sorted(buffers, key=lambda b: (-b.size(max_rows), b.first)):
-        size = buffer.size(max_rows)
+    for buffer in sorted(buffers, key=lambda b: (-b.size, b.first)):
+        size = buffer.size
         rivals = sorted(
             (
                 other
@@ -239,7 +283,7 @@ def _pack(buffers: list[_Buffer], max_rows: int) -> int:
         for other in rivals:
             if offset + size <= other.offset:
                 break
-            offset = max(offset, round_up(other.offset + other.size(max_rows), _ALIGN_BYTES))
+            offset = max(offset, round_up(other.offset + other.size, _ALIGN_BYTES))
         buffer.offset = offset
         placed.append(buffer)
         total = max(total, offset + size)

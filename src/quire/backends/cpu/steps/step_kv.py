@@ -3,6 +3,9 @@
 A program that keeps nothing from step to step (an encoder) has no KV cache. Its K and V lie in a
 small cache that belongs to the step: each request's tokens begin a block, and every layer uses the
 same blocks, one layer after the other. So the kernels of attention over a cache compute it too.
+
+In a step of several pieces, K and V of the next layer are written while those of this one are read,
+so a block has a slot for each of the two.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ def step_kv(program: Program, kv: KVCacheSpec, options: CompileOptions) -> KVCac
     shapes = shapes or {_UNUSED}
     if len(shapes) > 1:
         raise BackendError(f"{program.name}: attention without a cache needs one shape of heads")
-    layout = KVLayout((FullGroup((0,), shapes.pop()),), 1)
+    num_slots = 2 if options.max_piece_tokens else 1
+    layout = KVLayout((FullGroup(tuple(range(num_slots)), shapes.pop()),), num_slots)
     num_blocks = ceil_div(options.max_num_tokens, kv.block_size) + options.max_num_seqs
     return replace(kv, num_blocks=num_blocks, dtype=options.dtype, layout=layout)
 

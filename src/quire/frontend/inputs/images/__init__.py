@@ -1,7 +1,7 @@
 """Images of prompts.
 
-given.py    reads what callers give as images
+given.py    reads what callers give as images and videos
+embeds.py   reads images that the caller has encoded
 placing.py  puts images into the tokens of a prompt
-prompts.py  `ImagePrompts`: both for one model
-chats.py    conversations with images, without a server
+prompts.py  `ImagePrompts`: all of it for one model
 """

@@ -1,16 +1,18 @@
-"""Puts pictures into a prompt: their placeholders become tokens whose rows the encoder computes.
+"""Puts pictures and videos into a prompt: their placeholders become tokens whose rows the encoder
+computes, or the caller has given.
 
-A picture's placeholder comes from the caller's prompt or from the chat template. Text of a user
-that looks like one is marked before the template is rendered (`Literals`), and stays text.
+A placeholder comes from the caller's prompt or from the chat template. Text of a user that looks
+like one is marked before the template is rendered (`Literals`), and stays text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from quire.protocol.images import ImageInput
 from quire.protocol.input_rows import InputRows
 
 if TYPE_CHECKING:
-    from quire.models.vision.model import VisionModel
+    from quire.models.vision.model import VideoForm, VisionModel
 
 Encode = Callable[[str], list[int]]
 
@@ -36,47 +38,66 @@ class PlacedImages:
     images: list[ImageInput]
 
 
-class Literals:
-    """Hides the placeholder in the text of users while a chat template writes its own."""
+@dataclass(frozen=True, slots=True)
+class PromptParts:
+    """A text divided at its placeholders."""
 
-    def __init__(self, placeholder: str) -> None:
-        self._placeholder = placeholder
-        self._mark = f"quire{secrets.token_hex(12)}"
+    texts: list[str]
+    placeholders: list[str]
+    """Those between the texts."""
+
+    @classmethod
+    def of(cls, text: str, placeholders: Sequence[str]) -> PromptParts:
+        """Divides a text at these placeholders."""
+        found = re.split(f"({'|'.join(map(re.escape, placeholders))})", text)
+        return cls(found[::2], found[1::2])
+
+
+class Literals:
+    """Hides placeholders in the text of users while a chat template writes its own."""
+
+    def __init__(self, *placeholders: str) -> None:
+        mark = f"quire{secrets.token_hex(12)}"
+        self._marks = {one: f"{mark}{index}" for index, one in enumerate(placeholders)}
 
     def hidden(self, value: Any) -> Any:
         """A copy of a JSON value with marks in place of placeholders, in all its texts."""
         if isinstance(value, str):
-            return value.replace(self._placeholder, self._mark)
+            for placeholder, mark in self._marks.items():
+                value = value.replace(placeholder, mark)
+            return value
         if isinstance(value, list):
             return [self.hidden(one) for one in value]
         if isinstance(value, dict):
             return {self.hidden(name): self.hidden(one) for name, one in value.items()}
         return value
 
-    def parts(self, text: str) -> list[str]:
+    def parts(self, text: str) -> PromptParts:
         """The text around the placeholders that the template has written, as users wrote it."""
-        parts = text.split(self._placeholder)
-        return [part.replace(self._mark, self._placeholder) for part in parts]
+        found = PromptParts.of(text, [*self._marks])
+        for placeholder, mark in self._marks.items():
+            found.texts[:] = [part.replace(mark, placeholder) for part in found.texts]
+        return found
 
 
 def place_in_text(
-    vision: VisionModel, parts: Sequence[str], pictures: Sequence[Picture], encode: Encode
+    vision: VisionModel, parts: PromptParts, pictures: Sequence[Picture], encode: Encode
 ) -> PlacedImages:
-    """Pictures between the parts of a text. Raises PromptError if their numbers differ."""
-    _check_count(vision, len(parts) - 1, len(pictures))
-    text, is_row = parts[0], [False] * parts[0].count(vision.row_token)
-    for picture, part in zip(pictures, parts[1:], strict=True):
-        expansion = vision.expansion(picture.layout)
-        text += expansion + part
-        is_row += [True] * expansion.count(vision.row_token)
-        is_row += [False] * part.count(vision.row_token)
-    token_ids = encode(text)
-    places = [i for i, one in enumerate(token_ids) if one == vision.row_token_id]
+    """Pictures between the parts of a text. Those of a kind are given in order. Raises PromptError
+    if the numbers differ."""
+    pictures = _by_placeholder(vision, parts.placeholders, pictures)
+    forms = [_form(vision, picture) for picture in pictures]
+    pieces, is_row = [parts.texts[0]], [False] * _count_rows(vision, parts.texts[0])
+    for picture, form, part in zip(pictures, forms, parts.texts[1:], strict=True):
+        expansion = form.expansion(picture.layout)
+        pieces += [expansion, part]
+        is_row += [True] * expansion.count(form.row_token) + [False] * _count_rows(vision, part)
+    token_ids = encode("".join(pieces))
+    row_tokens = {form.row_token_id: form.row_token for form in forms_of(vision)}
+    places = [i for i, one in enumerate(token_ids) if one in row_tokens]
     if len(places) != len(is_row):
-        raise PromptError(
-            f"the tokenizer must have {vision.row_token!r} as the token {vision.row_token_id}",
-            parameter="prompt",
-        )
+        tokens = ", ".join(f"{text!r} as the token {token}" for token, text in row_tokens.items())
+        raise PromptError(f"the tokenizer must have {tokens}", parameter="prompt")
     rows = [place for place, is_one in zip(places, is_row, strict=True) if is_one]
     return _placed(vision, token_ids, rows, pictures)
 
@@ -85,21 +106,54 @@ def place_in_tokens(
     vision: VisionModel, token_ids: list[int], pictures: Sequence[Picture], encode: Encode
 ) -> PlacedImages:
     """Pictures in a prompt of tokens, which has a placeholder for each, or all their rows."""
-    placeholder_ids = encode(vision.placeholder)
-    placeholder_id = placeholder_ids[0] if len(placeholder_ids) == 1 else vision.row_token_id
-    rows = [i for i, one in enumerate(token_ids) if one == vision.row_token_id]
+    row_tokens = {form.row_token_id for form in forms_of(vision)}
+    rows = [i for i, one in enumerate(token_ids) if one in row_tokens]
     if len(rows) == sum(vision.num_rows(one.layout) for one in pictures):
         return _placed(vision, token_ids, rows, pictures)
-    places = [i for i, one in enumerate(token_ids) if one == placeholder_id]
-    _check_count(vision, len(places), len(pictures))
+    marks = {tuple(encode(form.placeholder)): form.placeholder for form in forms_of(vision)}
+    places = _places_of(token_ids, marks)
+    pictures = _by_placeholder(vision, [marks[mark] for _, mark in places], pictures)
     found, rows, begin = list[int](), list[int](), 0
-    for place, picture in zip(places, pictures, strict=True):
+    for (place, mark), picture in zip(places, pictures, strict=True):
+        form = _form(vision, picture)
         found += token_ids[begin:place]
-        expansion = encode(vision.expansion(picture.layout))
-        rows += [len(found) + i for i, one in enumerate(expansion) if one == vision.row_token_id]
+        expansion = encode(form.expansion(picture.layout))
+        rows += [len(found) + i for i, one in enumerate(expansion) if one == form.row_token_id]
         found += expansion
-        begin = place + 1
+        begin = place + len(mark)
     return _placed(vision, found + token_ids[begin:], rows, pictures)
+
+
+def _places_of(
+    token_ids: Sequence[int], marks: Iterable[tuple[int, ...]]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Where placeholders begin among tokens, and their tokens."""
+    found, end = list[tuple[int, tuple[int, ...]]](), 0
+    by_first = {mark[0]: mark for mark in marks if mark}
+    for place, token_id in enumerate(token_ids):
+        mark = by_first.get(token_id)
+        if mark and place >= end and tuple(token_ids[place : place + len(mark)]) == mark:
+            found.append((place, mark))
+            end = place + len(mark)
+    return found
+
+
+def forms_of(vision: VisionModel) -> list[VisionModel | VideoForm]:
+    """The forms of what a model takes: of pictures, then of videos."""
+    return [vision] if vision.video is None else [vision, vision.video]
+
+
+def _form(vision: VisionModel, picture: Picture) -> VisionModel | VideoForm:
+    if not picture.is_video:
+        return vision
+    if vision.video is None:
+        raise PromptError("this model takes no videos", parameter="video")
+    return vision.video
+
+
+def _count_rows(vision: VisionModel, text: str) -> int:
+    """How often a text of a user has a token that stands for a row elsewhere."""
+    return sum(text.count(form.row_token) for form in forms_of(vision))
 
 
 def _placed(
@@ -107,27 +161,41 @@ def _placed(
 ) -> PlacedImages:
     given: list[InputRows] = []
     images: list[ImageInput] = []
-    begin = 0
-    for picture in pictures:
+    begin, left = 0, [*pictures]
+    while left:
+        is_next = [_form(vision, one).row_token_id == token_ids[rows[begin]] for one in left]
+        picture = left.pop(is_next.index(True))
         count = vision.num_rows(picture.layout)
         runs = _runs(rows[begin : begin + count])
         if sum(size for _, size in runs) != count:
             raise PromptError("an image has fewer tokens than rows", parameter="prompt")
         begin += count
+        distance = 0.0
+        if picture.is_video and vision.video is not None:
+            distance = vision.video.frame_distance
         grid = vision.patching.grid(picture.layout.sizes[0])
-        if grid is not None and len(runs) != 1:
+        num_runs = len(picture.layout.sizes) if picture.is_video and not distance else 1
+        if grid is not None and len(runs) != num_runs:
             raise PromptError("the tokens of an image must follow each other", parameter="prompt")
-        image = ImageInput(picture.digest, picture.layout, picture.pixels, len(given), len(runs))
-        order = vision.patching.order(picture.layout)
-        if order is not None:
-            of_tiles = vision.patching.num_tile_rows(picture.layout)
-            image = msgspec.structs.replace(image, num_tile_rows=of_tiles, order=order.tobytes())
-        images.append(image)
+        if picture.rows is None:
+            image = ImageInput(
+                picture.digest, picture.layout, picture.pixels, len(given), len(runs)
+            )
+            order = vision.patching.order(picture.layout)
+            if order is not None:
+                of_tiles = vision.patching.num_tile_rows(picture.layout)
+                image = msgspec.structs.replace(
+                    image, num_tile_rows=of_tiles, order=order.tobytes()
+                )
+            images.append(image)
         is_span, row = vision.patching.sees_itself, 0
         for first, size in runs:
-            place = struct.pack("<QQ", row, size)
+            place = struct.pack("<QQd", row, size, distance)
             digest = hashlib.sha256(picture.digest + place).digest()
-            given.append(InputRows(first, size, digest, grid=grid, is_span=is_span))
+            data = b"" if picture.rows is None else picture.rows[row : row + size].tobytes()
+            given.append(InputRows(
+                first, size, digest, data, grid=grid, tile_distance=distance, is_span=is_span
+            ))  # fmt: skip
             row += size
     return PlacedImages(token_ids, given, images)
 
@@ -143,10 +211,20 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _check_count(vision: VisionModel, num_places: int, num_images: int) -> None:
-    if num_places != num_images:
-        raise PromptError(
-            f"the prompt must have {json.dumps(vision.placeholder)} once for each image: it has "
-            f"{num_places} of them and {num_images} images",
-            parameter="prompt",
-        )
+def _by_placeholder(
+    vision: VisionModel, placeholders: Sequence[str], pictures: Sequence[Picture]
+) -> list[Picture]:
+    """The pictures and videos in the order of their placeholders. Raises PromptError if the
+    numbers differ."""
+    given: dict[str, Iterator[Picture]] = {}
+    for form, name in zip(forms_of(vision), ("image", "video"), strict=False):
+        own = [one for one in pictures if _form(vision, one) is form]
+        num_places = placeholders.count(form.placeholder)
+        if num_places != len(own):
+            raise PromptError(
+                f"the prompt must have {json.dumps(form.placeholder)} once for each {name}: it "
+                f"has {num_places} of them and {len(own)} {name}s",
+                parameter="prompt",
+            )
+        given[form.placeholder] = iter(own)
+    return [next(given[place]) for place in placeholders]

@@ -3,124 +3,36 @@ them."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from quire.chat.job import ChatInput, take_images
+from quire.chat.job import ChatInput, GivenEmbeds, GivenVideo, take_images
 from quire.config.records import ModelConfig
-from quire.errors import ModelError, PromptError, RequestError, quoted
+from quire.errors import ModelError, PromptError, quoted
+from quire.frontend.inputs.images.embeds import NOT_ENABLED, embedded_pictures
+from quire.frontend.inputs.images.given import (
+    check_uuids,
+    decoded_image,
+    decoded_video,
+    given_media,
+)
 from quire.frontend.inputs.images.placing import (
     Encode,
     Literals,
     PlacedImages,
+    PromptParts,
+    forms_of,
     place_in_text,
     place_in_tokens,
 )
-from quire.images.picture import Picture, picture_of
-from quire.images.rules import AnyResizing
+from quire.images.config import ImagesConfig
+from quire.images.picture import Picture
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
-
-
-def image_list(data: Any) -> list[Any]:
-    """The images of `multi_modal_data`. Raises PromptError."""
-    if not isinstance(data, Mapping):
-        raise _error(f"must be a dict such as {{'image': picture}}, got {quoted(data)}")
-    for name, value in data.items():
-        if name != "image" and value is not None:
-            raise _error(f"must have image alone, got {quoted(name)}")
-    found = data.get("image")
-    if found is None:
-        return []
-    return list(found) if isinstance(found, list | tuple) else [found]
-
-
-def decoded_image(given: Any, rules: AnyResizing, sources: ImageSources) -> Picture:
-    """A picture from a URL, the bytes of a file, a Pillow image or an array [height, width, 3] of
-    bytes. Raises PromptError."""
-    if isinstance(given, Picture):
-        return given
-    try:
-        return picture_of(_bytes_of(given, sources), rules)
-    except PromptError:
-        raise
-    except RequestError as error:
-        raise PromptError(str(error), parameter="image") from None
-
-
-def check_uuids(given: Any, num_images: int) -> None:
-    """Raises PromptError unless the ids of the images are a list of texts. They have no effect: the
-    bytes of a picture identify it."""
-    if given is None:
-        return
-    ids = given.get("image") if isinstance(given, Mapping) else None
-    ids = [ids] if isinstance(ids, str) else ids
-    if (
-        not isinstance(ids, Sequence)
-        or len(ids) != num_images
-        or not all(one is None or isinstance(one, str) for one in ids)
-    ):
-        raise PromptError(
-            f"multi_modal_uuids must have the form {{'image': [id or None]}} with {num_images} "
-            f"entries, got {quoted(given)}",
-            parameter="multi_modal_uuids",
-        )
-
-
-def _bytes_of(given: Any, sources: ImageSources) -> bytes:
-    if isinstance(given, str):
-        return sources.read(given)
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    if type(given).__module__.startswith("PIL."):
-        return _png(given)
-    if (array := _array_of(given)) is not None:
-        from PIL import Image
-
-        return _png(Image.fromarray(array))
-    if given is None:
-        raise _error("must have the image itself: an image cannot be named by its uuid alone")
-    raise _error(
-        "must have a Pillow image, the bytes of a file, a URL, or an array [height, width, 3] of "
-        f"uint8, got {type(given).__name__}"
-    )
-
-
-def _array_of(given: Any) -> Any:
-    """An array of bytes as [height, width, 3] or [height, width], also if its channels come first
-    or it is torch's; None for anything else."""
-    if not hasattr(given, "ndim") or not str(getattr(given, "dtype", "")).endswith("uint8"):
-        return None
-    array = np.ascontiguousarray(given)
-    if array.ndim == 3 and array.shape[2] != 3 and array.shape[0] == 3:
-        array = np.ascontiguousarray(array.transpose(1, 2, 0))
-    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    return array if is_image and array.size else None
-
-
-def _png(image: Any) -> bytes:
-    from PIL import ImageOps
-
-    try:
-        image = ImageOps.exif_transpose(image)
-        if image.mode not in ("RGB", "RGBA", "L", "LA", "P", "1", "I;16", "I"):
-            image = image.convert("RGB")
-        file = io.BytesIO()
-        image.save(file, "PNG", compress_level=1)
-    except Exception as error:  # a damaged file can make Pillow raise anything
-        raise _error(f"has an image that cannot be read ({type(error).__name__})") from None
-    return file.getvalue()
-
-
-def _error(message: str) -> PromptError:
-    return PromptError(f"multi_modal_data {message}", parameter="multi_modal_data")
 
 
 _KWARGS = "mm_processor_kwargs"
@@ -173,34 +85,47 @@ class ImagePrompts:
 
     def literals(self) -> Literals:
         """Hides the placeholders in the texts of one conversation."""
-        return Literals(self._vision.placeholder)
+        return Literals(*(form.placeholder for form in forms_of(self._vision)))
 
-    @property
-    def placeholder(self) -> str:
-        """What stands for a picture in a prompt."""
-        return self._vision.placeholder
+    def with_placeholders(self, chat: ChatInput) -> ChatInput:
+        """The conversation with what stands for a picture and a video in its texts."""
+        vision = self._vision
+        video = None if vision.video is None else vision.video.placeholder
+        return replace(chat, image_placeholder=vision.placeholder, video_placeholder=video)
 
-    def check_number(self, count: int) -> None:
-        """Raises PromptError for more images than one prompt may have."""
+    def check_number(self, given: Sequence[Any]) -> None:
+        """Raises PromptError for more images or videos than one prompt may have."""
         self.check_on("image")
-        assert self._model.images is not None
-        if count > self._model.images.most:
-            raise PromptError(
-                f"At most {self._model.images.most} image(s) may be provided in one prompt.",
-                parameter="image",
-            )
+        config = self._config
+        num_videos = sum(isinstance(one, GivenVideo) for one in given)
+        if num_videos and self._vision.video is None:
+            raise PromptError("this model takes no videos", parameter="video")
+        counts = {"image": len(given) - num_videos, "video": num_videos}
+        for name, most in (("image", config.most), ("video", config.most_videos)):
+            if counts[name] > most:
+                raise PromptError(
+                    f"At most {most} {name}(s) may be provided in one prompt.", parameter=name
+                )
 
     def decoded(self, given: Sequence[Any]) -> list[Picture]:
         """The pictures of what a caller gives, one after the other. Blocks. Raises PromptError."""
-        self.check_number(len(given))
-        vision, sources = self._vision, self._sources
-        known: dict[int, Picture] = {}
-        return [
-            known.setdefault(id(one), decoded_image(one, vision.resizing, sources))
-            if id(one) not in known
-            else known[id(one)]
-            for one in given
-        ]
+        self.check_number(given)
+        known: dict[int, list[Picture]] = {}
+        for one in given:
+            if id(one) not in known:
+                known[id(one)] = self._decoded(one)
+        return [picture for one in given for picture in known[id(one)]]
+
+    def _decoded(self, given: Any) -> list[Picture]:
+        if isinstance(given, GivenEmbeds):
+            if not self._config.takes_embeds:
+                raise PromptError(NOT_ENABLED, parameter="image_embeds")
+            return embedded_pictures(given.value, self._vision)
+        if isinstance(given, GivenVideo):
+            video = self._vision.video
+            assert video is not None  # check_number
+            return [decoded_video(given, video.resizing, self._sources)]
+        return [decoded_image(given, self._vision.resizing, self._sources)]
 
     def in_prompt(
         self,
@@ -214,12 +139,13 @@ class ImagePrompts:
         """The pictures of `multi_modal_data` in a prompt. Raises PromptError. `encode` adds special
         tokens, as for the whole prompt; `encode_plain` does not."""
         self.check_on("multi_modal_data")
-        given = image_list(data)
-        check_uuids(uuids, len(given))
+        given = given_media(data)
+        check_uuids(uuids, sum(not isinstance(one, GivenVideo) for one in given))
         pictures = self.decoded(given)
         if token_ids is not None:
             return place_in_tokens(self._vision, token_ids, pictures, encode_plain)
-        parts = (text or "").split(self._vision.placeholder)
+        placeholders = [form.placeholder for form in forms_of(self._vision)]
+        parts = PromptParts.of(text or "", placeholders)
         return place_in_text(self._vision, parts, pictures, encode)
 
     def in_chat(
@@ -237,10 +163,14 @@ class ImagePrompts:
             raise PromptError("this model takes no images", parameter="image")
         return found
 
+    @property
+    def _config(self) -> ImagesConfig:
+        assert self._model.images is not None
+        return self._model.images
+
     @cached_property
     def _sources(self) -> ImageSources:
-        assert self._model.images is not None
-        return ImageSources.of(self._model.images)
+        return ImageSources.of(self._config)
 
 
 def rendered_with_images(
@@ -256,7 +186,6 @@ def rendered_with_images(
         messages=taken.messages,
         tools=literals.hidden(chat.tools),
         documents=literals.hidden(chat.documents),
-        image_placeholder=images.placeholder,
     )
-    text = render(hidden)
+    text = render(images.with_placeholders(hidden))
     return text, images.in_chat(text, literals, pictures, encode)

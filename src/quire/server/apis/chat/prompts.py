@@ -167,7 +167,10 @@ def _check_messages(
 
 
 def _is_image(part: str | ContentPart) -> bool:
-    return not isinstance(part, str) and (part.image_url is not None or "image" in part.type)
+    if isinstance(part, str):
+        return False
+    is_given = part.image_url is not None or part.video_url is not None
+    return is_given or "image" in part.type or "video" in part.type
 
 
 async def _chat_with_images(
@@ -185,19 +188,20 @@ async def _chat_with_images(
     chat, literals = _chat_input(model, request, messages), images.literals()
     plain = msgspec.to_builtins([chat.messages, chat.tools, chat.documents])
     taken = take_images(plain[0], literals.hidden)
-    images.check_number(len(taken.images))
+    images.check_number(taken.images)
     size = 0
     for name, value in zip(_TEMPLATE_FIELDS, [taken.messages, *plain[1:]], strict=False):
         size += count_chars(value, model.limits.max_tokenize_bytes)
         model.limits.check_text(name, size)
-    pictures = await model.pool.run_slow(images.decoded, taken.images)
+    size = count_chars(plain[0], _MOST_CHARS)
+    pictures = await model.pool.run_slow(size, images.decoded, taken.images)
     chat = replace(
         chat,
         messages=taken.messages,
         tools=literals.hidden(plain[1]),
         documents=literals.hidden(plain[2]),
-        image_placeholder=images.placeholder,
     )
+    chat = images.with_placeholders(chat)
     text = await render_chat(model, chat, offers_tools=not _forbids_calls(request))
     special = request.add_special_tokens is True
     placed = await model.pool.run(
@@ -247,6 +251,7 @@ def _handed_ids(request: ChatRequest) -> list[int] | None:
     return ids
 
 
+_MOST_CHARS = 1 << 30
 _TEMPLATE_FIELDS = ("messages", "tools", "documents", "chat_template_kwargs")
 """What the template is given, in the order in which it counts against the limit."""
 

@@ -24,11 +24,16 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
-    `image_url`, `input_image` and `prompt_embeds` work."""
+    `image_url`, `input_image`, `image_embeds`, `video_url` and `prompt_embeds` work."""
 
     type: str
     image_url: str | dict[str, Any] | None = None
     """The URL of an image, or an object with it as `url`."""
+    image_embeds: str | dict[str, Any] | None = None
+    """Rows of an encoded image, as base64 of a file with a tensor, or an object with them and an
+    `image_grid_thw`."""
+    video_url: str | dict[str, Any] | None = None
+    """The URL of a video's frames or of an animated file, or an object with it as `url`."""
     detail: str | None = None
     """Accepted; the model decides how an image is divided."""
     uuid: str | None = None

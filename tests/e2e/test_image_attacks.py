@@ -1,0 +1,233 @@
+"""Hostile images and URLs against a real server: bombs at once, mutated files, forged addresses."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("transformers")
+
+from processes import resident_mib  # noqa: E402
+from running_server import RunningServer  # noqa: E402
+
+
+class _Listener(BaseHTTPRequestHandler):
+    """A service inside the network, which must not be reached."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        del args
+
+
+@pytest.fixture(scope="module")
+def inner_port() -> Iterator[int]:
+    listener = ThreadingHTTPServer(("", 0), _Listener)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    yield listener.server_address[1]
+    listener.shutdown()
+    listener.server_close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    from vision_cases import CASES, IDEFICS3_TEMPLATE
+
+    path = tmp_path_factory.mktemp("attacks") / "model"
+    CASES["qwen2-vl"](path)
+    template = IDEFICS3_TEMPLATE.replace("{{ '<image>' }}", "<|image_pad|>")
+    template = template.replace(
+        "{% elif part['type'] == 'image' %}",
+        "{% elif part['type'] == 'video' %}<|video_pad|>{% elif part['type'] == 'image' %}",
+    )
+    (path / "chat_template.jinja").write_text(template)
+    engine = {
+        "model": str(path), "dtype": "float32", "max_model_len": 512, "num_threads": 1,
+        "num_gpu_blocks_override": 100, "served_model_name": "eyes", "enable_mm_embeds": True,
+        "allowed_media_domains": ["localhost", "127.0.0.1", "2130706433", "metadata.invalid"],
+    }  # fmt: skip
+    running = RunningServer(engine, {"port": 0})
+    yield running.wait_until_serving()
+    running.stop()
+
+
+def _body(*parts: dict[str, Any]) -> dict[str, Any]:
+    messages = [{"role": "user", "content": [*parts]}]
+    return {"model": "eyes", "max_tokens": 1, "messages": messages}
+
+
+def _image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _good(kind: str, frames: int = 1) -> bytes:
+    pixels = np.random.default_rng(frames).integers(0, 256, (frames, 24, 40, 3)).astype(np.uint8)
+    first, *rest = (Image.fromarray(one) for one in pixels)
+    file = io.BytesIO()
+    more = {"save_all": True, "append_images": rest} if rest else {}
+    first.save(file, kind, **more)
+    return file.getvalue()
+
+
+def _bomb(width: int, height: int, data: bytes) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        code = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + code
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+def _bombs() -> list[dict[str, Any]]:
+    """Bodies with files that are far larger once they are decoded."""
+    zeros = zlib.compress(bytes(1 << 24), 9)
+    large = _bomb(8192, 8192, zlib.compress(bytes(8192 * (3 * 8192 + 1)), 9))
+    animated = io.BytesIO()
+    frames = [Image.new("P", (2000, 2000), one) for one in range(40)]
+    frames[0].save(animated, "GIF", save_all=True, append_images=frames[1:])
+    video = {"type": "video_url", "video_url": {"url": _data_url(animated.getvalue(), "image/gif")}}
+    tensor = io.BytesIO()
+    np.save(tensor, np.zeros((1, 64), np.float32))
+    claimed = tensor.getvalue().replace(b"(1, 64)", b"(9999999999, 64)"[:7].ljust(7))
+    embeds = {"image_embeds": base64.b64encode(claimed).decode(), "image_grid_thw": [1, 2, 2]}
+    text = _bomb(4, 4, zeros).replace(b"IEND", b"zTXt" + zeros[:65536] + b"IEND")
+    return [
+        _body(_image(_data_url(_bomb(60000, 60000, zeros)))),
+        _body(_image(_data_url(large))),
+        _body(_image(_data_url(_bomb(4, 4, zeros)))),
+        _body(_image(_data_url(text))),
+        _body(_image(_data_url(_bomb(1, 60000, zeros)))),
+        _body(video),
+        _body({"type": "image_embeds", "image_embeds": embeds}),
+        _body(*[_image(_data_url(_good("PNG")))] * 30),
+    ]
+
+
+@pytest.mark.long
+def test_bombs_at_once_are_refused_and_leave_no_memory(server: RunningServer) -> None:
+    bodies, healthy = _bombs(), list[int]()
+    done = threading.Event()
+
+    def watch() -> None:
+        with server.client(timeout=10.0) as client:
+            while not done.wait(0.2):
+                healthy.append(client.get("/health").status_code)
+
+    def memory() -> float:
+        server.until_idle()
+        return sum(map(resident_mib, [server.process.pid, *server.children()]))
+
+    def attack(count: int) -> Counter[int]:
+        def send(number: int) -> int:
+            with server.client(timeout=300.0) as client:
+                body = bodies[number % len(bodies)]
+                return int(client.post("/v1/chat/completions", json=body).status_code)
+
+        with ThreadPoolExecutor(count) as pool:
+            return Counter(pool.map(send, range(count)))
+
+    attack(16)  # children and caches are there before memory is compared
+    before = memory()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    codes = attack(200)
+    done.set()
+    watcher.join()
+    assert not [code for code in codes if code >= 500], codes
+    assert codes[400]
+    assert set(healthy) == {200}
+    server.until(lambda: memory() < 1.1 * before)
+    with server.client() as client:
+        good = _body(_image(_data_url(_good("PNG"))))
+        assert client.post("/v1/chat/completions", json=good).status_code == 200
+
+
+def _mutated(good: bytes, rng: np.random.Generator) -> bytes:
+    data = bytearray(good[: rng.integers(12, len(good))] if rng.random() < 0.2 else good)
+    for place in rng.integers(0, len(data), rng.integers(1, 8)):
+        data[place] = rng.integers(0, 256)
+    if rng.random() < 0.1:
+        begin, end = sorted(rng.integers(0, len(data), 2).tolist())
+        data[begin:end] = data[begin:end] * 2
+    return bytes(data)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
+def test_mutated_videos_are_answered_or_refused(server: RunningServer, kind: str) -> None:
+    rng, good = np.random.default_rng(len(kind)), _good(kind, 3)
+    codes = Counter[int]()
+    with server.client() as client:
+        for _ in range(300):
+            part = {"type": "video_url", "video_url": {"url": _data_url(_mutated(good, rng))}}
+            reply = client.post("/v1/chat/completions", json=_body(part))
+            codes[reply.status_code] += 1
+        assert set(codes) == {200, 400}, codes
+        assert client.get("/health").status_code == 200
+
+
+_HOSTS = (
+    "localhost", "127.0.0.1", "2130706433", "0x7f000001", "017700000001", "127.1", "0",
+    "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:0:0:1]", "localhost.",
+    "LOCALHOST", "127.0.0.1.", "metadata.invalid", "localhost%00.example.com", "127。0。0。1",
+    "①②⑦.⓪.⓪.①", "localhost@127.0.0.1", "127.0.0.1@localhost", "user:password@localhost",
+    "localhost\\@127.0.0.1", "localhost#@127.0.0.1", "localhost?@127.0.0.1", "localhost/@127.0.0.1",
+    "localhost\t", "localhost\n", " localhost", "localhost:80:80",
+)  # fmt: skip
+
+
+def test_no_form_of_a_url_reaches_the_inner_network(
+    server: RunningServer, inner_port: int, tmp_path: Path
+) -> None:
+    """Forms of CVE-2025-6242, CVE-2026-24779, CVE-2026-25960 and CVE-2026-34753, in all APIs."""
+    _Listener.seen.clear()
+    (tmp_path / "secret.png").write_bytes(_good("PNG"))
+    urls = [
+        f"{scheme}://{host}:{inner_port}/x.png" for host in _HOSTS for scheme in ("http", "HTTP")
+    ]
+    urls += [
+        f"http:/localhost:{inner_port}/x", f"http:localhost:{inner_port}/x",
+        f"//localhost:{inner_port}/x", f"ftp://localhost:{inner_port}/x",
+        f"gopher://localhost:{inner_port}/_GET", f"https://localhost:{inner_port}/x",
+        f"file://{tmp_path}/secret.png", f"file://localhost{tmp_path}/secret.png",
+        f"FILE://{tmp_path}/secret.png", "file:///proc/self/environ", "file:///dev/zero",
+        f"dict://localhost:{inner_port}/", "http://", "http://[", "http://[::1", "",
+    ]  # fmt: skip
+    with server.client() as client:
+        for url in urls:
+            parts: list[dict[str, Any]] = [
+                _image(url), {"type": "video_url", "video_url": {"url": url}},
+            ]  # fmt: skip
+            replies = [client.post("/v1/chat/completions", json=_body(one)) for one in parts]
+            item = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+            body: dict[str, Any] = {"model": "eyes", "input": [item], "max_output_tokens": 1}
+            replies.append(client.post("/v1/responses", json=body))
+            block = {"type": "image", "source": {"type": "url", "url": url}}
+            replies.append(client.post("/v1/messages", json=_body(block)))
+            assert [one.status_code for one in replies] == [400] * 4, (url, replies[0].text)
+            assert "secret" not in replies[0].text.replace("secret.png", "")
+        assert client.get("/health").status_code == 200
+    assert not _Listener.seen
