@@ -228,7 +228,8 @@ def _qwen25(keys: Keys) -> ImageParts:
         raise keys.error("{arch}.n_wa_pattern", f"from 1 to the {count} layers")
     full = list(range(period - 1, min(count, 1024), period))
     window = keys.whole("{arch}.window_size", 112)
-    return _qwen_parts(keys, {"fullatt_block_indexes": full, "window_size": window})
+    own = {"fullatt_block_indexes": full, "window_size": window, "tokens_per_second": 2}
+    return _qwen_parts(keys, own)
 
 
 def _qwen3(keys: Keys) -> ImageParts:
@@ -376,7 +377,7 @@ _QWEN2 = Projector(
     wholes=_FRAMES,
     describe=_qwen2,
     texts=frozenset({"qwen2vl"}),
-    tokens={"image_token_id": "<|image_pad|>"},
+    tokens={"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"},
     output="mm.2.weight",
     divides_rotation="in order",
 )  # fmt: skip
