@@ -24,6 +24,7 @@ from quire.gguf.container import read_header
 from quire.gguf.keys import Keys
 from quire.gguf.model_config import generation_config, model_config, sentence_files
 from quire.gguf.projectors.joined import with_projector
+from quire.gguf.projectors.names import NO_IMAGES, PROJECTOR_NAME
 from quire.gguf.projectors.row import vision_keys
 from quire.gguf.split import files_of, read_headers
 from quire.gguf.tokenizer import token_texts, tokenizer_files
@@ -36,10 +37,6 @@ _VERSION = 6
 _PREFIX = "gguf-"
 MAIN_NAME = "model.gguf"
 """The link to a model of one file."""
-PROJECTOR_NAME = "mmproj.gguf"
-"""The link to a file with the model's image encoder."""
-NO_IMAGES = "quire_no_images"
-"""Key of config.json: why the image encoders next to the model are not used."""
 
 
 def unpack(path: Path, projectors: Sequence[Path] = (), *, is_asked: bool = False) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from quire.config.checkpoint.model_files import has_file
 from quire.errors import CheckpointError
+from quire.gguf.projectors.names import PROJECTOR_NAME
 from quire.log import get_logger
 from quire.weights.safetensors import SafetensorsFile
 from quire.weights.sharded import FolderStore, indexed_store, joined_store, read_index
@@ -85,8 +86,6 @@ def open_checkpoint(path: Path) -> WeightStore:
 
 def projector_file(path: Path) -> Path | None:
     """The file with the image encoder of a GGUF model; None: there is none."""
-    from quire.gguf.unpack import PROJECTOR_NAME
-
     file = path / PROJECTOR_NAME
     return file if _is_unpacked(path) and has_file(file) else None
 

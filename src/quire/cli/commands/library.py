@@ -26,7 +26,7 @@ from quire.config.places.library import (
     verify_files,
 )
 from quire.errors import ConfigError, ModelNotFoundError, QuireError
-from quire.gguf.unpack import NO_IMAGES
+from quire.gguf.projectors.names import NO_IMAGES
 from quire.models import ModelFamily, ModelRegistry
 from quire.units import format_bytes
 from quire.weights import projector_file

@@ -2,5 +2,6 @@
 
 row.py       `Projector`: what is known of one value of `clip.projector_type`
 families.py  the table of them
+names.py     names in an unpacked directory
 joined.py    config.json and preprocessor_config.json of a model with such a file
 """

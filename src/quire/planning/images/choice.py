@@ -11,7 +11,7 @@ from typing import Any
 from quire.config.engine_args import EngineArgs
 from quire.config.records import SchedulerConfig
 from quire.errors import ConfigError, ModelError
-from quire.gguf.unpack import NO_IMAGES
+from quire.gguf.projectors.names import NO_IMAGES
 from quire.images.config import ImagesConfig
 from quire.models.vision.model import VisionModel
 from quire.planning.checkpoint import Checkpoint
