@@ -187,7 +187,8 @@ def _draft_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     model, draft, backend = plan.config.draft, plan.compiled.draft, plan.facts.backend
     if model is None or draft is None:
         return []
-    weights = format_bytes(backend.weight_bytes(draft.program, draft.options.dtype))
+    held = plan.compiled.held
+    weights = format_bytes(backend.weight_bytes(draft.program, draft.options.dtype, held))
     block = format_bytes(backend.kv_block_bytes(draft.program, draft.kv))
     return [("  draft model", f"{weights}, and {block} of each KV block: {model.model}")]
 

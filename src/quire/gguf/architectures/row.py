@@ -26,7 +26,8 @@ _LAYER = re.compile(
     r"blk\.(?P<layer>\d{1,4})\.(?P<part>[a-z]\w*(?:\.[a-z]\w*)??)(?:\.(?P<expert>\d{1,4}))?"
     r"(?:\.(?P<kind>weight|bias|scale))?"
 )
-_PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
+_PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.nextn\.(?P<part>\w+)\.(?P<kind>weight|bias)")
+_SHARED_HEAD = {"shared_head_norm": "shared_head.norm", "shared_head_head": "shared_head.head"}
 _TOP = re.compile(r"(?P<part>\w+(?:\.\w+)?)\.(?P<kind>weight|bias)")
 TOP_PARTS = {
     "token_embd": "model.embed_tokens",
@@ -123,7 +124,8 @@ class Architecture:
         if name in _UNUSED:
             return ()
         if match := _PREDICTION.fullmatch(name):
-            return (Place(f"{self.layers}{int(match['layer'])}.{match['rest']}"),)
+            part = _SHARED_HEAD.get(match["part"], match["part"])
+            return (Place(f"{self.layers}{int(match['layer'])}.{part}.{match['kind']}"),)
         if match := _LAYER.fullmatch(name):
             found = self._of_layer(match["part"], match["expert"], match["kind"])
             prefix = f"{self.layers}{int(match['layer'])}."

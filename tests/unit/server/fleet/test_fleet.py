@@ -194,6 +194,24 @@ def test_only_a_model_without_requests_is_unloaded_by_hand(run: Any) -> None:
     run(scenario, 10)
 
 
+def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        await fleet.load(models[0])
+        loader.unload_gate = asyncio.Event()
+        unloading = asyncio.ensure_future(fleet.unload(models[0]))
+        await soon(lambda: loader.unloads == ["a"])
+        unloading.cancel()
+        await asyncio.gather(unloading, return_exceptions=True)
+        loading = asyncio.ensure_future(fleet.load(models[1]))
+        await asyncio.sleep(0.1)
+        assert (states(fleet), loader.loads) == (["unloading", "loading"], ["a"])
+        loader.unload_gate.set()
+        await loading
+        assert states(fleet) == ["unloaded", "loaded"]
+
+    run(scenario, 60, 60)
+
+
 def test_random_traffic_keeps_the_invariants(run: Any) -> None:
     rng, sizes = random.Random(11), (30, 45, 60, 25, 90)
 
