@@ -26,12 +26,14 @@ BUDGET = 100
 
 
 class FakeLoader:
-    """Counts loads and unloads. `gate`: loads wait for it; `failures`: messages by name."""
+    """Counts loads and unloads. `gate`: loads wait for it, and unloads for `unload_gate`;
+    `failures`: messages by name."""
 
     def __init__(self, tokenizer: Path) -> None:
         self.loads: list[str] = []
         self.unloads: list[str] = []
         self.gate: asyncio.Event | None = None
+        self.unload_gate: asyncio.Event | None = None
         self.failures: dict[str, str] = {}
         self.chat: Any = None
         self._tokenizer = tokenizer
@@ -56,6 +58,8 @@ class FakeLoader:
         assert parts.engine is not None
         assert not parts.engine.requests, "a model with requests was unloaded"
         self.unloads.append(self._names.pop(id(parts.engine)))
+        if self.unload_gate is not None:
+            await self.unload_gate.wait()
         await asyncio.to_thread(parts.engine.shutdown)
 
 

@@ -12,8 +12,9 @@ from quire.errors import quoted
 from quire.units import parse_bytes
 
 _COUNT = re.compile(r"(-?[0-9]{1,40}(?:\.[0-9]{1,40})?)([kmgtKMGT]?)")
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([smhdw]?)")
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+_PART = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|[smhdw])"
+_DURATION = re.compile(rf"[0-9]{{1,12}}(?:\.[0-9]{{1,9}})?|(?:{_PART}){{1,8}}")
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -46,13 +47,14 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds: `90`, `1.5h`, `7d`."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is None:
+    """Seconds: `90`, `1.5h`, `7d`, or parts that are added up, as in `1h30m`."""
+    text = text.strip().lower()
+    if _DURATION.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(
             f"{quoted(text)} must be a time, such as 90s, 30m, 12h or 7d"
         )
-    return float(match[1]) * _SECONDS[match[2]]
+    parts = re.findall(_PART, text)
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else float(text)
 
 
 def parse_json(text: str) -> Any:

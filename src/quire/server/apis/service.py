@@ -213,9 +213,10 @@ async def load_model(http: Request) -> Response:
     """Loads a model, and answers when it is loaded."""
     asked = await read_body(http, ModelCommand)
     fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
-    if asked.keep_alive is not None:
-        fleet.keep_alive(model, parsed_keep_alive(asked.keep_alive))
+    asked_s = None if asked.keep_alive is None else parsed_keep_alive(asked.keep_alive)
     await fleet.load(model)
+    if asked.keep_alive is not None:
+        fleet.keep_alive(model, asked_s)
     return _reply(fleet, model)
 
 

@@ -112,7 +112,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         context.ignored_fields.tell(request, decoded.unknown)
     use = ModelUse.of(request)
     if use is not None:
-        await use.begin(decoded.body)
+        await use.begin(request, decoded.body)
     await context.resolve(getattr(decoded.body, "model", None))
     return decoded.body
 

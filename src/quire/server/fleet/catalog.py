@@ -93,11 +93,10 @@ def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[Cata
 
 def keep_alive_seconds(value: Any) -> float | None:
     """The seconds of `10m`, `90` or 90; None, for ever, if it is negative. Raises ConfigError."""
-    if isinstance(value, str) and not value.startswith("-"):
+    if isinstance(value, str):
         with suppress(ArgumentTypeError):
-            return parse_duration(value)
-    elif isinstance(value, str):
-        return None
+            seconds = parse_duration(value.removeprefix("-"))
+            return None if value.startswith("-") else seconds
     elif type(value) in (int, float):
         return float(value) if value >= 0 else None
     raise ConfigError(

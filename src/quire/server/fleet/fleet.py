@@ -22,7 +22,7 @@ from quire.metrics.series import Counter, Gauge, MetricSet
 from quire.planning.machine import available_memory
 from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules
-from quire.server.served_model import ServedModel
+from quire.server.served_model import LoadedParts, ServedModel
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Fleet:
         return self._is_usable(self.member_of(model))
 
     def keep_alive(self, model: ServedModel, seconds: float | None) -> None:
-        """How long the model stays loaded without requests, from now on; None: for ever."""
+        """How long the model stays loaded without requests, until it is unloaded; None: for ever.
+        After the next load, its own value holds again."""
         self.member_of(model).keep_alive_s = seconds
 
     # --- for operators
@@ -284,11 +285,15 @@ class Fleet:
         if member.unloading is None:
             if member.model.engine is None:
                 return
-            member.unloading = self._start(self._loader.unload(member.model.detach()))
+            member.unloading = self._start(self._unload_now(member, member.model.detach()))
+            member.keep_alive_s = member.entry.keep_alive_s
             logger.info("unloading %s: %s", member.name, why)
             self.metrics.unloaded(member.name)
+        await asyncio.shield(member.unloading)
+
+    async def _unload_now(self, member: Member, parts: LoadedParts) -> None:
         try:
-            await asyncio.shield(member.unloading)
+            await self._loader.unload(parts)
         finally:
             member.unloading = None
 

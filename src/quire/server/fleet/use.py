@@ -8,14 +8,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quire.server.http.event_stream import while_present
 from quire.server.http.problems import for_route, problem_of
 from quire.server.served_model import ServedModel
 
 if TYPE_CHECKING:
     from quire.server.context import ServerContext
+    from quire.server.fleet.fleet import Fleet
 
 Form = Literal["openai", "messages", "ollama"]
 """The API whose form the reply has."""
@@ -46,9 +48,9 @@ class ModelUse:
         """Lets `of` find it."""
         request.scope[_KEY] = self
 
-    async def begin(self, body: Any) -> None:
+    async def begin(self, request: Request, body: Any) -> None:
         """Waits until the model that a body names is loaded, and keeps it so until `end`. Raises
-        HttpError."""
+        HttpError; ClientDisconnect if the client disconnects while the model is loaded."""
         fleet = self._context.fleet
         if fleet is None or not hasattr(body, "model") or getattr(body, "only_unloads", False):
             return
@@ -56,8 +58,18 @@ class ModelUse:
         if model is self._model:
             return
         self.end()
-        if getattr(body, "stream", None) and not fleet.is_loaded(model):
-            self.is_loading_for_stream.set()
+        if fleet.is_loaded(model):
+            await self._acquire(fleet, model)
+        else:
+            if getattr(body, "stream", None):
+                self.is_loading_for_stream.set()
+            try:
+                await while_present(request, self._acquire(fleet, model))
+            except BaseException:
+                self.end()
+                raise
+
+    async def _acquire(self, fleet: Fleet, model: ServedModel) -> None:
         await fleet.acquire(model)
         self._model = model
 
@@ -129,6 +141,8 @@ class WhileLoading:
                 await asyncio.wait({self._working}, timeout=_COMMENT_S)
             try:
                 reply = self._working.result()
+            except ClientDisconnect:
+                return
             except Exception as error:
                 body = for_route(scope, problem_of(error)).body()
                 await send(_part(self._as_event(body), is_last=True))

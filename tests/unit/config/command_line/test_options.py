@@ -89,11 +89,12 @@ def test_sizes() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("1.5h", 5400), ("7d", 604_800), ("2 W", 1_209_600), ("0.5m", 30)],
-)
+    [("90", 90), ("90s", 90), ("1.5h", 5400), ("7d", 604_800), ("2 W", 1_209_600), ("0.5m", 30),
+     ("1h30m", 5400), ("5m0s", 300), ("250ms", 0.25)],
+)  # fmt: skip
 def test_times(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
-    for bad in ("", "d", "-1d", "1y", "inf"):
+    for bad in ("", "d", "-1d", "1y", "inf", "1h30", "1.m", "90 90"):
         with pytest.raises(argparse.ArgumentTypeError, match="such as 90s, 30m, 12h or 7d"):
             parse_duration(bad)
 

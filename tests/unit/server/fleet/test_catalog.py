@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [(0, 0.0), ("0", 0.0), (5, 5.0), (1.5, 1.5), ("10m", 600.0), ("90", 90.0), (-1, None),
-     ("-1", None), ("-1m", None)],
+     ("-1", None), ("-1m", None), ("5m0s", 300.0), ("1h30m", 5400.0), ("500ms", 0.5)],
 )  # fmt: skip
 def test_keep_alive_is_a_time(value: Any, seconds: float | None) -> None:
     assert keep_alive_seconds(value) == seconds

@@ -28,7 +28,7 @@ def run(tiny_model: Path) -> Callable[..., None]:
             fleet = context.fleet
             assert fleet is not None
             try:
-                await asyncio.wait_for(scenario(fleet, context.models, loader), 30)
+                await asyncio.wait_for(scenario(fleet, context.models, loader), 120)
             finally:
                 await fleet.close()
 
@@ -42,7 +42,7 @@ def states(fleet: Fleet) -> list[str]:
 
 
 async def soon(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)
@@ -192,6 +192,24 @@ def test_only_a_model_without_requests_is_unloaded_by_hand(run: Any) -> None:
         assert (loader.unloads, states(fleet)) == (["a"], ["unloaded"])
 
     run(scenario, 10)
+
+
+def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        await fleet.load(models[0])
+        loader.unload_gate = asyncio.Event()
+        unloading = asyncio.ensure_future(fleet.unload(models[0]))
+        await soon(lambda: loader.unloads == ["a"])
+        unloading.cancel()
+        await asyncio.gather(unloading, return_exceptions=True)
+        loading = asyncio.ensure_future(fleet.load(models[1]))
+        await asyncio.sleep(0.1)
+        assert (states(fleet), loader.loads) == (["unloading", "loading"], ["a"])
+        loader.unload_gate.set()
+        await loading
+        assert states(fleet) == ["unloaded", "loaded"]
+
+    run(scenario, 60, 60)
 
 
 def test_random_traffic_keeps_the_invariants(run: Any) -> None:

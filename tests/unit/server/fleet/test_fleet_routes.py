@@ -109,9 +109,82 @@ def test_ollama_loads_and_unloads_with_keep_alive(several: Any) -> None:
         assert (reply.json()["done_reason"], loader.unloads) == ("unload", ["a"])
         reply = await client.post("/api/generate", json={"model": "b", "keep_alive": 0})
         assert (reply.json()["done_reason"], loader.loads) == ("unload", ["a"])
-        reply = await client.post("/api/generate", json={"model": "a", "keep_alive": "soon"})
-        assert reply.status_code == 400
-        assert "keep_alive" in reply.json()["error"]
+        for odd in ("soon", "-soon", "m", "", "1h 30", "nan"):
+            reply = await client.post("/api/generate", json={"model": "a", "keep_alive": odd})
+            assert reply.status_code == 400, odd
+            assert "keep_alive" in reply.json()["error"]
+        for odd in (1e300, "999999999999w", -1e300):
+            reply = await client.post("/api/generate", json={"model": "a", "keep_alive": odd})
+            assert reply.status_code == 200, odd
+            [ps] = (await client.get("/api/ps")).json()["models"]
+            assert ps["expires_at"] > "2100"
+
+    run(several, scenario)
+
+
+def test_a_keep_alive_of_zero_holds_until_the_model_is_unloaded(several: Any) -> None:
+    harness, loader = several
+
+    async def scenario(client: httpx.AsyncClient) -> None:
+        watching = asyncio.ensure_future(harness.context.fleet.watch())
+        for name in "ba":  # one that is not loaded, and one that is
+            await client.post("/v1/models/load", json={"model": "a"})
+            await client.post("/api/generate", json={"model": name, "keep_alive": 0})
+        await client.post("/v1/models/load", json={"model": "b"})
+        await client.get("/api/ps")
+        [ps] = (await client.get("/api/ps")).json()["models"]
+        assert (ps["name"], ps["expires_at"] > "2100") == ("b", True)
+        fleet, model = harness.context.fleet, harness.context.models[1]
+        await fleet.acquire(model)
+        reply = await client.post("/api/generate", json={"model": "b", "keep_alive": "0m0s"})
+        assert (reply.json()["done_reason"], loader.unloads) == ("unload", ["a"])
+        fleet.release(model)
+        while loader.unloads != ["a", "b"]:
+            await asyncio.sleep(0.01)
+        watching.cancel()
+
+    run(several, scenario)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_does_not_wait_for_a_model_when_its_client_has_gone(
+    several: Any, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    harness, loader = several
+    monkeypatch.setattr(use, "_PATIENCE_S", 0.02)
+
+    async def scenario(_: httpx.AsyncClient) -> None:
+        loader.gate = asyncio.Event()
+        body = json.dumps({**CHAT, "model": "a", "stream": stream}).encode()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            assert message.get("status", 200) == 200
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b"",
+            "headers": [(b"host", b"quire"), (b"content-type", b"application/json")],
+            "client": ("127.0.0.1", 1), "scheme": "http", "raw_path": b"/v1/chat/completions",
+        }  # fmt: skip
+        request = asyncio.ensure_future(harness.app(scope, receive, send))
+        member = harness.context.fleet.members[0]
+        while not member.waiting:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        gone.set()
+        await asyncio.wait_for(request, 5)
+        assert (member.waiting, member.state) == ([], "loading")
+        loader.gate.set()
+        while member.state != "loaded":
+            await asyncio.sleep(0.01)
+        assert member.model.num_users == 0
 
     run(several, scenario)
 

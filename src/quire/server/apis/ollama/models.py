@@ -83,7 +83,8 @@ def _known(context: ServerContext) -> list[str]:
 def _expires_at(context: ServerContext, model: ServedModel) -> float:
     """When the model is unloaded if no request comes, in seconds since the epoch."""
     end = None if context.fleet is None else context.fleet.member_of(model).expires_at()
-    return context.created + _FOREVER_S if end is None else time.time() + end - time.monotonic()
+    forever = context.created + _FOREVER_S
+    return forever if end is None else min(forever, time.time() + end - time.monotonic())
 
 
 async def show(http: Request) -> Response:

@@ -5,10 +5,13 @@ Source: https://github.com/ollama/ollama/blob/main/docs/api.md
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 
+from quire.errors import ConfigError
+from quire.server.fleet.catalog import keep_alive_seconds
 from quire.server.generation.request_fields import Count, Int64
 
 
@@ -44,7 +47,9 @@ class OllamaMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def is_zero(keep_alive: str | int | float | None) -> bool:
     """Whether `keep_alive` lets a model be unloaded at once."""
-    return keep_alive is not None and str(keep_alive).rstrip("smh.0") == "" and keep_alive != ""
+    with suppress(ConfigError):
+        return keep_alive is not None and keep_alive_seconds(keep_alive) == 0
+    return False
 
 
 class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

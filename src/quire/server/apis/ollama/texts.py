@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ from quire.server.generation.pooling import (
 from quire.server.generation.prompts import prompt_ids
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.generation.request_fields import Count, Int64
+from quire.server.http.problems import HttpError
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
@@ -83,11 +85,14 @@ async def generate(http: Request) -> Response | ASGIApp:
 async def _loaded_or_unloaded(http: Request, asked: TextFields) -> dict[str, Any]:
     """The reply's fields to a request without a prompt, which loads or unloads its model."""
     target = context_of(http).target(asked.model)
-    keep_loaded(http, target.model, asked.keep_alive)
     fleet = context_of(http).fleet
-    if asked.only_unloads and fleet is not None:
-        await fleet.unload(target.model)
-    reason = "unload" if asked.only_unloads and fleet is not None else "load"
+    unloads = asked.only_unloads and fleet is not None
+    if fleet is None or not unloads or fleet.is_loaded(target.model):
+        keep_loaded(http, target.model, asked.keep_alive)
+    if unloads and fleet is not None:
+        with suppress(HttpError):  # it has requests, and is unloaded after them
+            await fleet.unload(target.model)
+    reason = "unload" if unloads else "load"
     return {"model": target.name, "created_at": now(), "done": True, "done_reason": reason}
 
 
