@@ -104,10 +104,10 @@ def _bomb(width: int, height: int, data: bytes) -> bytes:
 
 def _bombs() -> list[dict[str, Any]]:
     """Bodies with files that are far larger once they are decoded."""
-    zeros = zlib.compress(bytes(1 << 24), 9)
-    large = _bomb(8192, 8192, zlib.compress(bytes(8192 * (3 * 8192 + 1)), 9))
+    zeros = zlib.compress(bytes(1 << 24), 1)
+    large = _bomb(4096, 4096, zlib.compress(bytes(4096 * (3 * 4096 + 1)), 1))
     animated = io.BytesIO()
-    frames = [Image.new("P", (2000, 2000), one) for one in range(40)]
+    frames = [Image.new("P", (1000, 1000), one) for one in range(20)]
     frames[0].save(animated, "GIF", save_all=True, append_images=frames[1:])
     video = {"type": "video_url", "video_url": {"url": _data_url(animated.getvalue(), "image/gif")}}
     tensor = io.BytesIO()
@@ -150,7 +150,7 @@ def test_bombs_at_once_are_refused_and_leave_no_memory(server: RunningServer) ->
         with ThreadPoolExecutor(count) as pool:
             return Counter(pool.map(send, range(count)))
 
-    attack(16)  # children and caches are there before memory is compared
+    attack(24)  # children and caches are there before memory is compared
     before = memory()
     watcher = threading.Thread(target=watch)
     watcher.start()
