@@ -5,7 +5,8 @@
 Writes random adapters into a temporary folder. Requests without an adapter run all the time, and as
 many with one: in the first half of each minute one of four that stay in memory, in the second half
 any of them, most of which must be loaded. Prints the 99th percentile of the time between two tokens
-of base requests, with and without loads, and the memory of the process.
+of base requests, with and without loads, and the memory and the threads of the process and its
+children.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ def params(seed: int) -> SamplingParams:
     )  # fmt: skip
 
 
-def resident_bytes() -> int:
-    """The memory of this process."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmRSS:")[1].split()[0])
+def held() -> tuple[int, int]:
+    """The memory in MiB, and the threads, of this process and its children."""
+    lists = [one.read_text() for one in Path("/proc/self/task").glob("*/children")]
+    children = " ".join(lists).split()
+    status = [Path(f"/proc/{pid}/status").read_text() for pid in ("self", *children)]
+    kib = sum(int(one.split("VmRSS:")[1].split()[0]) for one in status)
+    return kib >> 10, sum(int(one.split("Threads:")[1].split()[0]) for one in status)
 
 
 class Load:
@@ -117,12 +121,12 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
         )
     )  # fmt: skip
     load = Load(engine, adapters, time.monotonic() + 60 * args.minutes)
-    sizes = [resident_bytes()]
+    sizes = [held()]
 
     async def watch() -> None:
         while True:
             await asyncio.sleep(15)
-            sizes.append(resident_bytes())
+            sizes.append(held())
 
     watching = asyncio.ensure_future(watch())
     await load.run()
@@ -134,7 +138,8 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
         json.dumps({
             "requests_with_adapters": load.num_finished, "adapters_in_memory": len(loaded),
             "p99_s": p99.get(False), "p99_with_loads_s": p99.get(True),
-            "resident_mib": [size >> 20 for size in sizes],
+            "resident_mib": [size for size, _ in sizes],
+            "threads": [count for _, count in sizes],
         })
     )  # fmt: skip
 

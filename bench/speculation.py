@@ -4,6 +4,7 @@
         --peer vllm-ngram=/venvs/vllm/bin/python
         --option vllm-ngram='{"speculative_config": {"method": "ngram", "num_speculative_tokens": 8,
                               "prompt_lookup_min": 2, "prompt_lookup_max": 4}}'
+        --peer llamacpp-lookup=/venvs/llamacpp/bin/python --option llamacpp-lookup='{"lookup": 10}'
         --server llamacpp='llama-server -m FILE.gguf --port {port} --spec-type ngram-mod'
 
 Three parts, chosen by --parts; every round goes round all engines before the next begins:
@@ -17,7 +18,7 @@ Three parts, chosen by --parts; every round goes round all engines before the ne
   accepted drafts, t the time of a step with drafts in steps without.
 
 Prints medians; writes JSON. Peers get the token ids of Quire's tokenizer, so all must have the same
-vocabulary.
+vocabulary. MODEL may be a GGUF file, which llama-cpp-python reads too.
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ class LlamaCpp(Engine):
     """llama.cpp through its C API; CHECKPOINT is a GGUF file.
 
     One context for each number of sequences, all decoded in one batch a step, the greedy
-    choice made with NumPy: about what llama.cpp's own server does.
+    choice made with NumPy: about what llama.cpp's own server does. With the option
+    `{"lookup": 10}` one sequence is speculated upon, by the prompt lookup of llama-cpp-python with
+    so many draft tokens.
     """
 
     def __init__(self, checkpoint: str, options: dict[str, Any]) -> None:
@@ -121,6 +123,11 @@ class LlamaCpp(Engine):
         self._vocab = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
         self._context: Any = None
         self._size = (0, 0)
+        self._draft: Any = None
+        if num_drafts := options.get("lookup"):
+            from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+            self._draft = LlamaPromptLookupDecoding(num_pred_tokens=num_drafts)
 
     def generate(self, prompts: list[list[int]], output_len: int) -> int:
         self._fit(len(prompts), max(map(len, prompts)) + output_len)
@@ -132,12 +139,30 @@ class LlamaCpp(Engine):
             for at in range(0, len(rows), 2048):
                 chosen = self._decode(rows[at : at + 2048])
             last.append(chosen[0])
+        if self._draft is not None and len(prompts) == 1:
+            return self._speculate([*prompts[0], *last], len(prompts[0]) + output_len)
         for step in range(1, output_len):
             last = self._decode([
                 (token, len(prompts[sequence]) + step - 1, sequence, True)
                 for sequence, token in enumerate(last)
             ])  # fmt: skip
         return len(prompts) * output_len
+
+    def _speculate(self, ids: list[int], length: int) -> int:
+        """Continues a sequence, of which all but the last token are decoded, to this length."""
+        num_prompt = len(ids) - 1
+        while len(ids) < length:
+            drafts = self._draft(self._np.array(ids, self._np.intc)).tolist()
+            rows = [ids[-1], *drafts[: length - len(ids) - 1]]
+            first = len(ids) - 1
+            chosen = self._decode([(one, first + i, 0, True) for i, one in enumerate(rows)])
+            right = 0
+            while right + 1 < len(rows) and rows[right + 1] == chosen[right]:
+                right += 1
+            ids += chosen[: right + 1]
+            memory = self._lib.llama_get_memory(self._context)
+            self._lib.llama_memory_seq_rm(memory, 0, len(ids) - 1, -1)
+        return len(ids) - num_prompt
 
     def _fit(self, sequences: int, length: int) -> None:
         if self._size[0] == sequences and self._size[1] >= length:

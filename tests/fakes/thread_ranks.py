@@ -33,11 +33,13 @@ class ThreadRanks(RankProcesses):
         self.has_new_weights = False
         parallel = config.parallel
         self._groups = connected(parallel.pipeline_parallel_size, parallel.tensor_parallel_size)
-        self._files = [os.memfd_create("ranks") for _ in range(parallel.pipeline_parallel_size)]
+        num_stages = parallel.pipeline_parallel_size
+        self._files = [os.memfd_create("ranks") for _ in range(2 * num_stages)]
         self.ranks: list[Any] = []
         for rank, group in zip(parallel.ranks, self._groups, strict=True):
             if config.device.backend == "cpu" and rank.tensor_size > 1:
                 group.shared_fd = self._files[rank.stage]
+                group.draft_fd = self._files[num_stages + rank.stage]
             thread = ThreadPoolExecutor(1)
             own = group if rank.world_size > 1 else None
             worker = thread.submit(Worker, config, rank, own).result()

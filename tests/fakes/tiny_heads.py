@@ -51,7 +51,7 @@ MTP_MODELS: dict[str, dict[str, Any]] = {
 
 def write_mtp_model(folder: Path, kind: str, seed: int = 0, **overrides: Any) -> Path:
     """A model of `MTP_MODELS`, with its layer."""
-    path = write_tiny_checkpoint(folder, seed, **MTP_MODELS[kind], **overrides)
+    path = write_tiny_checkpoint(folder, seed, **{**MTP_MODELS[kind], **overrides})
     config = json.loads((path / "config.json").read_text())
     tensors = load_file(path / "model.safetensors")
     added = _tensors(ModelDescription(with_head(config, "mtp", config, [])).program, seed + 1)

@@ -14,7 +14,9 @@ from tiny_checkpoint import write_tiny_checkpoint
 from tiny_heads import write_head, write_mtp_model
 
 from quire import LLM, SamplingParams
+from quire.config.engine_args import EngineArgs
 from quire.errors import QuireError
+from quire.planning.plan import plan_engine
 from quire.scheduler.drafting.row_costs import RowCosts
 
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
@@ -125,7 +127,25 @@ def test_what_is_refused(target: Path, tmp_path: Path) -> None:
     config = {"method": "eagle", "model": str(head)}
     with pytest.raises(QuireError, match="from 1 to 128, not 129"):
         open_llm(target, {**config, "num_speculative_tokens": 129})
-    with pytest.raises(QuireError, match="needs tensor_parallel_size=1"):
-        open_llm(target, config, tensor_parallel_size=2)
+    with pytest.raises(QuireError, match="pipeline_parallel_size=2 divides the layers"):
+        open_llm(target, config, pipeline_parallel_size=2)
     with pytest.raises(QuireError, match="The draft model eagle has a part in this"):
         open_llm(target, config, gpu_memory_utilization=1e-4)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_what_a_head_shares_is_in_memory_once(
+    quantization: str | None, target: Path, tmp_path: Path
+) -> None:
+    head = write_head(tmp_path / "head", target, "eagle", 1)
+    own = sum(array.size for array in load_file(head / "model.safetensors").values())
+    held, planned = [], []
+    for config in (None, {"method": "eagle", "model": str(head)}):
+        with open_llm(target, config, dtype="float32", quantization=quantization) as llm:
+            [found] = llm.collective_rpc(lambda worker: worker.model.memory().weight_bytes)
+            held.append(found)
+        options = {} if config is None else {"speculative_config": config}
+        args = EngineArgs(str(target), dtype="float32", quantization=quantization, **options)
+        planned.append(plan_engine(args).needs.weight_bytes)
+    assert 0.2 * own < held[1] - held[0] <= 4 * own + 4096
+    assert held == planned

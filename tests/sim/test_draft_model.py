@@ -155,8 +155,8 @@ def test_what_is_refused(models: dict[str, Path], tmp_path: Path) -> None:
         open_llm(target, tmp_path / "missing")
     with pytest.raises(ConfigError, match="from 1 to 128, not 129"):
         open_llm(target, models["other"], 129)
-    with pytest.raises(ConfigError, match="needs tensor_parallel_size=1"):
-        open_llm(target, models["other"], tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="pipeline_parallel_size=2 divides the layers"):
+        open_llm(target, models["other"], pipeline_parallel_size=2)
     large = write_tiny_checkpoint(
         tmp_path / "large", intermediate_size=4096, num_hidden_layers=8, hidden_size=64
     )

@@ -19,7 +19,6 @@ FEATURES: dict[str, tuple[str, ...]] = {
         "multimodal", "speech_to_text", "_vlm", "test_chat_completion_with_prompt_embeds",
         "with_prompt_embeds", "test_short_mm", "audio", "terratorch",
     ),
-    "LoRA adapters": ("lora",),
     "speculative decoding": ("spec_decode", "eagle", "kv_sharing_fast_prefill"),
     "several processes and machines": (
         "distributed", "_dp", "multi_api_servers", "ray", "executor", "sharded", "pp_", "test_mp_",

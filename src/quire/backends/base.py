@@ -376,8 +376,9 @@ class Backend(ABC):
         return replace(kv, layout=layout)
 
     @abstractmethod
-    def weight_bytes(self, program: Program, dtype: Dtype) -> int:
-        """Bytes of the weights once loaded, each in its format; none is read. No side effect."""
+    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
+        """Bytes of the weights once loaded, each in its format; none is read. `held`: the program
+        of a model whose weights `compile` may use. No side effect."""
 
     @abstractmethod
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
@@ -393,10 +394,13 @@ class Backend(ABC):
         kv: KVCacheSpec,
         options: CompileOptions,
         ranks: RankGroup | None = None,
+        held: CompiledModel | None = None,
     ) -> CompiledModel:
         """Packs the weights, reserves the KV cache and returns the runnable model.
 
         `ranks`: what a rank's program exchanges values with; None: the program was not split.
+        `held`: a model of the same dtype; where both have the same weights, the new model may use
+        those of this one.
         A `PackedFile` is used in place; it may be closed once this returns. Raises BackendError
         for a dtype, format or op that `capabilities` does not list, CheckpointError for weights
         that were packed for something else.

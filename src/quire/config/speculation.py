@@ -128,7 +128,7 @@ def speculation_config(
             f"{quoted(per_request_metrics)}"
         )
     method, model = _method(found, shown)
-    revision, quantization = found.pop("revision", None), found.pop("quantization", None)
+    revision, quantization = _text(found, "revision"), _text(found, "quantization")
     lengths = {name: _length(name, found.pop(name), shown) for name in _LENGTHS if name in found}
     factor = _number(found, "suffix_decoding_max_spec_factor", 0, _MAX_DRAFT)
     _number(found, "suffix_decoding_min_token_prob", 0, 1)
@@ -177,6 +177,8 @@ def _method(found: dict[str, Any], shown: Mapping[str, str]) -> tuple[str, str |
         method = _SPELLINGS.get(str(model), "draft_model")
     if method is None:
         method = "ngram"
+    if not isinstance(method, str):
+        raise ConfigError(f"{_name(key, shown)} must be a text, not {quoted(given)}")
     if method in _LATER:
         raise ConfigError(
             f"{_name(key, shown)}={quoted(given)} is not supported yet; method must be one of "
@@ -187,13 +189,13 @@ def _method(found: dict[str, Any], shown: Mapping[str, str]) -> tuple[str, str |
             f"{_name(key, shown)} must be one of {', '.join((*_METHODS, *added))}, not "
             f"{quoted(given)}"
         )
-    if (what := _WITH_MODEL.get(str(method))) is None:
-        return str(method), None
+    if (what := _WITH_MODEL.get(method)) is None:
+        return method, None
     if not isinstance(model, str) or not model:
         raise ConfigError(
             f"{_name('model', shown)} must name {what}, a folder or a hub id, not {quoted(model)}"
         )
-    return str(method), model
+    return method, model
 
 
 def _added_methods() -> list[str]:
@@ -206,6 +208,14 @@ def _added_methods() -> list[str]:
 def _name(key: str, shown: Mapping[str, str]) -> str:
     """How the user wrote a key."""
     return shown.get(key) or f"speculative_config.{key}"
+
+
+def _text(found: dict[str, Any], name: str) -> str | None:
+    """Takes a text out of the keys; None if it is not there."""
+    value = found.pop(name, None)
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"speculative_config.{name} must be a text, not {quoted(value)}")
+    return value
 
 
 def _length(name: str, value: Any, shown: Mapping[str, str]) -> int:

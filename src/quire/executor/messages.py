@@ -43,6 +43,8 @@ class Boot(msgspec.Struct, kw_only=True):
     after: int | None
     shared_fd: int
     """-1: the ranks of the stage share no memory."""
+    draft_fd: int
+    """As `shared_fd`, for the draft model."""
 
 
 class Call(msgspec.Struct, tag="call"):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.backends.base import SamplingColumns, StepBatch, StepModel, StepOutput
+from quire.backends.base import SamplingColumns, StepBatch, StepOutput
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
 from quire.errors import BackendError, ConfigError
@@ -25,29 +25,44 @@ from quire.executor.messages import from_plain, to_plain
 from quire.executor.rank_adapters import RankAdapters
 from quire.executor.rank_processes import RankProcesses
 from quire.executor.runners import make_runner
+from quire.planning.compile_plan import compile_plan
 from quire.program import OpPlace
 from quire.protocol import SchedulePlan, StepResult
 from quire.worker.adapters.prompts import PromptAdapters
+from quire.worker.draft.loading import head_rows
+from quire.worker.draft.pair import DraftingModel, DraftModel
 from quire.worker.model_runner import BegunStep
 
 
-class RankedModel(StepModel):
-    """The model that all ranks have together."""
+class RankedModel(DraftingModel):
+    """The model that all ranks have together, and the draft model."""
 
-    def __init__(self, ranks: RankProcesses) -> None:
+    def __init__(self, ranks: RankProcesses, config: EngineConfig) -> None:
         self._ranks = ranks
         world = ranks.ranks[0].rank
         self._output = (world.num_stages - 1) * world.tensor_size
         """The rank that has the logits."""
+        self.draft_model = None
+        plan = None if config.draft is None else compile_plan(config).draft
+        if plan is not None:
+            most = plan.options.max_num_tokens
+            self.draft_model = DraftModel(self.draft_step, most, head_rows(config))
 
     def submit(self, batch: StepBatch) -> int:
         """Begins a step; its number."""
+        return self._send("step", batch)
+
+    def draft_step(self, batch: StepBatch) -> StepOutput:
+        """A step of the draft model."""
+        return self.collect(self._send("draft_step", batch, of_model=True))
+
+    def _send(self, method: str, batch: StepBatch, *, of_model: bool = False) -> int:
         whole, silent = [to_plain(batch)], [to_plain(_silent(batch))]
 
         def own(rank: Rank) -> list[Any]:
             return whole if rank.number == self._output else silent
 
-        return self._ranks.send("step", own, answers=self._output)
+        return self._ranks.send(method, own, of_model=of_model, answers=self._output)
 
     def collect(self, number: int) -> StepOutput:
         """The output of a step. Raises BackendError if it failed on all ranks alike, and
@@ -89,7 +104,7 @@ class MultiprocExecutor(Executor):
         self._block_bytes = config.cache.block_bytes // parallel.world_size
         self._ranks = ranks or RankProcesses(config)
         weakref.finalize(self, self._ranks.abandon).atexit = False
-        self._model = RankedModel(self._ranks)
+        self._model = RankedModel(self._ranks, config)
         self.prompt_adapters = PromptAdapters(config)
         self._adapters = RankAdapters(self._ranks)
         self._runner = make_runner(

@@ -79,6 +79,7 @@ def _worker(boot: Boot) -> Any:
         None if boot.after is None else link(rank.number + rank.tensor_size, boot.after),
         boot.generation,
         boot.shared_fd,
+        boot.draft_fd,
     )
     return worker_class(boot.config)(boot.config, rank, group if rank.world_size > 1 else None)
 

@@ -87,8 +87,13 @@ class ModelDescription:
 
     @cached_property
     def shipped(self) -> Shipped | BlockFormats | Expanded | None:
-        """How a quantised checkpoint holds its matrices; None: it is not quantised."""
-        return shipped_format(self.hf_config)
+        """How a quantised checkpoint holds its matrices; None: it is not quantised. A draft head
+        uses matrices of its model's GGUF file as they are."""
+        found = shipped_format(self.hf_config)
+        if found is None and is_head(self.hf_config):
+            of_target = self._target.shipped
+            return of_target if isinstance(of_target, BlockFormats) else None
+        return found
 
     @cached_property
     def program(self) -> Program:

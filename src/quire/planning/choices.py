@@ -31,7 +31,6 @@ from quire.log import get_logger
 from quire.models import GGUF_FORMATS, BlockFormats, Expanded, Shipped
 from quire.planning.adapters.given_rows import prompt_adapters, prompt_embeds_width
 from quire.planning.checkpoint import Checkpoint
-from quire.planning.draft_model.facts import check_ranks
 from quire.planning.facts import Facts
 from quire.planning.images.choice import ImagesChoice, images_choice
 from quire.planning.kv.events import check_events_of_engines
@@ -122,16 +121,15 @@ def settle_choices(args: EngineArgs, usage: Usage, facts: Facts) -> Choices:
         prompt_adapters=prompt_adapters(args, checkpoint),
         prompt_embeds_width=prompt_embeds_width(args.enable_prompt_embeds, checkpoint),
         parallel=_parallel(args, usage, facts),
-        draft=_draft(args, usage, facts, arithmetic),
+        draft=_draft(facts, arithmetic),
     )
 
 
-def _draft(args: EngineArgs, usage: Usage, facts: Facts, target: Arithmetic) -> Arithmetic | None:
+def _draft(facts: Facts, target: Arithmetic) -> Arithmetic | None:
     """The arithmetic of the draft model; a head has the model's, unless the user names a format.
-    Raises ConfigError if it cannot be used here."""
+    Raises ConfigError for a format that the backend does not support."""
     if facts.draft is None:
         return None
-    check_ranks(resolve.resolve_parallel(args, usage))
     if facts.draft.checkpoint.model.head is not None:
         asked = resolve_quantization(
             facts.draft.args.quantization, facts.backend.capabilities.weight_formats
@@ -171,10 +169,10 @@ def _scheduler(
         reason = "custom logits processors see one token of a request in a step"
     elif not all(op.takes_rows_back for op in ops):
         reason = "the states of Mamba 1 cannot take tokens back"
-    elif scheduler.num_stages > 1:
+    elif scheduler.num_stages > 1 and scheduler.speculation and scheduler.speculation.has_model:
         reason = (
-            f"pipeline_parallel_size={scheduler.num_stages} computes several steps at once, and "
-            "draft tokens need the tokens of the step before"
+            f"pipeline_parallel_size={scheduler.num_stages} divides the layers, and a draft model "
+            "or a head needs all of them; use tensor_parallel_size, or the method ngram or suffix"
         )
     if reason is None:
         return scheduler

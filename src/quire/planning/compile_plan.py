@@ -71,11 +71,19 @@ class CompilePlan:
             program=part.program,
             kv=replace(self.kv, layout=layout),
             adapters_bytes=self.adapters_bytes // rank.world_size,
+            draft=None if self.draft is None else self.draft.of_rank(rank),
         )
 
-    def memory_needs(self, backend: Backend) -> MemoryNeeds:
-        """Return the needs in bytes; `kv.num_blocks` does not matter. Raises BackendError if the
-        backend does not support the plan."""
+    @property
+    def held(self) -> Program | None:
+        """The program whose weights the draft model may share; None: it has a checkpoint of its
+        own."""
+        shares = self.draft is not None and self.draft.program.reads_rows
+        return self.program if shares else None
+
+    def memory_needs(self, backend: Backend, held: Program | None = None) -> MemoryNeeds:
+        """Return the needs in bytes; `kv.num_blocks` does not matter. `held`: as of
+        `Backend.weight_bytes`. Raises BackendError if the backend does not support the plan."""
         program, kv, options = self.program, self.kv, self.options
         width = kv.layout.table_width(options.max_model_len, kv.block_size)
         entries = len(kv.layout.groups) * width
@@ -83,7 +91,7 @@ class CompilePlan:
         if self.gives_logits:
             workspace_bytes += _LOGITS_COPIES * 4 * options.max_num_seqs * program.vocab_size
         needs = MemoryNeeds(
-            weight_bytes=backend.weight_bytes(program, options.dtype),
+            weight_bytes=backend.weight_bytes(program, options.dtype, held),
             workspace_bytes=workspace_bytes
             + self.adapters_bytes
             + self.encoder_bytes
@@ -97,7 +105,7 @@ class CompilePlan:
         )
         if self.draft is None:
             return needs
-        more = self.draft.memory_needs(backend)
+        more = self.draft.memory_needs(backend, self.held)
         rows = sum(value.dim for op in program.ops if op.gives_rows for value in op.inputs())
         return replace(
             needs,
@@ -137,7 +145,7 @@ def fit_plan(program: Program, choices: Choices, facts: Facts) -> FittedPlan:
     except DoesNotFitError as error:
         advice = _smaller_formats(needs, choices, facts)
         if sketch.draft is not None:
-            of_draft = sketch.draft.memory_needs(facts.backend)
+            of_draft = sketch.draft.memory_needs(facts.backend, sketch.held)
             advice += (
                 f". The draft model {sketch.draft.program.name} has a part in this: its weights "
                 f"need {format_bytes(of_draft.weight_bytes)}, a step of it "

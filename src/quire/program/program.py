@@ -127,6 +127,11 @@ class Program:
         return min(tables)
 
     @property
+    def reads_rows(self) -> bool:
+        """Whether a step needs rows from its caller, as that of a draft head does."""
+        return any(isinstance(op, RowsIn) for op in self.ops)
+
+    @property
     def position_limit(self) -> int | None:
         """Number of positions in the learned position tables; None without such tables."""
         tables = [op for op in self.ops if isinstance(op, LearnedPositions)]

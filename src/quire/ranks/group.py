@@ -42,6 +42,8 @@ class RankGroup:
     generation: int = 0
     shared_fd: int = -1
     """Memory that the ranks of a stage share, as a file without a name; -1: they share none."""
+    draft_fd: int = -1
+    """As `shared_fd`, for the draft model."""
     num_bytes: int = 0
     """Received so far."""
     _waited_s: float = 0.0
@@ -51,6 +53,12 @@ class RankGroup:
     _sent: int = 0
     _received: int = 0
     _token_ids: NDArray[np.int32] | None = None
+
+    def of_draft(self) -> RankGroup:
+        """The same ranks over the same links, as they compute a draft model between steps."""
+        return RankGroup(
+            self.rank, self.peers, generation=self.generation ^ 1, shared_fd=self.draft_fd
+        )
 
     @property
     def num_ranks(self) -> int:

@@ -102,6 +102,10 @@ class FolderStore(ShardedStore):
         found = self._owner(name).get(self._inner[name])
         return replace(found, name=name)
 
+    def stored(self, name: str) -> HostTensor:
+        found = self._owner(name).stored(self._inner[name])
+        return replace(found, name=name)
+
     def shape(self, name: str) -> tuple[int, ...]:
         return self._owner(name).shape(self._inner[name])
 

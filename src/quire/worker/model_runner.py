@@ -16,7 +16,7 @@ from quire.backends.base import Logprobs, StepBatch, StepModel, StepOutput
 from quire.errors import BackendError, IntegrityError
 from quire.protocol import PromptChunkLogprobs, SchedulePlan, StepResult, TokenLogprobs
 from quire.worker.diagnosis import explain_failures
-from quire.worker.draft.pair import ModelPair
+from quire.worker.draft.pair import DraftingModel
 from quire.worker.input_batch import InputBatch, PreparedStep
 from quire.worker.prompt_logprobs import PromptRows
 
@@ -62,7 +62,7 @@ class ModelRunner:
     ) -> None:
         """`keeps_all`: no layer releases KV blocks before the request ends. `processing`: custom
         logits processors, if there are any. `drafter`: proposes tokens with the draft model of a
-        `ModelPair`."""
+        `DraftingModel`."""
         self.model = model
         self._batch = batch
         self._keeps_all = keeps_all
@@ -125,8 +125,9 @@ class ModelRunner:
             result.sampled_token_ids = [next(found) if one else [] for one in step.samples.tolist()]
         if failures:
             _withdraw(result, plan, failures)
-        if self._drafter is not None and isinstance(self.model, ModelPair):
-            result.next_drafts = self._drafter.propose(self.model, plan, step, result, hidden)
+        draft = self.model.draft_model if isinstance(self.model, DraftingModel) else None
+        if self._drafter is not None and draft is not None:
+            result.next_drafts = self._drafter.propose(draft, plan, step, result, hidden)
         return result
 
     def _kept(self, step: PreparedStep, output: StepOutput) -> NDArray[np.bool_] | None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,19 +26,15 @@ from quire.config.ranks import ONE_RANK, Rank
 from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import BackendError, ConfigError, quoted
 from quire.log import get_logger, phase
-from quire.models import ModelDescription
-from quire.models.heads.mark import is_head
-from quire.planning.compile_plan import CompilePlan, compile_plan
+from quire.planning.compile_plan import compile_plan
 from quire.planning.kv.identity import reread_fingerprint
 from quire.program import OpPlace, Program
 from quire.program.printer import format_program
 from quire.ranks import RankGroup
 from quire.system.free_memory import release_free_memory
-from quire.weights import PackedFile, WeightStore
+from quire.weights import PackedFile
 from quire.worker.adapters.loading import WorkerAdapters
 from quire.worker.adapters.rank_kv import kv_runs, own_kv
-from quire.worker.draft.head_weights import open_head, tokens_of_rows
-from quire.worker.draft.pair import HeadRows, ModelPair
 from quire.worker.handles import ABSENT_OF_WORKER, ModelHandle, RunnerHandle, refuse
 from quire.worker.images.encoder import TileEncoding, load_encoder
 from quire.worker.model_weights import ModelWeights
@@ -61,7 +57,7 @@ class Worker:
         self._weights = ModelWeights(config)
         self.adapters = WorkerAdapters(config, self._weights)
         self.rank = rank
-        self._group = group
+        self._groups = _groups(config, group)
         self._spans: list[tuple[float, float, float]] | None = None
         """Times of steps; None: they are not recorded."""
         self._kv_fingerprint = config.cache.fingerprint
@@ -72,7 +68,7 @@ class Worker:
         """Loads the model; the rows of the batch stay."""
         config = self._config
         with phase(logger, f"loading {config.model.model}"):
-            loaded = _load(config, self._weights, self.rank, self._group)
+            loaded = _load(config, self._weights, self.rank, self._groups)
         self._weights.note_loaded()
         self.model, self._packed = loaded.model, loaded.packed
         self._program, self._own_program = loaded.program, loaded.own_program
@@ -105,7 +101,7 @@ class Worker:
         }
 
     def _waited_s(self) -> float:
-        return 0.0 if self._group is None or self._spans is None else self._group.waited_s()
+        return 0.0 if self._spans is None else sum(one.waited_s() for one in self._groups)
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls a public method by name, or a function with the worker as its first argument.
@@ -165,7 +161,7 @@ class Worker:
 
     def rank_stats(self) -> dict[str, Any]:
         """What this rank is, and for how long it has waited for others."""
-        group, parallel = self._group, self._config.parallel
+        parallel = self._config.parallel
         return {
             "engine": parallel.data_parallel_rank,
             "rank": self.rank.number,
@@ -173,8 +169,8 @@ class Worker:
             "part": self.rank.tensor,
             "pid": os.getpid(),
             "node": parallel.node_of(self.rank),
-            "waited_s": 0.0 if group is None else group.waited_s(),
-            "received_bytes": 0 if group is None else group.num_bytes,
+            "waited_s": sum((one.waited_s() for one in self._groups), 0.0),
+            "received_bytes": sum(one.num_bytes for one in self._groups),
         }
 
     def read_blocks(self, block_ids: Sequence[int], group: int, kept: int, out: memoryview) -> None:
@@ -354,8 +350,16 @@ class _Loaded:
     """What compiled the model; its threads compute the image encoder too."""
 
 
+def _groups(config: EngineConfig, group: RankGroup | None) -> tuple[RankGroup, ...]:
+    """The other ranks: while they compute the model, and then while they compute the draft model.
+    Empty: there are none."""
+    if group is None:
+        return ()
+    return (group,) if config.draft is None else (group, group.of_draft())
+
+
 def _load(
-    config: EngineConfig, source: ModelWeights, rank: Rank, group: RankGroup | None
+    config: EngineConfig, source: ModelWeights, rank: Rank, groups: tuple[RankGroup, ...]
 ) -> _Loaded:
     """Compiles the part of a rank. Raises CheckpointError for weights that do not fit the model, or
     BackendError."""
@@ -363,6 +367,7 @@ def _load(
     plan = whole.of_rank(rank)
     backend = make_backend(config.device)
     logger.info("%s: %s", config.device.backend, backend.capabilities.description)
+    group = groups[0] if groups else None
     # The weights are checked against the whole model; the backend reads what this rank needs.
     with closing(source.open(whole.program)) as weights:
         model = backend.compile(plan.program, weights, plan.kv, plan.options, group)
@@ -370,42 +375,9 @@ def _load(
         packed = weights if isinstance(weights, PackedFile) else None
     block_bytes = backend.kv_block_bytes(plan.program, plan.kv)
     if config.draft is not None and plan.draft is not None:
-        draft = _load_draft(source.config, config.draft, plan.draft)
-        model = ModelPair(
-            model,
-            draft,
-            block_bytes,
-            plan.kv.layout.shared_group,
-            plan.draft.options.max_num_tokens,
-            _head(config.draft, config.model.vocab_size),
-        )
+        from quire.worker.draft.loading import load_pair
+
+        beside = groups[1] if groups else None
+        model = load_pair(source.config, whole, rank, backend, beside, model)
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
     return _Loaded(model, packed, whole.program, plan.program, block_bytes, backend)
-
-
-def _load_draft(config: EngineConfig, draft: ModelConfig, plan: CompilePlan) -> CompiledModel:
-    """Compiles the draft model or the head. Raises as `_load` does."""
-    backend = make_backend(config.device)
-
-    def opened() -> WeightStore | PackedFile:
-        if is_head(draft.hf_config):
-            return open_head(config.model, draft, plan.program)
-        return ModelWeights(replace(config, model=draft, draft=None)).open(plan.program)
-
-    with (
-        phase(logger, f"loading the draft model {draft.model}"),
-        closing(opened()) as weights,
-    ):
-        model = backend.compile(plan.program, weights, plan.kv, plan.options)
-        weights.check()
-        return model
-
-
-def _head(draft: ModelConfig, vocab_size: int) -> HeadRows | None:
-    """How the rows of a draft head are made and read; None: a model drafts. Raises
-    CheckpointError."""
-    head = ModelDescription(draft.hf_config).head
-    if head is None:
-        return None
-    tokens = tokens_of_rows(draft, head.program.result_width, vocab_size)
-    return HeadRows(head.width, head.own_first, tokens, head.num_at_once)

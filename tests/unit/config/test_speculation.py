@@ -58,6 +58,8 @@ def test_it_can_be_off() -> None:
         ({"method": "eagle3"}, "speculative_config.model must name the EAGLE-3 head"),
         ({"model": "org/draft", "num_speculative_tokens": 129}, "from 1 to 128, not 129"),
         ({"method": "magic"}, "method must be one of ngram, suffix, draft_model, mtp, eagle"),
+        ({"method": ["ngram"]}, "speculative_config.method must be a text, not ['ngram']"),
+        ({"method": "mtp", "revision": [1]}, "speculative_config.revision must be a text, not [1]"),
         ({"num_speculative_tokens": 0}, "a whole number from 1 to 128, not 0"),
         ({"num_speculative_tokens": 129}, "a whole number from 1 to 128, not 129"),
         ({"num_speculative_tokens": True}, "a whole number from 1 to 128, not True"),

@@ -179,13 +179,13 @@ class RemoteLaunchRenderServer(RemoteOpenAIServer):
 
 
 def _of_text(args: list[str]) -> list[str]:
-    """Options of a server without those of LoRA and of pooling models, so that the tests of what
-    has nothing to do with them can run."""
+    """Options of a server without those of pooling models, so that the tests of what has nothing to
+    do with them can run."""
     kept: list[str] = []
     is_left_out = False
     for arg in args:
         if arg.startswith("-"):
-            is_left_out = "lora" in arg or arg == "--runner"
+            is_left_out = arg == "--runner"
         if not is_left_out:
             kept.append(arg)
     return kept

@@ -110,14 +110,15 @@ class CpuBackend(Backend):
         size: int = self._library.lib.quire_kv_block_bytes(_kv_spec(self._library, program, kv))
         return kv.layout.block_bytes(size)
 
-    def weight_bytes(self, program: Program, dtype: Dtype) -> int:
+    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
         """Bytes of the packed weights, including padding and scales.
 
         A table of a float32 model counts as float32, because only the checkpoint shows whether it
         is stored in bfloat16.
         """
+        shared = frozenset() if held is None else frozenset(self._lower(held, dtype).weights)
         weights = self._lower(program, dtype).weights
-        return sum(num_bytes(self._library, weight, dtype) for weight in weights)
+        return sum(num_bytes(self._library, one, dtype) for one in weights if one not in shared)
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
         """Bytes of workspace that the native model built by `compile` reserves. Reserved memory is
@@ -138,23 +139,27 @@ class CpuBackend(Backend):
         kv: KVCacheSpec,
         options: CompileOptions,
         ranks: RankGroup | None = None,
+        held: CompiledModel | None = None,
     ) -> CompiledModel:
         """Lowers the program, packs weights that are not packed yet, and returns the model."""
         lowered = self._lower(program, options.dtype)
         _check_limits(program, kv, options)
+        there = held.places if isinstance(held, CpuModel) else {}
+        shared = {weight: there[weight] for weight in lowered.weights if weight in there}
+        own = [weight for weight in lowered.weights if weight not in shared]
         places: Mapping[StoredWeight, NDArray[np.uint8]]
         if isinstance(weights, PackedFile):
             with phase(logger, "packed weights mapped"):
-                places = find_packed(self._library, weights, lowered.weights, options.dtype)
+                places = find_packed(self._library, weights, own, options.dtype)
             bad_names = weights.not_finite
         else:
             with phase(logger, "weights packed"):
                 weights.prefetch()
                 packer = self._packer(weights, options.dtype)
-                places = packer.into_memory(lowered.weights)
+                places = packer.into_memory(own)
             bad_names = packer.not_finite
         warn_not_finite(program, bad_names)
-        return self._build(lowered, places, kv, options, ranks)
+        return self._build(lowered, places, kv, options, ranks, shared)
 
     def compile_stand_in(
         self, program: Program, kv: KVCacheSpec, options: CompileOptions
@@ -195,16 +200,18 @@ class CpuBackend(Backend):
         kv: KVCacheSpec,
         options: CompileOptions,
         ranks: RankGroup | None = None,
+        shared: Mapping[StoredWeight, NDArray[np.uint8]] | None = None,
     ) -> CpuModel:
+        """`places`: the model's own weights; `shared`: those of another model."""
         ffi, lib = self._library.ffi, self._library.lib
+        shared = shared or {}
+        places = {**places, **shared}
         program, ops = lowered.program, lowered.ops
         most_tokens = options.max_num_tokens
         pieces = pieces_of(ops, min(options.max_piece_tokens, most_tokens))
         storage = assign_storage(ops, options.dtype, most_tokens, lowered.homes, pieces)
-        exchange = None if ranks is None else RankCallback(ffi, ranks)
         caller = CallerRows(ffi, program) if CallerRows.has(program) else None
-        if exchange is not None and caller is not None:
-            raise BackendError(f"{program.name}: a rank's program cannot give rows to its caller")
+        exchange = None if ranks is None else RankCallback(ffi, ranks, caller)
         spec = ffi.new("quire_model_spec *")
         is_of_step = has_step_kv(program)
         own_kv = step_kv(program, kv, options) if is_of_step else kv
@@ -224,7 +231,7 @@ class CpuBackend(Backend):
             spec.ranks.shared_fd = ranks.shared_fd
             spec.ranks.shared_offset = storage.exchanged_offset
             spec.ranks.exchange = exchange.pointer
-        if caller is not None:
+        elif caller is not None:
             spec.ranks.exchange = caller.pointer
         created = lib.quire_model_create(self._pool, spec)
         if created == ffi.NULL:
@@ -249,6 +256,7 @@ class CpuBackend(Backend):
             adapters=AdapterLoader(self._library, loader.ids),
             given=GivenRowPlaces.of(program, kv.layout),
             caller=caller,
+            shared_bytes=sum(place.nbytes for place in shared.values()),
             pieces=None if pieces is None or width is None
             else PieceOps(pieces, encoded, kv.block_size, width),
         )  # fmt: skip

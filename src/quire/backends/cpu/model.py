@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from quire.backends.base import (
 )
 from quire.backends.cpu.adapters.loading import AdapterLoader
 from quire.backends.cpu.library import Library
-from quire.backends.cpu.lowering import NativeOp
+from quire.backends.cpu.lowering import NativeOp, StoredWeight
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces
 from quire.backends.cpu.steps.pieces import CpuStepInPieces, PieceOps
 from quire.backends.cpu.steps.step_kv import step_tables
@@ -53,7 +54,7 @@ class CpuModel(CompiledModel):
         library: Library,
         model: Any,
         pool: Any,
-        weights: object,
+        places: Mapping[StoredWeight, NDArray[np.uint8]],
         vocab_size: int,
         ops: tuple[NativeOp, ...],
         kv_groups: tuple[KVGroup, ...],
@@ -64,21 +65,23 @@ class CpuModel(CompiledModel):
         adapters: AdapterLoader | None = None,
         given: GivenRowPlaces,
         caller: CallerRows | None = None,
+        shared_bytes: int = 0,
         pieces: PieceOps | None = None,
     ) -> None:
-        """`weights`: an object that keeps the memory of the weights alive. `kv_groups`: the groups
+        """`places`: the bytes of the weights, which are kept alive. `kv_groups`: the groups
         of layers; a request has a block table for each. `vector_width`: numbers in a row of the
         result of a program that ends in vectors. `step_block_size`: K and V live for one step, in
         blocks of so many tokens (`step_kv`). `given`: the places of rows that steps are given.
-        `caller`: rows of values that steps take from their caller or give to it. `pieces`: how
-        steps are computed piece by piece; None: they are computed whole."""
+        `caller`: rows of values that steps take from their caller or give to it. `shared_bytes`:
+        bytes of weights that belong to another model. `pieces`: how steps are computed piece by
+        piece; None: they are computed whole."""
         self._adapters = adapters
         self._library = library
         self._ffi = library.ffi
         self._model = model
         self._pool = pool
         """A reference to the thread pool, so that its threads outlive the model."""
-        self._weights: object = weights
+        self.places = places
         self._vocab_size = vocab_size
         self._kv_groups = kv_groups
         self._ops = ops
@@ -96,7 +99,7 @@ class CpuModel(CompiledModel):
         library.lib.quire_model_memory(model, memory)
         of_step = memory.kv_reserved_bytes if step_block_size else 0
         self._memory = MemoryReport(
-            memory.weight_bytes,
+            memory.weight_bytes - shared_bytes,
             memory.workspace_bytes + of_step,
             memory.kv_reserved_bytes - of_step,
         )
@@ -250,7 +253,7 @@ class CpuModel(CompiledModel):
         if self._model is not None:
             self._ffi.release(self._model)
             self._model = None
-            self._weights = None
+            self.places = {}
             self._memory = MemoryReport(0, 0, 0)
 
     def profile(self, enabled: bool) -> None:

@@ -77,8 +77,9 @@ class ReferenceBackend(Backend):
         del program
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
-    def weight_bytes(self, program: Program, dtype: Dtype) -> int:  # noqa: ARG002 (one for all)
-        """float32 whatever the format: rounded numbers are widened."""
+    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
+        """float32 whatever the format: rounded numbers are widened. Nothing is shared."""
+        del dtype, held
         return 4 * sum(param.num_elements for param in program.params())
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
@@ -92,6 +93,7 @@ class ReferenceBackend(Backend):
         kv: KVCacheSpec,
         options: CompileOptions,
         ranks: RankGroup | None = None,
+        held: CompiledModel | None = None,  # noqa: ARG002
     ) -> CompiledModel:
         """Reads every weight once and widens it to float32."""
         program.check()

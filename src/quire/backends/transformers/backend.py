@@ -71,8 +71,9 @@ class TransformersBackend(Backend):
         del program
         return block_bytes(kv.layout, kv.block_size, kv.dtype)
 
-    def weight_bytes(self, program: Program, dtype: Dtype) -> int:
+    def weight_bytes(self, program: Program, dtype: Dtype, held: Program | None = None) -> int:
         """All in the dtype. A few modules keep some of theirs in float32."""
+        del held
         return _item_bytes(dtype) * sum(param.num_elements for param in program.params())
 
     def workspace_bytes(self, program: Program, kv: KVCacheSpec, options: CompileOptions) -> int:
@@ -94,6 +95,7 @@ class TransformersBackend(Backend):
         kv: KVCacheSpec,
         options: CompileOptions,
         ranks: RankGroup | None = None,
+        held: CompiledModel | None = None,  # noqa: ARG002
     ) -> CompiledModel:
         """Makes the module and reads its weights, under the names that the checkpoint has."""
         if ranks is not None:

@@ -58,7 +58,7 @@ def spawn_ranks(
     """Starts the ranks of this machine. Raises ConfigError, or what `peer_link` raises."""
     boots: dict[Rank, Boot] = {}
     started: dict[Rank, subprocess.Popen[bytes]] = {}
-    shared = {rank.stage: os.memfd_create("quire") for rank in group.own_ranks}
+    shared = _shared_files(group)
     try:
         boots = _boots(group, shared)
         _connect_all(group, boots, peer_link)
@@ -75,16 +75,27 @@ def spawn_ranks(
     finally:
         # A rank must notice the end of another one, so only ranks have the ends of their links.
         links = {fd for boot in boots.values() for fd in _links(boot)}
-        for fd in (*links, *shared.values(), *itertools.chain(*channels.values())):
+        for fd in (
+            *links,
+            *itertools.chain(*shared.values()),
+            *itertools.chain(*channels.values()),
+        ):
             os.close(fd)
     return started
 
 
-def _boots(group: Group, shared: Mapping[int, int]) -> dict[Rank, Boot]:
+def _shared_files(group: Group) -> dict[int, tuple[int, int]]:
+    """By stage, the shared memory for the model and for the draft model."""
+    stages = {rank.stage for rank in group.own_ranks}
+    return {one: (os.memfd_create("quire"), os.memfd_create("quire-draft")) for one in stages}
+
+
+def _boots(group: Group, shared: Mapping[int, tuple[int, int]]) -> dict[Rank, Boot]:
     config, boots = group.config, dict[Rank, Boot]()
     cores = _cores_of_ranks(config, len(group.own_ranks))
     for rank, own_cores in zip(group.own_ranks, cores, strict=True):
         device = replace(config.device, cores=own_cores)
+        files = shared[rank.stage] if group.has_shared_memory(rank) else (-1, -1)
         boots[rank] = Boot(
             config=replace(config, device=device),
             number=rank.number,
@@ -92,7 +103,8 @@ def _boots(group: Group, shared: Mapping[int, int]) -> dict[Rank, Boot]:
             peers={},
             before=None,
             after=None,
-            shared_fd=shared[rank.stage] if group.has_shared_memory(rank) else -1,
+            shared_fd=files[0],
+            draft_fd=files[1],
         )
     return boots
 
@@ -133,7 +145,7 @@ def _spawn(boot: Boot, channels: tuple[int, int]) -> subprocess.Popen[bytes]:
         with open(message, "wb", closefd=False) as file:
             file.write(encode(boot))
         os.lseek(message, 0, os.SEEK_SET)
-        shared = [] if boot.shared_fd < 0 else [boot.shared_fd]
+        shared = [fd for fd in (boot.shared_fd, boot.draft_fd) if fd >= 0]
         return subprocess.Popen(
             module_command(
                 "quire.executor.rank_main", *map(str, (message, steps, blocks, os.getpid()))

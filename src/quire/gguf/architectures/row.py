@@ -15,9 +15,9 @@ from typing import Any, Literal
 from quire.gguf.keys import Keys
 
 Config = dict[str, Any]
-Form = Literal["same", "vector", "conv"]
-"""The dimensions of a tensor there: those of the file; one; or [C, 1, W], where the file may have
-[C, W]."""
+Form = Literal["same", "vector", "conv", "frames"]
+"""The dimensions of a tensor there: those of the file; one; [C, 1, W], where the file may have
+[C, W]; or [D, C, frames, H * W], of which the file has a tensor [D, C, H, W] for each frame."""
 
 ANY_EXPERT = "*"
 """Stands for an expert's number in a name, or for a head's where each has a norm of its own."""
@@ -26,7 +26,8 @@ _LAYER = re.compile(
     r"blk\.(?P<layer>\d{1,4})\.(?P<part>[a-z]\w*(?:\.[a-z]\w*)??)(?:\.(?P<expert>\d{1,4}))?"
     r"(?:\.(?P<kind>weight|bias|scale))?"
 )
-_PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.(?P<rest>nextn\..+)")
+_PREDICTION = re.compile(r"blk\.(?P<layer>\d{1,4})\.nextn\.(?P<part>\w+)\.(?P<kind>weight|bias)")
+_SHARED_HEAD = {"shared_head_norm": "shared_head.norm", "shared_head_head": "shared_head.head"}
 _TOP = re.compile(r"(?P<part>\w+(?:\.\w+)?)\.(?P<kind>weight|bias)")
 TOP_PARTS = {
     "token_embd": "model.embed_tokens",
@@ -46,7 +47,8 @@ class Part:
     key in `Architecture.parts` has the kind too. `ANY_EXPERT`: each expert has a tensor of its
     own."""
     half: int | None = None
-    """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up)."""
+    """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up); 0 to
+    2: a third of it (q, k and v)."""
     share: int | None = None
     """0 or 1: the first or the second half of its rows is a tensor there."""
     is_row: bool = False
@@ -122,7 +124,8 @@ class Architecture:
         if name in _UNUSED:
             return ()
         if match := _PREDICTION.fullmatch(name):
-            return (Place(f"{self.layers}{int(match['layer'])}.{match['rest']}"),)
+            part = _SHARED_HEAD.get(match["part"], match["part"])
+            return (Place(f"{self.layers}{int(match['layer'])}.{part}.{match['kind']}"),)
         if match := _LAYER.fullmatch(name):
             found = self._of_layer(match["part"], match["expert"], match["kind"])
             prefix = f"{self.layers}{int(match['layer'])}."

@@ -1,5 +1,6 @@
 """Layers for multi-token prediction, which are part of a model's own checkpoint: those of
-Qwen3-Next and Qwen3.5, and those of DeepSeek-V3 and models with its names.
+Qwen3-Next and Qwen3.5, and those of DeepSeek-V3 and models with its names. GGUF files have these
+names for all models.
 
 A layer reads the norms of a token's embedding and of the model's last hidden state before this
 token. Its product with both is the residual stream of one decoder layer. Embedding and head are
@@ -39,12 +40,13 @@ def mtp_head(target: Target, reader: ConfigReader) -> HeadProgram:
     if family.spec is None:
         raise UnsupportedModelError(f"method mtp is not supported for {family.name}")
     spec = family.spec(target.reader)
-    if family.name in _QWEN:
+    is_further = reader.count("num_nextn_predict_layers", MAX_LAYERS, default=0) > 0
+    if family.name in _QWEN and not is_further:
         prefix, number = "mtp.", 0
         fc = _Names("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
         names = replace(spec.names, root=prefix)
     else:
-        if not reader.count("num_nextn_predict_layers", MAX_LAYERS, default=0):
+        if not is_further:
             raise UnsupportedModelError(
                 f"{reader.where}: num_nextn_predict_layers must be 1 or more for method mtp: the "
                 "checkpoint has no layers for multi-token prediction"

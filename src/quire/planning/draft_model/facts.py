@@ -8,7 +8,6 @@ preemption and the KV store mean both models, and the block accounting does not 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from quire.config.checkpoint.hf_overrides import HFValues
 from quire.config.engine_args import EngineArgs
@@ -19,9 +18,6 @@ from quire.errors import ConfigError, ModelNotFoundError
 from quire.models.registry import architectures_of
 from quire.planning.checkpoint import Checkpoint, read_checkpoint
 from quire.planning.kv.weights_digest import weights_digest
-
-if TYPE_CHECKING:
-    from quire.config.records import ParallelConfig
 
 _NAME = "speculative_config.model"
 
@@ -70,15 +66,6 @@ def _unusable(draft: Checkpoint, target: Checkpoint) -> str | None:
         if not all(memory.kept.is_by_position for memory in program.memories()):
             return f"{checkpoint.name} must not have recurrent layers"
     return None
-
-
-def check_ranks(parallel: ParallelConfig) -> None:
-    """Raises ConfigError unless one worker in the engine's own process computes."""
-    if parallel.world_size > 1 or parallel.distributed_executor_backend != "uni":
-        raise ConfigError(
-            f"{_NAME} needs tensor_parallel_size=1 and pipeline_parallel_size=1 without "
-            "distributed_executor_backend='mp'; leave it out, or use the method ngram"
-        )
 
 
 def draft_config(

@@ -61,10 +61,8 @@ def _unusable(target: Checkpoint) -> str | None:
         return "a model that pools has no use for a draft head"
     if target.model.is_transformers:
         return f"{target.name} must be a model that Quire computes itself"
-    if target.packed is not None or target.is_gguf:
-        return (
-            f"{target.path} must be a checkpoint of safetensors or torch, neither packed nor GGUF"
-        )
+    if target.packed is not None:
+        return f"{target.path} must be a checkpoint, and not packed weights (quire quantize)"
     return None
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quire.backends.base import StepBatch, StepOutput
 from quire.protocol import SchedulePlan, StepResult
 from quire.sampling.columns import SamplingColumns
-from quire.worker.draft.pair import ModelPair
+from quire.worker.draft.pair import DraftModel
 from quire.worker.input_batch import InputBatch, PreparedStep
 
 Ints = NDArray[np.int32]
@@ -97,7 +97,7 @@ class Drafter:
 
     def propose(
         self,
-        pair: ModelPair,
+        draft: DraftModel,
         plan: SchedulePlan,
         step: PreparedStep,
         result: StepResult,
@@ -120,28 +120,28 @@ class Drafter:
             text = self._texts[row]
             text.token_ids += sampled
             num_computed = len(text.token_ids) - 1 if sampled else end
-            if hidden is not None and pair.head is not None:
+            if hidden is not None and draft.head is not None:
                 count = num_computed - int(positions[starts[index]])
                 text.add_hidden(hidden[starts[index] : starts[index] + count])
             num_wanted = plan.num_next_drafts.get(request_id, 0) if sampled else 0
             num_wanted = min(num_wanted, self._max_tokens - len(text.token_ids))
-            piece = self._piece(pair, row, text, num_computed, num_wanted)
+            piece = self._piece(draft, row, text, num_computed, num_wanted)
             if piece is not None:
                 pieces.append(piece)
                 if piece.num_wanted:
                     asking[request_id] = piece
-        chosen = self._compute(pair, pieces)
+        chosen = self._compute(draft, pieces)
         found = {name: [chosen[piece.row]] for name, piece in asking.items()}
-        self._draft_on(pair, asking, found)
+        self._draft_on(draft, asking, found)
         drafts = {name: [one.token_id for one in given] for name, given in found.items()}
         return {name: ids for name, ids in drafts.items() if ids[0] >= 0}
 
     def _piece(
-        self, pair: ModelPair, row: int, text: _Text, num_computed: int, num_wanted: int
+        self, draft: DraftModel, row: int, text: _Text, num_computed: int, num_wanted: int
     ) -> _Piece | None:
         """What the draft model computes now for a request of which the target has computed
         `num_computed` tokens; None: nothing."""
-        size, ahead = self._block_size, 0 if pair.head is None else 1
+        size, ahead = self._block_size, 0 if draft.head is None else 1
         known = len(text.token_ids) - ahead
         end = min(num_computed, known)
         if num_wanted > 0:
@@ -153,33 +153,33 @@ class Drafter:
             return None
         first, text.num_done = text.num_done, end
         piece = _Piece(row, first, text.token_ids[first + ahead : end + ahead], max(0, num_wanted))
-        if pair.head is not None:
-            piece.hidden = pair.head.of_target(text.hidden[: end - first])
+        if draft.head is not None:
+            piece.hidden = draft.head.of_target(text.hidden[: end - first])
             text.hidden = text.hidden[end - first :]
         return piece
 
-    def _compute(self, pair: ModelPair, pieces: Sequence[_Piece]) -> dict[int, _Next]:
+    def _compute(self, draft: DraftModel, pieces: Sequence[_Piece]) -> dict[int, _Next]:
         """Computes pieces of any size, in as many steps as they need. Returns by row what comes
         after each piece that wants a token."""
         found: dict[int, _Next] = {}
         step: list[_Piece] = []
-        room = pair.max_num_tokens
+        room = draft.max_num_tokens
         for piece in pieces:
             rest = piece
             while len(rest.token_ids) > room:
                 if room:
                     begin, rest = rest.split(room)
                     step.append(begin)
-                found |= self._step(pair, step)
-                step, room = [], pair.max_num_tokens
+                found |= self._step(draft, step)
+                step, room = [], draft.max_num_tokens
             step.append(rest)
             room -= len(rest.token_ids)
         if step:
-            found |= self._step(pair, step)
+            found |= self._step(draft, step)
         return found
 
     def _draft_on(
-        self, pair: ModelPair, asking: dict[str, _Piece], found: dict[str, list[_Next]]
+        self, draft: DraftModel, asking: dict[str, _Piece], found: dict[str, list[_Next]]
     ) -> None:
         """Adds further tokens to `found`, one of each request in a step."""
         for depth in range(1, max((one.num_wanted for one in asking.values()), default=0)):
@@ -190,16 +190,16 @@ class Drafter:
                     continue
                 first = piece.first + len(piece.token_ids) + depth - 1
                 more[name] = _Piece(piece.row, first, [last.token_id], 1)
-                if pair.head is not None:
-                    more[name].hidden = pair.head.of_head(last.hidden)
+                if draft.head is not None:
+                    more[name].hidden = draft.head.of_head(last.hidden)
             if not more:
                 return
-            chosen = self._step(pair, [*more.values()])
+            chosen = self._step(draft, [*more.values()])
             for name, piece in more.items():
                 if chosen[piece.row].token_id >= 0:
                     found[name].append(chosen[piece.row])
 
-    def _step(self, pair: ModelPair, pieces: Sequence[_Piece]) -> dict[int, _Next]:
+    def _step(self, draft: DraftModel, pieces: Sequence[_Piece]) -> dict[int, _Next]:
         """One step of the draft model. Returns as `_compute` does."""
         counts = [len(piece.token_ids) for piece in pieces]
         starts = np.zeros(len(pieces) + 1, np.int32)
@@ -209,8 +209,8 @@ class Drafter:
         positions += np.arange(starts[-1], dtype=np.int32)
         asking = [index for index, piece in enumerate(pieces) if piece.num_wanted]
         rows = np.array([piece.row for piece in pieces], np.intp)
-        samples = asking and (pair.head is None or pair.head.tokens is None)
-        output = pair.draft.step(
+        samples = asking and (draft.head is None or draft.head.tokens is None)
+        output = draft.step(
             StepBatch(
                 token_ids=np.concatenate([np.array(one.token_ids, np.int32) for one in pieces]),
                 positions=positions,
@@ -219,10 +219,10 @@ class Drafter:
                 block_tables=self._batch.tables_of(rows, self._group),
                 logits_rows=(starts[1:][asking] - 1).astype(np.int32),
                 sampling=_greedy(len(asking)) if samples else None,
-                rows_in=None if pair.head is None else np.concatenate([p.hidden for p in pieces]),
+                rows_in=None if draft.head is None else np.concatenate([p.hidden for p in pieces]),
             )
         )
-        chosen = _chosen(pair, output).tolist() if asking else []
+        chosen = _chosen(draft, output).tolist() if asking else []
         hidden = _NO_ROWS if output.rows_out is None else output.rows_out
         return {
             pieces[index].row: _Next(token_id, hidden[place : place + 1])
@@ -230,14 +230,14 @@ class Drafter:
         }
 
 
-def _chosen(pair: ModelPair, output: StepOutput) -> Ints:
+def _chosen(draft: DraftModel, output: StepOutput) -> Ints:
     """The most likely token of each row; -1: the row is not finite."""
     chosen, not_finite = output.sampled, output.not_finite
     if output.vectors is not None:
         chosen = output.vectors.argmax(axis=1).astype(np.int32)
         not_finite = np.logical_not(np.isfinite(output.vectors).all(axis=1))
-        if pair.head is not None and pair.head.tokens is not None:
-            chosen = pair.head.tokens[chosen]
+        if draft.head is not None and draft.head.tokens is not None:
+            chosen = draft.head.tokens[chosen]
     return chosen if not_finite is None else np.where(not_finite, np.int32(-1), chosen)
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.protocol import SchedulePlan, StepResult
-from quire.worker.draft.pair import ModelPair
+from quire.worker.draft.pair import DraftModel
 from quire.worker.input_batch import PreparedStep
 
 
@@ -19,7 +19,7 @@ class MedusaDrafter:
 
     def propose(
         self,
-        pair: ModelPair,
+        draft: DraftModel,
         plan: SchedulePlan,
         step: PreparedStep,
         result: StepResult,
@@ -38,11 +38,11 @@ class MedusaDrafter:
                 num_wrong = 1 + len(plan.draft_token_ids.get(request_id, ())) - len(sampled)
                 wanted[request_id] = count
                 rows.append(end - 1 - num_wrong)
-        if pair.head is None or hidden is None or not rows:
+        if draft.head is None or hidden is None or not rows:
             return {}
         count = len(rows)
         places = np.zeros(count, np.int32)
-        output = pair.draft.step(
+        output = draft.step(
             StepBatch(
                 token_ids=places,
                 positions=places,
@@ -56,7 +56,7 @@ class MedusaDrafter:
         )
         if output.rows_out is None:
             return {}
-        logits = output.rows_out.reshape(count, pair.head.num_at_once, -1)
+        logits = output.rows_out.reshape(count, draft.head.num_at_once, -1)
         chosen = np.where(np.isfinite(logits).all(axis=2), logits.argmax(axis=2), -1)
         found = {}
         for (request_id, most), token_ids in zip(wanted.items(), chosen.tolist(), strict=True):

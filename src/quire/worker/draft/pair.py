@@ -1,4 +1,5 @@
-"""`ModelPair`: a model and its draft model, whose K/V lies in the same blocks.
+"""`DraftModel`: what proposes tokens; `ModelPair`: a model and its draft model, whose K/V lies in
+the same blocks.
 
 Takes the place of the model in `Worker`. Block b of the pool is block b of both caches, one after
 the other, so that whoever copies or stores a block copies the K/V of both models.
@@ -6,6 +7,7 @@ the other, so that whoever copies or stores a block copies the K/V of both model
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,7 @@ from quire.backends.base import (
     LoadedAdapter,
     MemoryReport,
     StepBatch,
+    StepModel,
     StepOutput,
     check_blocks,
 )
@@ -54,7 +57,25 @@ class HeadRows:
         return rows
 
 
-class ModelPair(CompiledModel):
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A draft model or a head, as a drafter sees it."""
+
+    step: Callable[[StepBatch], StepOutput]
+    """As of a `StepModel`."""
+    max_num_tokens: int
+    """Most tokens of a step."""
+    head: HeadRows | None
+    """Of a draft head, how its rows are made."""
+
+
+class DraftingModel(StepModel):
+    """A model with a draft model."""
+
+    draft_model: DraftModel | None
+
+
+class ModelPair(CompiledModel, DraftingModel):
     """Computes as the target does; `draft` is the other model."""
 
     def __init__(
@@ -71,13 +92,18 @@ class ModelPair(CompiledModel):
         a step of the draft model. `head`: of a draft head, how its rows are made."""
         self.target = target
         self.draft = draft
-        self.max_num_tokens = max_num_tokens
-        self.head = head
+        self.draft_model = DraftModel(draft.step, max_num_tokens, head)
+        self._has_kv = head is None or not head.num_at_once
+        """Whether the draft model has a part of each block."""
         self._target_bytes = target_bytes
         self._shared_group = shared_group
 
     def step(self, batch: StepBatch) -> StepOutput:
         return self.target.step(batch)
+
+    def draft_step(self, batch: StepBatch) -> StepOutput:
+        """A step of the draft model."""
+        return self.draft.step(batch)
 
     def sample(self, logits: NDArray[np.float32], columns: SamplingColumns) -> StepOutput:
         return self.target.sample(logits, columns)
@@ -87,11 +113,6 @@ class ModelPair(CompiledModel):
 
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         return self.target.find_not_finite(batch)
-
-    @property
-    def _has_kv(self) -> bool:
-        """Whether the draft model has a part of each block."""
-        return self.head is None or not self.head.num_at_once
 
     def read_blocks(self, block_ids: NDArray[np.int32], out: Bytes | None = None) -> Bytes:
         if not self._has_kv:

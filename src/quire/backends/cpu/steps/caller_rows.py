@@ -29,7 +29,7 @@ class CallerRows:
         self._found: list[Floats] = []
         self.exchanges: tuple[Exchange, ...] = ()
         """By their numbers; set before the first step."""
-        self.pointer = ffi.callback("quire_exchange_fn", self._exchange)
+        self.pointer = ffi.callback("quire_exchange_fn", self.exchange)
 
     @staticmethod
     def has(program: Program) -> bool:
@@ -48,7 +48,8 @@ class CallerRows:
         found, self._found, self._given = self._found, [], None
         return np.concatenate(found, axis=1) if found else None
 
-    def _exchange(self, number: int, data: Any, num_rows: int, stride: int) -> int:
+    def exchange(self, number: int, data: Any, num_rows: int, stride: int) -> int:
+        """Take or give rows of a value. Returns 0."""
         one = self.exchanges[number]
         size = max(0, (num_rows - 1) * stride + one.row_bytes)
         memory = self._ffi.buffer(data, size) if num_rows else bytearray()

@@ -1,24 +1,36 @@
-"""Opens the weights of a draft head: its own, and those that it shares with the model."""
+"""Loads the draft model or the head of a worker, and joins it with the model. Of a head, weights of
+its own and those that it shares with the model.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.config.records import ModelConfig
+from quire.backends.base import Backend, CompiledModel
+from quire.config.ranks import Rank
+from quire.config.records import EngineConfig, ModelConfig
 from quire.errors import CheckpointError
+from quire.log import get_logger, phase
 from quire.models import ModelDescription
-from quire.models.heads.mark import MARK, own_name
+from quire.models.heads.mark import MARK, is_head, own_name
 from quire.models.heads.own import OWN
+from quire.planning.compile_plan import CompilePlan
 from quire.program import Program
-from quire.weights import FolderStore, WeightStore, bind, open_checkpoint
+from quire.ranks import RankGroup
+from quire.weights import FolderStore, PackedFile, WeightStore, bind, open_checkpoint
 from quire.weights.dummy import DummyStore
 from quire.weights.quantised.store import as_shipped
+from quire.worker.draft.pair import HeadRows, ModelPair
+from quire.worker.model_weights import ModelWeights
+
+logger = get_logger(__name__)
 
 _LM_HEADS = re.compile(r"^lm_heads\.(\d+)\.")
 """How vLLM names the last linear of a Medusa head."""
@@ -27,7 +39,56 @@ _UNUSED = re.compile(rf"{re.escape(OWN)}(d2t|t2d|verifier_norm\.weight|.*rotary_
 same the other way round."""
 
 
-def open_head(target: ModelConfig, head: ModelConfig, program: Program) -> WeightStore:
+def load_pair(
+    config: EngineConfig,
+    whole: CompilePlan,
+    rank: Rank,
+    backend: Backend,
+    group: RankGroup | None,
+    target: CompiledModel,
+) -> ModelPair:
+    """Compiles a rank's part of the draft model. `whole`: the plan without ranks; `target`: the
+    model of this rank. Raises CheckpointError for weights that do not fit, or BackendError."""
+    plan = whole.of_rank(rank)
+    draft = config.draft
+    if draft is None or whole.draft is None or plan.draft is None:
+        raise ValueError("the engine has no draft model")
+    own = plan.draft
+    with (
+        phase(logger, f"loading the draft model {draft.model}"),
+        closing(_opened(config, draft, whole.draft.program)) as weights,
+    ):
+        held = target if is_head(draft.hf_config) else None
+        model = backend.compile(own.program, weights, own.kv, own.options, group, held)
+        weights.check()
+    return ModelPair(
+        target,
+        model,
+        backend.kv_block_bytes(plan.program, plan.kv),
+        plan.kv.layout.shared_group,
+        own.options.max_num_tokens,
+        head_rows(config),
+    )
+
+
+def head_rows(config: EngineConfig) -> HeadRows | None:
+    """How the rows of the draft head are made and read; None: there is none, or a model drafts.
+    Raises CheckpointError."""
+    draft = config.draft
+    head = None if draft is None else ModelDescription(draft.hf_config).head
+    if draft is None or head is None:
+        return None
+    tokens = _tokens_of_rows(draft, head.program.result_width, config.model.vocab_size)
+    return HeadRows(head.width, head.own_first, tokens, head.num_at_once)
+
+
+def _opened(config: EngineConfig, draft: ModelConfig, program: Program) -> WeightStore | PackedFile:
+    if is_head(draft.hf_config):
+        return _open_head(config.model, draft, program)
+    return ModelWeights(replace(config, model=draft, draft=None)).open(program)
+
+
+def _open_head(target: ModelConfig, head: ModelConfig, program: Program) -> WeightStore:
     """Opens the weights of a head's program. Raises CheckpointError if they do not fit it."""
     if head.weights == "dummy":
         return DummyStore(program)
@@ -53,7 +114,7 @@ def open_head(target: ModelConfig, head: ModelConfig, program: Program) -> Weigh
     return bind(program, as_shipped(store, description.shipped), canonical)
 
 
-def tokens_of_rows(head: ModelConfig, num_rows: int, vocab_size: int) -> NDArray[np.int32] | None:
+def _tokens_of_rows(head: ModelConfig, num_rows: int, vocab_size: int) -> NDArray[np.int32] | None:
     """The token that each of `num_rows` rows of the head's logits stands for; None: the row's own
     number. Raises CheckpointError."""
     mark: Mapping[str, Any] = head.hf_config[MARK]
