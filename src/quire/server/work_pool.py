@@ -129,6 +129,8 @@ class WorkPool:
             with self._lock:
                 self._num_slow -= 1
                 self._slow_size -= size
+            if size > _KEPT_SIZE:
+                self._release_memory_soon()
 
     async def turn(self) -> None:
         """Lets other tasks run between two pieces of small work. Returns sooner or
