@@ -93,12 +93,12 @@ def test_a_product_is_the_definition(
     assert_close(pair_of(backend, one_linear(weight_format, k, n), k), LENGTHS, 3e-6)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("sign", "k"), [(1, 256), (-1, 256), (1, 2304), (-1, 2304)])
 def test_the_largest_sums_do_not_overflow(
-    backend: CpuBackend, weight_format: WeightFormat, sign: int
+    backend: CpuBackend, weight_format: WeightFormat, sign: int, k: int
 ) -> None:
     """Weights and rows at their ends, of one sign, but for one weight in each group."""
-    k, n = 256, 40
+    n = 40
     weights = Weights()
     program = program_of(one_linear(weight_format, k, n), k, weights)
     ends = weights.arrays["w"]
@@ -208,7 +208,7 @@ def test_every_tier_has_the_same_sums(isa: str, weight_format: WeightFormat) -> 
 
     def product(tier: str) -> bytes:
         weights = Weights()
-        program = program_of(one_linear(weight_format, 333, 70), 333, weights)
+        program = program_of(one_linear(weight_format, 1333, 70), 1333, weights)
         model = compile_on(CpuBackend(2, tier), program, weights)
         return logits_of(model.step(batch_of([(make_seqs([70])[0], 70)]))).tobytes()
 

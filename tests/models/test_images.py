@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from vision_cases import CASES
+from gguf_images import ImagesModel
+from vision_cases import CASES, GGUF_CASES
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -19,7 +20,7 @@ from quire.images.picture import picture_of  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
 from quire.models.vision.model import VisionModel, normalised  # noqa: E402
 
-_NUM_TOKENS = 32
+_NUM_TOKENS = 12
 _PARAMS = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=3)
 
 
@@ -45,6 +46,9 @@ def _values(vision: VisionModel, images: list[Any]) -> dict[str, torch.Tensor]:
         return _qwen_values(tiles)
     if vision.family == "pixtral":
         return _padded_values(tiles)
+    if vision.family == "llava_next":
+        sizes = torch.tensor([[image.height, image.width] for image in images])
+        return {"pixel_values": torch.tensor(np.array(tiles)), "image_sizes": sizes}
     found = torch.tensor(np.array(tiles))
     return {"pixel_values": found[None] if vision.family == "idefics3" else found}
 
@@ -73,21 +77,40 @@ def _qwen_values(tiles: list[Any]) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.fixture(scope="module", params=CASES)
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("vision") / request.param
-    CASES[request.param](path)
-    return path
+_BACKENDS = ("reference", "cpu")
+_GGUF_RUNS = [
+    # Half of them by default: the backends are the same as those of the checkpoints.
+    pytest.param(name, _BACKENDS[(at + half) % 2], marks=[pytest.mark.long] * half)
+    for half in range(2)
+    for at, name in enumerate(GGUF_CASES)
+]
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_tokens_and_logprobs_are_those_of_transformers(checkpoint: Path, backend: str) -> None:
+@pytest.mark.parametrize("backend", _BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_and_logprobs_are_those_of_transformers(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    CASES[name](tmp_path)
+    _compare(tmp_path, tmp_path, backend)
+
+
+@pytest.mark.parametrize(("name", "backend"), _GGUF_RUNS)
+def test_gguf_files_give_the_tokens_of_transformers(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    GGUF_CASES[name](tmp_path)
+    _compare(tmp_path, ImagesModel(tmp_path).write(tmp_path / "gguf"), backend)
+
+
+def _compare(checkpoint: Path, model_path: Path, backend: str) -> None:
+    """The tokens and log probabilities of an engine and of transformers."""
     rng = np.random.default_rng(5)
     model = transformers.AutoModelForImageTextToText.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     with LLM(
-        str(checkpoint), backend=backend, dtype="float32", max_model_len=1024,
+        str(model_path), backend=backend, dtype="float32", max_model_len=1024,
         num_gpu_blocks_override=200, max_num_batched_tokens=48, max_num_seqs=4,
     ) as llm:  # fmt: skip
         vision = vision_model(llm.llm_engine.model_config.hf_config)

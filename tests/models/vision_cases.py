@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 _TEXT: dict[str, Any] = {
@@ -67,6 +68,23 @@ def llava(path: Path, tower: str = "clip_vision_model") -> None:
     _settings(path, size={"shortest_edge": 28}, crop_size=crop, resample=3, **_CLIP)
 
 
+def llava_next(path: Path, tower: str = "clip_vision_model") -> None:
+    """LLaVA-NeXT, whose pictures have up to four tiles besides the first."""
+    is_clip = tower.startswith("clip")
+    sizes = [[28, 56], [56, 28], [56, 56], [28, 84]]
+    config = transformers.LlavaNextConfig(
+        text_config=_TEXT,
+        vision_config={**_VISION, "model_type": tower, "image_size": 28, "patch_size": 7},
+        image_token_index=_tokenizer(path, ["<image>"])("<image>"),
+        vision_feature_select_strategy="default" if is_clip else "full",
+        image_grid_pinpoints=sizes,
+    )
+    _save(transformers.LlavaNextForConditionalGeneration, config, path)
+    crop = {"height": 28, "width": 28}
+    _settings(path, size={"shortest_edge": 28}, crop_size=crop, resample=3,
+              image_grid_pinpoints=sizes, **_CLIP)  # fmt: skip
+
+
 def internvl(path: Path) -> None:
     """InternVL 3."""
     ids = _tokenizer(path, ["<img>", "</img>", "<IMG_CONTEXT>"])
@@ -115,11 +133,42 @@ def qwen3_vl(path: Path) -> None:
     _qwen(path, "Qwen3VL", vision, [3, 2, 2], mrope_interleaved=True)
 
 
-def _qwen(path: Path, name: str, vision: dict[str, Any], section: list[int], **rope: bool) -> None:
+def qwen3_vl_moe(path: Path, *, is_published: bool = True) -> None:
+    """Qwen3-VL with experts, all of a layer in one tensor; transposed in published checkpoints,
+    but not in those that transformers 5 saves."""
+    vision = {
+        "depth": 3, "hidden_size": 48, "out_hidden_size": 64, "intermediate_size": 52,
+        "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+        "num_position_embeddings": 36, "deepstack_visual_indexes": [1],
+    }  # fmt: skip
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    _qwen(path, "Qwen3VLMoe", vision, [3, 2, 3], experts, mrope_interleaved=True)
+    if is_published:
+        tensors = load_file(path / "model.safetensors")
+        for name, tensor in tensors.items():
+            if ".mlp.experts." in name:
+                tensors[name] = tensor.transpose(1, 2).contiguous()
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+def _qwen(
+    path: Path,
+    name: str,
+    vision: dict[str, Any],
+    section: list[int],
+    experts: dict[str, int] | None = None,
+    **rope: bool,
+) -> None:
     ids = _tokenizer(path, _QWEN)
-    kinds = {"Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3VL": "qwen3_vl"}
+    kinds = {
+        "Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Qwen3VL": "qwen3_vl",
+        "Qwen3VLMoe": "qwen3_vl_moe",
+    }  # fmt: skip
     scaling = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": section, **rope}
-    text = {**_QWEN_TEXT, "model_type": f"{kinds[name]}_text", "rope_parameters": scaling}
+    text = {
+        **_QWEN_TEXT, **(experts or {}), "model_type": f"{kinds[name]}_text",
+        "rope_parameters": scaling,
+    }  # fmt: skip
     config = getattr(transformers, f"{name}Config")(
         text_config=text,
         vision_config={**vision, "initializer_range": 0.2},
@@ -134,15 +183,14 @@ def _qwen(path: Path, name: str, vision: dict[str, Any], section: list[int], **r
     _settings(path, size=size, patch_size=4, merge_size=2, temporal_patch_size=2, **_CLIP)
 
 
-def gemma3(path: Path) -> None:
+def gemma3(path: Path, types: tuple[str, ...] = ("sliding", "full", "sliding")) -> None:
     """Gemma 3, with a window that is a little larger than an image."""
     ids = _tokenizer(path, ["<start_of_image>", "<image_soft_token>", "<end_of_image>"])
     text = {
         **_TEXT, "model_type": "gemma3_text", "head_dim": 12, "num_hidden_layers": 3,
-        "sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 20, "layer_types": [f"{one}_attention" for one in types],
         "query_pre_attn_scalar": 12, "rope_parameters": None,
     }  # fmt: skip
-    text["layer_types"] = text["layer_types"][:3]
     del text["rope_parameters"]
     config = transformers.Gemma3Config(
         text_config=text,
@@ -198,13 +246,24 @@ CASES: dict[str, Callable[[Path], None]] = {
     "smolvlm": lambda path: idefics3(path, "SmolVLM"),
     "llava-clip": llava,
     "llava-siglip": lambda path: llava(path, "siglip_vision_model"),
+    "llava-next": llava_next,
+    "llava-next-siglip": lambda path: llava_next(path, "siglip_vision_model"),
     "internvl": internvl,
     "qwen2-vl": qwen2_vl,
     "qwen2.5-vl": qwen2_5_vl,
     "qwen3-vl": qwen3_vl,
+    "qwen3-vl-moe": qwen3_vl_moe,
+    "qwen3-vl-moe-saved": lambda path: qwen3_vl_moe(path, is_published=False),
     "gemma3": gemma3,
     "mistral3": mistral3,
     "pixtral": pixtral,
+}
+
+
+GGUF_CASES: dict[str, Callable[[Path], None]] = {
+    **{name: make for name, make in CASES.items() if name != "qwen3-vl-moe-saved"},
+    # Files of Gemma 3 do not say which layers have windows: of the first five, all.
+    "gemma3": lambda path: gemma3(path, ("sliding",) * 3),
 }
 
 

@@ -95,11 +95,12 @@ template <int kPlanes>
 struct IntegerSums {
   const float* data;
   const float* row_scales;
+  float radix;
   F32x16 scales[2];
   I32x16 offsets[2];
 
   IntegerSums(const Block& block, int64_t strip, const Sums& sums)
-      : data(sums.data), row_scales(sums.row_scales) {
+      : data(sums.data), row_scales(sums.row_scales), radix(sums.radix) {
     for (int half = 0; half < 2; ++half) {
       const int64_t column = strip * kStripColumns + half * kHalfStrip;
       scales[half] = load<F32x16>(block.scales + column) * block.args->scale;
@@ -109,7 +110,7 @@ struct IntegerSums {
 
   QUIRE_INLINE F32x16 at(int64_t row, int half) const {
     F32x16 value = whole(row * kPlanes, half);
-    if constexpr (kPlanes == 2) value = value * 256.0f + whole(row * kPlanes + 1, half);
+    if constexpr (kPlanes == 2) value = value * radix + whole(row * kPlanes + 1, half);
     return value * row_scales[row] * scales[half];
   }
 

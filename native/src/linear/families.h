@@ -31,7 +31,11 @@ using Bf16Family = VectorFamily<Bf16Dot>;
 using Bf16Family = VectorFamily<Bf16Widened>;
 #endif
 using Int8A8Family = VectorFamily<Int8Product<1>>;
+#if defined(QUIRE_PAIRS_OF_WORDS)
+using Int8A16Family = VectorFamily<WordProduct>;
+#else
 using Int8A16Family = VectorFamily<Int8Product<2>>;
+#endif
 #if defined(QUIRE_PAIRS_OF_BYTES)
 using Int4A8Family = Int4PairFamily<1>;
 using Int4A16Family = Int4PairFamily<2>;
@@ -51,8 +55,12 @@ template <int kPlanes, bool kBlocks, class Use>
 auto with_grouped(Format format, Use use) {
   return with_codes(Grouping(format).table, [&](auto tag) {
     constexpr bool kSmall = decltype(tag)::Codes::kLargest <= kLargestSmall;
-    using Product =
-        std::conditional_t<kSmall, SmallGroupedProduct<kPlanes>, GroupedProduct<kPlanes>>;
+    using Bytes = std::conditional_t<kSmall, SmallGroupedProduct<kPlanes>, GroupedProduct<kPlanes>>;
+#if defined(QUIRE_PAIRS_OF_WORDS)
+    using Product = std::conditional_t<kPlanes == 2, WordGroupedProduct, Bytes>;
+#else
+    using Product = Bytes;
+#endif
     return use(FamilyTag<GroupedFamily<Product, kBlocks>>{});
   });
 }

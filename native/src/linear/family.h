@@ -75,6 +75,7 @@ struct Sums {
   const float* data;
   // Of each row, where x is quantised: the sums are 32-bit integers then. Null: they are floats.
   const float* row_scales = nullptr;
+  float radix = 256.0f;  // what the first of two planes counts
   bool shifted = false;  // x had 128 added
   bool grouped = false;  // [row][32] floats already, in which only x's scale is missing
 };

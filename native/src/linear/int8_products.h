@@ -25,7 +25,9 @@ QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
 
 template <int kPlanes_>
 struct QuantisedX {
-  static constexpr int kPlanes = kPlanes_;
+  static constexpr int kPlanes = kPlanes_;  // of a row, each multiplied on its own
+  static constexpr int kSums = kPlanes_;    // lines of sums of a row
+  static constexpr int kBytes = kPlanes_;   // of an activation
   static constexpr bool kQuantised = true;
   static constexpr int kDepth = 4;
   using Sum = IntVector;
@@ -70,6 +72,7 @@ struct Int8Product : QuantisedX<kPlanes> {
   }
 };
 #else
+#define QUIRE_PAIRS_OF_WORDS
 // Bytes are widened to 16 bits in place: the even ones of a word by two shifts, the odd ones by
 // one; x comes as the matching pairs of 16 bits.
 template <int kPlanes>
@@ -107,6 +110,40 @@ struct Int8Product : QuantisedX<kPlanes> {
         out[p][i / 2] = pair(quad[0], quad[2]);
         out[p][i / 2 + 1] = pair(quad[1], quad[3]);
       }
+    }
+  }
+};
+
+// Activations of 16 bits as they are, which takes half the multiplications of two planes. A sum of
+// 32 bits holds kMostSteps; sums of whole rows are in two lines, high * 65536 + low.
+struct WordProduct : QuantisedX<1> {
+  static constexpr int kSums = 2;
+  static constexpr int kBytes = 2;
+  static constexpr bool kUnsignedX = false;
+  static constexpr int kUnits = 2;
+  static constexpr int64_t kMostSteps = 128;
+  static_assert(kMostSteps * kDepth * 128 * int64_t{127 * 256} < int64_t{1} << 31);
+
+  static QUIRE_INLINE IntVector weight(const uint8_t* line, int unit) {
+    return Int8Product<1>::weight(line, unit);
+  }
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
+    return Int8Product<1>::multiply_add(sum, x, w);
+  }
+  static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
+                       uint32_t (*out)[kSegment]) {
+    int8_t planes[kBytes][kSegment];
+    quantise_segment<kBytes>(x, row, k, count, inverse, planes[0], kSegment);
+    words_of(planes, out[0]);
+  }
+  // Two planes as pairs of words: those that meet the even weights of four, and the odd ones.
+  static QUIRE_INLINE void words_of(const int8_t (&planes)[kBytes][kSegment], uint32_t* out) {
+    const auto word = [&](int64_t i) {
+      return static_cast<uint32_t>(static_cast<uint16_t>(planes[0][i] * 256 + planes[1][i]));
+    };
+    for (int64_t i = 0; i < kSegment; i += 4) {
+      out[i / 2] = word(i) | word(i + 2) << 16;
+      out[i / 2 + 1] = word(i + 1) | word(i + 3) << 16;
     }
   }
 };

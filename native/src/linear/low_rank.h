@@ -33,8 +33,8 @@ QUIRE_INLINE F32x16 load_weights(const T* line) {
   }
 }
 
-// Each sum is in the order of h, so that its bits depend on h and B alone. `kAlike`: all halves have
-// the same change and columns, and read B once. Otherwise they have as many numbers of h.
+// Each sum is in the order of h, so that its bits depend on h and B alone. `kAlike`: all halves
+// have the same change and columns, and read B once. Otherwise they have as many numbers of h.
 template <int kHalves, bool kAlike, class T>
 QUIRE_INLINE void expand_as(const ChangedHalf* halves, F32x16* sums) {
   const T* lines[kHalves];

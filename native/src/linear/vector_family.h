@@ -56,24 +56,49 @@ struct MicroArgs {
   bool resume;         // K was begun before: add to the sums
 };
 
+// Adds sums of whole numbers to those in memory, which have two lines: high * 65536 + low. Or
+// begins these. The sums become zero.
+template <class Sum, int kRows, int kVectors, class Place>
+QUIRE_INLINE void add_split(Sum (&sums)[kRows][kVectors], bool resume, const Place& place) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      float* high = place(r, v);
+      float* low = high + kStripColumns;
+      store(high, (resume ? load<Sum>(high) : Sum{}) + (sums[r][v] >> 16));
+      store(low, (resume ? load<Sum>(low) : Sum{}) + (sums[r][v] & 0xffff));
+      sums[r][v] = Sum{};
+    }
+  }
+}
+
 template <class Product, int kRows, int kColumns, int kStrips>
 void micro_kernel(const MicroArgs& args) {
   constexpr int kVectors = kColumns / kVectorLanes;
+  constexpr bool kSplit = Product::kSums > Product::kPlanes;
   using Sum = typename Product::Sum;
   const auto place = [&](int r, int v) {
-    return args.sums + (v / kVectors) * args.sums_strip + r * kStripColumns +
+    return args.sums + (v / kVectors) * args.sums_strip + r * (kSplit ? 2 : 1) * kStripColumns +
            (v % kVectors) * kVectorLanes;
   };
   Sum sums[kRows][kStrips * kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kStrips * kVectors; ++v) {
-      sums[r][v] = args.resume ? load<Sum>(place(r, v)) : Sum{};
+      sums[r][v] = args.resume && !kSplit ? load<Sum>(place(r, v)) : Sum{};
     }
   }
   const uint32_t* x = args.x;
   const uint8_t* weight = args.weight;
   const uint8_t* ahead = args.ahead;
+  int64_t begun = 0;  // steps whose products are in the sums in memory
   for (int64_t step = 0; step < args.steps; ++step) {
+    if constexpr (kSplit) {
+      if (step == begun + Product::kMostSteps) {
+        add_split(sums, begun > 0 || args.resume, place);
+        begun = step;
+      }
+    }
 #pragma GCC unroll 4
     for (int s = 0; s < kStrips; ++s) {
       __builtin_prefetch(ahead + s * args.ahead_strip);
@@ -100,6 +125,7 @@ void micro_kernel(const MicroArgs& args) {
     weight += kStepBytes;
     ahead += args.ahead_step;
   }
+  if constexpr (kSplit) return add_split(sums, begun > 0 || args.resume, place);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -158,14 +184,14 @@ struct Part {
 template <class Product, class Weights = PlainWeights>
 struct VectorFamily {
   static constexpr int64_t kDepth = std::max<int64_t>(Product::kDepth, Weights::kDepth);
-  static constexpr int64_t kPlanes = Product::kPlanes;
-  static constexpr int64_t kMaxTileRows = kMaxVectorRows / kPlanes;
+  static constexpr int64_t kPlanes = Product::kSums;
+  static constexpr int64_t kMaxTileRows = kMaxVectorRows / Product::kPlanes;
 
   static bool available() { return true; }
 
   // The units, and after them the scales of the rows where x is quantised.
   static int64_t units_bytes(int64_t rows, int64_t k) {
-    return rows * kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
+    return rows * Product::kPlanes * (k / Product::kDepth) * Product::kUnits * 4;
   }
   static int64_t tile_bytes(int64_t rows, int64_t k) {
     return units_bytes(rows, k) + (Product::kQuantised ? rows * 4 : 0);
@@ -176,7 +202,7 @@ struct VectorFamily {
     if constexpr (Weights::kExpanded) {
       if (Product::kUnsignedX && rows * kPlanes <= kDirectRows) return 1;
     }
-    return tiles == 1 ? strips_for_rows(rows * kPlanes) : 1;
+    return tiles == 1 ? strips_for_rows(rows * Product::kPlanes) : 1;
   }
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
@@ -185,7 +211,7 @@ struct VectorFamily {
     if constexpr (Product::kQuantised) {
       auto* kept = reinterpret_cast<float*>(out + units_bytes(tile_rows, k_padded));
       for (int64_t r = 0; r < rows; ++r) {
-        scales[r] = row_scale(x, row0 + r, limit_of(kPlanes));
+        scales[r] = row_scale(x, row0 + r, limit_of(Product::kBytes));
         kept[r] = scales[r].scale;
       }
     }
@@ -195,13 +221,14 @@ struct VectorFamily {
     for (int64_t k = 0; k < k_padded; k += kSegment) {
       const int64_t width = std::min(kSegment, k_padded - k) / Product::kDepth * Product::kUnits;
       // Reading the rows back waits for all that was written before: let none of it miss.
-      for (int64_t i = 0; i < width * rows * kPlanes; i += 16) __builtin_prefetch(to + i, 1);
+      const int64_t lines = rows * Product::kPlanes;
+      for (int64_t i = 0; i < width * lines; i += 16) __builtin_prefetch(to + i, 1);
       for (int64_t r = 0; r < rows; ++r) {
         Product::units_of(x, row0 + r, k, std::min(kSegment, x.k - k), scales[r].inverse,
-                          units + r * kPlanes);
+                          units + r * Product::kPlanes);
       }
-      interleave(units[0], kSegment, rows * kPlanes, width, to);
-      to += width * rows * kPlanes;
+      interleave(units[0], kSegment, lines, width, to);
+      to += width * lines;
     }
   }
 
@@ -233,6 +260,7 @@ struct VectorFamily {
       const int64_t scales_at = units_bytes(block.rows / kPlanes, block.k);
       sums.row_scales = reinterpret_cast<const float*>(x + scales_at);
       sums.shifted = Product::kUnsignedX;
+      if constexpr (Product::kSums > Product::kPlanes) sums.radix = 65536.0f;
     }
     for (int64_t strip = 0; strip < block.strips; ++strip) {
       sums.data = sums_of(block, strip, tile);
@@ -274,13 +302,14 @@ struct VectorFamily {
   static void multiply_part(const Block& block, const Part& part) {
     const int64_t steps = part.depth / Product::kDepth;
     for (int64_t tile = 0; tile < block.tiles; ++tile) {
-      const int64_t rows = block.rows_of(tile);
+      const int64_t rows = block.rows_of(tile) / kPlanes;
+      const int64_t lines = rows * Product::kPlanes;
       if (part.k == 0) {
-        const int64_t first = tile * block.rows / block.planes;
-        fetch_destinations(block, first, first + rows / block.planes);
+        const int64_t first = tile * block.rows / kPlanes;
+        fetch_destinations(block, first, first + rows);
       }
       const auto* x = reinterpret_cast<const uint32_t*>(block.x + tile * block.tile_bytes);
-      MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * rows,
+      MicroArgs args{x + part.k / Product::kDepth * Product::kUnits * lines,
                      part.weight,
                      steps,
                      part.strip_bytes,
@@ -290,7 +319,7 @@ struct VectorFamily {
                      sums_of(block, 0, tile),
                      sums_of(block, 1, tile) - sums_of(block, 0, tile),
                      part.k > 0};
-      dispatch_rows<Product>(rows, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
+      dispatch_rows<Product>(lines, args, block.strips, std::make_index_sequence<kMaxVectorRows>{});
       if (part.last) finish(block, tile);
     }
   }

@@ -19,6 +19,7 @@ typedef uint32_t BitVector __attribute__((vector_size(kVectorLanes * 4)));
 // Most products keep x as it is: one plane, nothing to know about a row beforehand.
 struct PlainX {
   static constexpr int kPlanes = 1;
+  static constexpr int kSums = 1;
   static constexpr bool kQuantised = false;
   using Sum = Vector;
 };

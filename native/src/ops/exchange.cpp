@@ -9,8 +9,8 @@ namespace {
 void check_exchange(const OpChecks& checks, const quire_op& op) {
   const quire_exchange& exchange = op.u.exchange;
   checks.view(exchange.value);
-  checks.require(
-      exchange.kind == QUIRE_EXCHANGE_RANKS || exchange.kind == QUIRE_EXCHANGE_STAGES, "kind");
+  checks.require(exchange.kind == QUIRE_EXCHANGE_RANKS || exchange.kind == QUIRE_EXCHANGE_STAGES,
+                 "kind");
   checks.require(exchange.number >= 0, "number");
 }
 

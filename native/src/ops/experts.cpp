@@ -51,7 +51,7 @@ struct Places {
   size_t pair_of;  // [pairs] int32: the pairs of each row, in the order of the experts
   size_t weights;  // [pairs] float: of the same
   size_t inputs;   // [pairs, D] in x's type: weighted rows of x, where they are
-  size_t hidden;   // [pairs, I] in x's type; if columns are exchanged, it is in the model's `hidden`
+  size_t hidden;  // [pairs, I] in x's type; if columns are exchanged, it is in the model's `hidden`
   size_t results;  // [pairs, D] float
   size_t packed;   // of the products
   size_t end;
@@ -194,8 +194,7 @@ class Slab {
   }
 
   uint8_t* hidden_row(int64_t pair) const {
-    uint8_t* hidden =
-        op_.exchange < 0 ? at<uint8_t>(places_.hidden) : step_.model.hidden->data();
+    uint8_t* hidden = op_.exchange < 0 ? at<uint8_t>(places_.hidden) : step_.model.hidden->data();
     return hidden + pair * places_.hidden_stride * item_bytes(op_.x.dtype);
   }
 
@@ -278,9 +277,9 @@ void check_experts(const OpChecks& checks, const quire_op& record) {
     const PackedMatrix& down = checks.matrix(op.down + e);
     const int64_t inner = gate_up.glu ? gate_up.n / 2 : gate_up.n;
     const bool has_all = inner == down.k && op.inner_first == 0;
-    checks.require(has_all || (op.exchange >= 0 && op.inner_first >= 0 &&
-                               op.inner_first + inner <= down.k),
-                   "the experts have other columns");
+    checks.require(
+        has_all || (op.exchange >= 0 && op.inner_first >= 0 && op.inner_first + inner <= down.k),
+        "the experts have other columns");
     checks.require(gate_up.k == op.x.dim && gate_up.n == first.n && gate_up.glu == first.glu &&
                        down.n == op.out.dim && !down.glu,
                    "the matrices have other shapes");

@@ -13,7 +13,6 @@
 namespace quire {
 namespace {
 
-
 int64_t item_bytes(const quire_view& view) { return view.dtype == QUIRE_F32 ? 4 : 2; }
 
 void check_head_linear(const OpChecks& checks, const quire_op& record) {
@@ -23,17 +22,17 @@ void check_head_linear(const OpChecks& checks, const quire_op& record) {
   checks.require(op.num_heads >= 1, "no heads");
   for (int32_t head = 0; head < op.num_heads; ++head) {
     const PackedMatrix& matrix = checks.matrix(op.matrix + head);
-    checks.require(matrix.k * op.num_heads == op.x.dim && matrix.n * op.num_heads == op.out.dim &&
-                       !matrix.glu,
-                   "matrix of another size");
+    checks.require(
+        matrix.k * op.num_heads == op.x.dim && matrix.n * op.num_heads == op.out.dim && !matrix.glu,
+        "matrix of another size");
   }
 }
 
 void reserve_head_linear(const Model& model, const quire_op& record, OpNeeds& needs) {
   const quire_head_linear& op = record.u.head_linear;
   const PackedMatrix& matrix = model.matrices[op.matrix];
-  const size_t each =
-      round_up(linear_scratch_bytes(matrix.format, matrix.k, model.spec.max_num_tokens), kCacheLine);
+  const size_t each = round_up(
+      linear_scratch_bytes(matrix.format, matrix.k, model.spec.max_num_tokens), kCacheLine);
   needs.scratch_bytes = std::max(needs.scratch_bytes, op.num_heads * each);
 }
 

@@ -75,9 +75,8 @@ void scale_by_position(const Step& step, const quire_pointwise& op, Span span) {
 // b has one number for each row, or as many as a.
 void gated(const Step& step, const quire_pointwise& op, Span span) {
   if (op.b.dim != 1) {
-    return each(step, op, span, [](F32x16 a, F32x16 b) {
-      return a / (1.0f + gemm::exponential(b * -1.0f));
-    });
+    return each(step, op, span,
+                [](F32x16 a, F32x16 b) { return a / (1.0f + gemm::exponential(b * -1.0f)); });
   }
   for (int64_t r = span.first; r < span.last; ++r) {
     const F32x16 b = load_some(step.row(op.b, r), op.b.dtype, 0, 1);
@@ -206,9 +205,8 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
   const bool binary = by_row || kind == QUIRE_POINTWISE_ADD || kind == QUIRE_POINTWISE_GLU ||
                       kind == QUIRE_POINTWISE_MATCH_RMS;
   checks.require(kind >= QUIRE_POINTWISE_ADD && kind <= QUIRE_POINTWISE_MATCH_RMS, "kind");
-  checks.require(
-      pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_TANH,
-      "activation");
+  checks.require(pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_TANH,
+                 "activation");
   checks.view(pointwise.a);
   checks.view(pointwise.out);
   checks.optional_view(pointwise.b);

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from quire.units import format_bytes
+from quire.weights import projector_file
 
 if TYPE_CHECKING:
     from quire.chat.templates import ChatTemplates
@@ -45,6 +46,20 @@ def speed_lines(found: Expected | None) -> Iterator[str]:
             cells = "".join(f"{one:>15.2f}" for one in times.values())
             yield f"  {_streams(count):<24}{cells}"
         yield "  They pay if a step gives more than this many times the tokens: 1 + accepted drafts"
+
+
+def image_rows(plan: EnginePlan) -> list[tuple[str, str]]:
+    """The image encoder, or why there is none."""
+    from quire.models.vision.families import vision_model  # for models with images alone
+
+    model = plan.config.model
+    vision = vision_model(model.hf_config) if model.images is not None else None
+    if vision is None:
+        return [("images", f"none: {model.no_images}")]
+    file = projector_file(model.path)
+    place = "" if file is None else f" of {file.readlink().name}"
+    rows = vision.patching.most_rows
+    return [("images", f"encoder {vision.family}{place}: at most {rows:,} tokens for each tile")]
 
 
 def _streams(count: int) -> str:

@@ -201,6 +201,9 @@ class EngineArgs:
     """What the `metrics` of each reply say about its guesses; `detailed`: also for each step."""
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`), which take the place of token ids."""
+    mmproj: str | None = None
+    """The GGUF file with the image encoder of a GGUF model. By default, a file next to the model
+    whose name begins with mmproj."""
     limit_mm_per_prompt: dict[str, Any] = field(default_factory=dict)
     """Most images and videos of a prompt, such as {"image": 4, "video": 0}; with no image, the
     encoder is not loaded."""

@@ -11,12 +11,13 @@ from quire.gguf.container import GgufHeader, GgufTensor
 
 
 class Keys:
-    """The metadata of one model; `{arch}.` in a key stands for its architecture."""
+    """The metadata of one model; `{arch}.` in a key stands for its architecture, or for another
+    prefix."""
 
-    def __init__(self, headers: list[GgufHeader]) -> None:
+    def __init__(self, headers: list[GgufHeader], prefix: str = "") -> None:
         self.path = headers[0].path
         self.headers = headers
-        self.architecture = headers[0].architecture
+        self.architecture = prefix or headers[0].architecture
         self._values = headers[0].metadata
 
     def value(self, key: str) -> Any:

@@ -33,6 +33,8 @@ class Layout(msgspec.Struct, frozen=True):
     rows: int = 0
     columns: int = 0
     """The grid of the first tiles; 0: the picture is not divided."""
+    margins: tuple[int, int] = (0, 0)
+    """Rows and columns of patches at each edge of the grid that are padding."""
     frames: int = 1
     """Frames of a tile, one after the other; more than 1 in a video."""
 
@@ -170,6 +172,47 @@ class RatioTiles(Resizing, frozen=True, tag="ratio_tiles"):
             yield self._resized(image, self.tile)
 
 
+class GridTiles(Resizing, frozen=True, tag="grid_tiles"):
+    """A small copy of the whole picture, then tiles of the enlarged one, padded with zeros to the
+    most suitable of several sizes (LLaVA-NeXT)."""
+
+    tile: int
+    sizes: tuple[Size, ...]
+    """Multiples of `tile`."""
+    side: int
+    """Patches along each side of a tile."""
+
+    def layout(self, size: Size) -> Layout:
+        height, width = self._size(size)
+        rows, columns = height // self.tile, width // self.tile
+        grid = (rows * self.side, columns * self.side)
+        tiles = ((self.tile, self.tile),) * (rows * columns + 1)
+        return Layout(tiles, rows, columns, margins=_margins(size, grid))
+
+    def tiles(self, image: Image) -> Iterator[Image]:
+        yield self._resized(image, (self.tile, self.tile))
+        size = (image.height, image.width)
+        height, width = self._size(size)
+        inner = _within(size, (height, width))
+        top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
+        # Outside of the picture, Pillow fills with zeros.
+        padded = self._resized(image, inner).crop((-left, -top, width - left, height - top))
+        for row in range(0, height, self.tile):
+            for column in range(0, width, self.tile):
+                yield padded.crop((column, row, column + self.tile, row + self.tile))
+
+    def _size(self, size: Size) -> Size:
+        """The size that loses the fewest pixels, and of such the smallest."""
+        height, width = size
+
+        def key(one: Size) -> tuple[int, int]:
+            scale = min(one[1] / width, one[0] / height)
+            used = min(int(width * scale) * int(height * scale), width * height)
+            return -used, one[0] * one[1] - used
+
+        return min(self.sizes, key=key)
+
+
 class Multiples(Resizing, frozen=True, tag="multiples"):
     """One tile whose sides are multiples of `factor`, with a number of pixels between two limits
     (Qwen-VL)."""
@@ -241,7 +284,9 @@ class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
         return _multiple(height, self.patch[0]), _multiple(width, self.patch[1])
 
 
-AnyResizing = Whole | Cropped | SquareTiles | RatioTiles | Multiples | Frames | LongestEdge
+AnyResizing = (
+    Whole | Cropped | SquareTiles | RatioTiles | GridTiles | Multiples | Frames | LongestEdge
+)
 
 
 def _check_ratio(size: Size) -> None:
@@ -250,6 +295,22 @@ def _check_ratio(size: Size) -> None:
             f"an image of {size[1]} x {size[0]} pixels is too narrow: the longer side may be at "
             f"most {_MAX_RATIO} times as long as the shorter one"
         )
+
+
+def _within(size: Size, outer: Size) -> Size:
+    """The largest size of this ratio in `outer`."""
+    height, width = size
+    if outer[1] / width < outer[0] / height:
+        return min(math.ceil(height * (outer[1] / width)), outer[0]), outer[1]
+    return outer[0], min(math.ceil(width * (outer[0] / height)), outer[1])
+
+
+def _margins(size: Size, grid: Size) -> tuple[int, int]:
+    """Rows and columns of patches at each edge of a grid that have padding alone."""
+    height, width = size
+    if width / height > grid[1] / grid[0]:
+        return (grid[0] - int(round(height * (grid[1] / width), 7))) // 2, 0
+    return 0, (grid[1] - int(round(width * (grid[0] / height), 7))) // 2
 
 
 def _multiple(length: int, of: int) -> int:

@@ -113,6 +113,7 @@ _BUILT_IN = {
     "Qwen2MoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN2_MOE",
     "Qwen3ForCausalLM": "quire.models.families.windows:QWEN3",
     "Qwen3MoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN3_MOE",
+    "Qwen3VLMoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN3_VL_MOE",
     "Qwen3NextForCausalLM": "quire.models.families.hybrid.qwen:QWEN3_NEXT",
     "Qwen3_5ForCausalLM": "quire.models.families.hybrid.qwen:QWEN3_5",
     "Qwen3_5MoeForCausalLM": "quire.models.families.hybrid.qwen:QWEN3_5_MOE",
@@ -164,6 +165,7 @@ _TEXT_MODELS = {
     "qwen2_vl_text": "Qwen2ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "qwen3_vl_moe_text": "Qwen3VLMoeForCausalLM",
     "qwen3_vl_text": "Qwen3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }

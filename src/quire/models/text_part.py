@@ -16,6 +16,8 @@ _SECTIONS = ("text_config", "llm_config", "language_config")
 _OTHER_SECTIONS = ("vision_config", "audio_config")
 DEEPSTACK = "num_deepstack_layers"
 """How many layers get hidden states of the image encoder (Qwen3-VL)."""
+TRANSPOSED = "transposed_weights"
+"""Whether tensors with the matrices of all experts have transposed matrices (Qwen3-VL)."""
 IMAGE_SPANS = "images_see_themselves"
 """Whether the tokens of an image see each other (Gemma 3)."""
 _OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
@@ -53,10 +55,15 @@ def _of_images(hf_config: HfConfig) -> dict[str, Any]:
 def with_tied_head(hf_config: HfConfig, is_tied: bool) -> HfConfig:
     """Return the configuration with a tied head, or with an untied one."""
     tied = {"tie_word_embeddings": is_tied}
+    return {**with_text_keys(hf_config, tied), **tied}
+
+
+def with_text_keys(hf_config: HfConfig, keys: Mapping[str, Any]) -> HfConfig:
+    """Return the configuration with these keys of the text model."""
     key = _section_key(hf_config)
     if key is None:
-        return {**hf_config, **tied}
-    return {**hf_config, **tied, key: {**hf_config[key], **tied}}
+        return {**hf_config, **keys}
+    return {**hf_config, key: {**hf_config[key], **keys}}
 
 
 def has_other_parts(hf_config: HfConfig) -> bool:

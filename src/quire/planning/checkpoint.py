@@ -23,7 +23,7 @@ from quire.models.transformers.choice import with_model_impl
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs
 from quire.planning.pooling.choice import with_pooling
 from quire.planning.stored_matrices import as_stored
-from quire.weights import PACKED_NAME, PackedHeader, weight_files
+from quire.weights import PACKED_NAME, PackedHeader, projector_file, weight_files
 from quire.weights.packed_file import read_packed_header
 
 
@@ -55,7 +55,13 @@ def read_checkpoint(args: EngineArgs) -> Checkpoint:
         hf_token=args.hf_token,
         needs_weights=args.load_format != "dummy",
         prefers_gguf=args.load_format == "gguf",
+        mmproj=args.mmproj,
     )
+    if args.mmproj is not None and projector_file(path) is None:
+        raise ConfigError(
+            f"mmproj={args.mmproj!r}: {name} is not a GGUF model; leave mmproj out, as a "
+            "checkpoint of another format holds its image encoder itself"
+        )
     if args.load_format == "gguf" and not any(path.glob("*.gguf")):
         raise ConfigError(f"load_format='gguf': {path} has no GGUF file; leave load_format out")
     own = without_head(read_config(path))

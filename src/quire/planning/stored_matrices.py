@@ -31,6 +31,7 @@ from quire.models import (
     with_tied_head,
 )
 from quire.models.pooling.head import pooling_head
+from quire.models.text_part import TRANSPOSED, text_part, with_text_keys
 from quire.program import Embed, Param, Program, Tensor
 from quire.program.values import GroupedFormat
 from quire.units import MiB
@@ -53,7 +54,7 @@ def as_stored(hf_config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
         return hf_config
     with closing(files):
         if pooling_head(hf_config) is None:
-            hf_config = _with_stored_head(hf_config, files)
+            hf_config = _with_stored_experts(_with_stored_head(hf_config, files), files)
         shipped = shipped_format(hf_config)
         if not isinstance(shipped, Shipped) or shipped.expanded is None:
             return hf_config
@@ -142,6 +143,18 @@ def _matrices(param: Param) -> Iterator[list[Tensor]]:
         if rows % param.shape[-2] == 0:
             yield parts
             parts = []
+
+
+def _with_stored_experts(hf_config: Mapping[str, Any], files: WeightStore) -> Mapping[str, Any]:
+    """Return the configuration with a note whether the matrices of Qwen3-VL's experts are
+    transposed: transformers 5 saves them in another form than the published one."""
+    text = text_part(hf_config)
+    if text.get("model_type") != "qwen3_vl_moe_text":
+        return hf_config
+    shapes = (files.shape(name) for name in files.names() if name.endswith(".experts.gate_up_proj"))
+    shape = next(shapes, ())
+    is_plain = len(shape) == 3 and shape[2] == text.get("hidden_size") != shape[1]
+    return with_text_keys(hf_config, {TRANSPOSED: not is_plain})
 
 
 def _with_stored_head(hf_config: Mapping[str, Any], files: WeightStore) -> Mapping[str, Any]:

@@ -22,3 +22,7 @@ class ImageInput(msgspec.Struct, frozen=True):
     """The first of its entries in `EngineCoreRequest.input_rows`."""
     num_entries: int
     """Number of its entries there. They follow each other, and have its rows in order."""
+    num_tile_rows: int = 0
+    """Rows of all tiles, if there is an `order`."""
+    order: bytes = b""
+    """Which of the rows of all tiles the picture has, int32; empty: all in order."""

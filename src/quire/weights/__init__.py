@@ -4,8 +4,10 @@ from quire.weights.binding import BoundStore, bind
 from quire.weights.not_finite import warn_not_finite
 from quire.weights.open import (
     open_checkpoint,
+    open_encoder,
     open_tensor_file,
     open_with_folders,
+    projector_file,
     weight_files,
 )
 from quire.weights.packed_file import PACKED_NAME, PackedFile, PackedHeader, PackedWriter
@@ -15,5 +17,6 @@ from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore
 __all__ = [
     "ITEM_BYTES", "PACKED_NAME", "BoundStore", "FolderStore", "HostTensor", "PackedFile",
     "PackedHeader", "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint",
-    "open_tensor_file", "open_with_folders", "warn_not_finite", "weight_files",
+    "open_encoder", "open_tensor_file", "open_with_folders", "projector_file", "warn_not_finite",
+    "weight_files",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from quire.config.checkpoint.model_files import has_file
 from quire.errors import CheckpointError
+from quire.gguf.projectors.names import PROJECTOR_NAME
 from quire.log import get_logger
 from quire.weights.safetensors import SafetensorsFile
 from quire.weights.sharded import FolderStore, indexed_store, joined_store, read_index
@@ -81,6 +82,18 @@ def open_checkpoint(path: Path) -> WeightStore:
         if names:
             return joined_store(_open_all(path, names, format, f"{path} holds"))
     raise _no_weights(path)
+
+
+def projector_file(path: Path) -> Path | None:
+    """The file with the image encoder of a GGUF model; None: there is none."""
+    file = path / PROJECTOR_NAME
+    return file if _is_unpacked(path) and has_file(file) else None
+
+
+def open_encoder(path: Path) -> WeightStore:
+    """Open the weights of a model's image encoder. Raises CheckpointError."""
+    file = projector_file(path)
+    return open_checkpoint(path) if file is None else _read_gguf([file])
 
 
 def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:

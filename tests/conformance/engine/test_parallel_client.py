@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
+from ports import free_ports
 from tiny_checkpoint import write_tiny_checkpoint
 from vllm_kv_events import KVEventBatch
 
@@ -142,19 +141,6 @@ def test_a_thread_runs_one_engine(model: str) -> None:
     config = build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN), "server")
     with pytest.raises(ConfigError, match="engine_mode='thread', which runs one engine"):
         AsyncLLM(config, engine_mode="thread")
-
-
-def free_ports(count: int) -> int:
-    """The first of some neighbouring ports that are free."""
-    for first in range(21_000 + os.getpid() % 5000, 32_000, count):
-        with ExitStack() as stack:
-            try:
-                for port in range(first, first + count):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return first
-    raise RuntimeError("no ports are free")
 
 
 def test_an_engine_that_dies_is_started_again(model: str) -> None:

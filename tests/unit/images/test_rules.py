@@ -20,6 +20,7 @@ from quire.images.rules import (  # noqa: E402
     AnyResizing,
     Cropped,
     Frames,
+    GridTiles,
     LongestEdge,
     Multiples,
     RatioTiles,
@@ -75,6 +76,15 @@ _CASES: dict[str, tuple[AnyResizing, str, dict[str, Any], Callable[[Any], list[A
         "clip.image_processing_pil_clip:CLIPImageProcessorPil",
         {"size": {"shortest_edge": 42}, "crop_size": {"height": 42, "width": 42}},
         _all,
+    ),
+    "llava-next": (
+        GridTiles(
+            resample=3, tile=28, sizes=((28, 56), (56, 28), (56, 56), (84, 28)), side=4, **_CLIP
+        ),
+        "llava_next.image_processing_pil_llava_next:LlavaNextImageProcessorPil",
+        {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28},
+         "image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28]]},
+        _first,
     ),
     "internvl": (
         RatioTiles(resample=3, tile=(28, 28), fewest=1, most=12, **_CLIP),

@@ -28,6 +28,7 @@ struct GroupedFamily {
 
   static constexpr int64_t kDepth = 128;  // the largest group
   static constexpr int64_t kPlanes = Product::kPlanes;
+  static constexpr int64_t kBytes = Product::kBytes;
   static constexpr int64_t kMaxTileRows = std::max<int64_t>(1, kGroupedLines / kPlanes);
 
   static bool available() { return true; }
@@ -55,7 +56,7 @@ struct GroupedFamily {
       tile.row_scales[r] = 1.0f;
       tile.totals[r] = 0;
       if constexpr (kBlocks) continue;
-      const RowScale found = row_scale(x, row0 + r, limit_of(kPlanes));
+      const RowScale found = row_scale(x, row0 + r, limit_of(kBytes));
       tile.row_scales[r] = found.scale;
       inverses[r] = found.inverse;
     }
@@ -65,7 +66,7 @@ struct GroupedFamily {
     for (int64_t k = 0; k < k_padded; k += kSegment) {
       const int64_t depth = std::min(kSegment, k_padded - k);
       for (int64_t r = 0; r < rows; ++r) {
-        int8_t planes[kPlanes][kSegment];
+        int8_t planes[kBytes][kSegment];
         // A group may be longer than a segment, so there may be segments after the end.
         const int64_t count = std::clamp<int64_t>(x.k - k, 0, kSegment);
         if constexpr (kBlocks) {
@@ -75,7 +76,7 @@ struct GroupedFamily {
             tile.x_scales[(k / kXBlock + b) * tile_rows + r] = scales[b];
           }
         } else {
-          quantise_segment<kPlanes>(x, row0 + r, k, count, inverses[r], planes[0], kSegment);
+          quantise_segment<kBytes>(x, row0 + r, k, count, inverses[r], planes[0], kSegment);
         }
         Product::units_of(planes, units + r * kPlanes);
         int32_t found[kSegment / kTotalDepth];
@@ -118,10 +119,10 @@ struct GroupedFamily {
           row_scales(x_scales + blocks_bytes(rows, k) / 4) {}
   };
 
-  static void totals_of(const int8_t (&planes)[kPlanes][kSegment],
+  static void totals_of(const int8_t (&planes)[kBytes][kSegment],
                         int32_t (&out)[kSegment / kTotalDepth]) {
     total_bytes(planes[0], out);
-    for (int p = 1; p < kPlanes; ++p) {
+    for (int p = 1; p < kBytes; ++p) {
       int32_t low[kSegment / kTotalDepth];
       total_bytes(planes[p], low);
       for (int64_t i = 0; i < kSegment / kTotalDepth; ++i) out[i] = out[i] * 256 + low[i];

@@ -81,6 +81,26 @@ struct SmallGroupedProduct : QuantisedX<kPlanes_> {
 #endif
 };
 
+#if defined(QUIRE_PAIRS_OF_WORDS)
+// Activations of 16 bits as they are, which gives the same sums as two planes with half of the
+// multiplications. Those of a group fit in 32 bits.
+struct WordGroupedProduct : QuantisedX<1> {
+  static constexpr int kBytes = 2;
+  static constexpr bool takes(int /*largest*/) { return true; }
+  static constexpr int quads_in_sum(int /*largest*/) { return 0; }
+  static constexpr int kUnits = 2;
+  static QUIRE_INLINE IntVector weight(CodeBytes line, int unit) {
+    return GroupedProduct<1>::weight(line, unit);
+  }
+  static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
+    return Int8Product<1>::multiply_add(sum, x, w);
+  }
+  static void units_of(const int8_t (&planes)[kBytes][kSegment], uint32_t (*out)[kSegment]) {
+    WordProduct::words_of(planes, out[0]);
+  }
+};
+#endif
+
 struct GroupedArgs {
   const uint32_t* x;       // [step of 4 of K][kUnits][row][plane]
   const uint32_t* totals;  // [16 of K][row], sums of x up to there

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from quire.cli.explain_rows import ranges, reply_rows, speed_lines, store_rows
+from quire.cli.explain_rows import image_rows, ranges, reply_rows, speed_lines, store_rows
 from quire.cli.terminal import quiet_log
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
@@ -114,6 +114,7 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
         ("arithmetic", _arithmetic(plan)),
         *_pooling_rows(plan),
+        *image_rows(plan),
         *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
     ]
 

@@ -26,8 +26,10 @@ from quire.config.places.library import (
     verify_files,
 )
 from quire.errors import ConfigError, ModelNotFoundError, QuireError
+from quire.gguf.projectors.names import NO_IMAGES
 from quire.models import ModelFamily, ModelRegistry
 from quire.units import format_bytes
+from quire.weights import projector_file
 
 
 def pull_options(parser: Parser) -> None:
@@ -163,6 +165,10 @@ def facts_of(name: str) -> dict[str, Any]:
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
         facts["quantisation"] = quantised.get("quant_method", "unknown")
+    if (encoder := projector_file(directory)) is not None:
+        facts["image encoder"] = encoder.readlink().name
+    elif NO_IMAGES in config:
+        facts["image encoder"] = f"none: {config[NO_IMAGES]}"
     facts["parameters"] = _num_parameters(config)
     return facts
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from itertools import takewhile
 from pathlib import Path
 
 from quire.errors import ModelNotFoundError
 from quire.gguf.container import MAGIC
 
 _OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.quire")
-_NOT_MODELS = ("mmproj",)
-"""Prefixes of names of files that do not contain a language model."""
+_PROJECTOR = "mmproj"
+"""Prefix of the names of files that hold an image encoder, and no language model."""
+_PRECISIONS = ("bf16", "f16", "f32")
+"""Parts of such names, the most suitable first."""
 
 
 def is_gguf(path: Path) -> bool:
@@ -73,10 +78,42 @@ def pattern(wanted: str) -> str:
     return wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"
 
 
+def projectors(file: Path) -> list[Path]:
+    """The files with image encoders next to a model's file, the most suitable first."""
+    found = file.parent.glob(f"{_PROJECTOR}*.gguf")
+    return [file.with_name(name) for name in by_likeness([one.name for one in found], file.name)]
+
+
+def by_likeness(names: Iterable[str], model: str) -> list[str]:
+    """Those of `names` that are image encoders: first the ones whose names are the most like the
+    model's, then by precision."""
+
+    def key(name: str) -> tuple[int, int, str]:
+        stem = name.removeprefix(_PROJECTOR).strip("-_.").removesuffix(".gguf").lower()
+        pairs = zip(stem, model.lower(), strict=False)
+        likeness = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        precision = next((i for i, one in enumerate(_PRECISIONS) if one in stem), len(_PRECISIONS))
+        return -likeness, precision, name
+
+    return sorted((one for one in names if is_projector(one)), key=key)
+
+
+def projector_of(names: Iterable[str], pattern: str) -> list[str]:
+    """The image encoder of the models that match, of all files of a repository; at most one."""
+    names = list(names)
+    models = [one for one in names if fnmatch(one, pattern) and not is_projector(one)]
+    return by_likeness(names, models[0])[:1] if models else []
+
+
+def is_projector(name: str) -> bool:
+    """Whether a file of this name holds an image encoder."""
+    return name.startswith(_PROJECTOR) and name.endswith(".gguf")
+
+
 def _models(directory: Path) -> list[Path]:
     """The GGUF models of a directory, each by its first file."""
     files = sorted(
-        file for file in directory.glob("*.gguf") if not file.name.startswith(_NOT_MODELS)
+        file for file in directory.glob("*.gguf") if not file.name.startswith(_PROJECTOR)
     )
     return [file for file in files if not _is_later_part(file)]
 

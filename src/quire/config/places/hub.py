@@ -48,16 +48,18 @@ def resolve_model(
     hf_token: str | bool | None = None,
     needs_weights: bool = True,
     prefers_gguf: bool = False,
+    mmproj: str | None = None,
 ) -> Path:
     """The directory that holds `model`: a path, a hub id, or a GGUF file, which is unpacked.
 
     `download_dir` replaces the hub's cache directory. `needs_weights` False: only the tokenizer is
-    needed. `prefers_gguf`: prefer GGUF files to other weights. Raises ModelNotFoundError that names
-    the missing files and how to get them.
+    needed. `prefers_gguf`: prefer GGUF files to other weights. `mmproj`: the file with the image
+    encoder of a GGUF model; None: the one next to it. Raises ModelNotFoundError that names the
+    missing files and how to get them.
     """
-    directory = _local_directory(model, prefers_gguf)
+    directory = _local_directory(model, prefers_gguf, mmproj)
     if directory is None and (target := aliases.target_of(model)) is not None:
-        model, directory = target, _local_directory(target, prefers_gguf)
+        model, directory = target, _local_directory(target, prefers_gguf, mmproj)
     if directory is not None:
         return directory
     cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
@@ -74,19 +76,19 @@ def resolve_model(
     if wanted_gguf is not None:
         found = gguf.chosen(snapshot, wanted_gguf) if snapshot else None
         if found is not None:
-            return _unpacked(found)
+            return _unpacked(found, mmproj)
         missing = [f"the GGUF file {wanted_gguf}"]
     elif snapshot and gguf.only_gguf(snapshot, prefers=prefers_gguf):
-        return _with_gguf(snapshot, prefers_gguf)
+        return _with_gguf(snapshot, prefers_gguf, mmproj)
     elif snapshot and not missing:
         return snapshot
     if env.hub_is_offline():
         raise ModelNotFoundError(_offline_message(written, model, revision, cache, missing))
     if wanted_gguf is not None:
         snapshot = _download(model, revision, cache, hf_token, gguf.pattern(wanted_gguf))
-        return _unpacked(gguf.downloaded(snapshot, wanted_gguf, model))
+        return _unpacked(gguf.downloaded(snapshot, wanted_gguf, model), mmproj)
     weights = "" if needs_weights else None
-    return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf)
+    return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf, mmproj)
 
 
 def fetch_model(
@@ -134,19 +136,24 @@ def hub_name(model: str, cache: Path) -> tuple[str, str | None]:
     return model, wanted_gguf
 
 
-def _with_gguf(directory: Path, prefers_gguf: bool) -> Path:
+def _with_gguf(directory: Path, prefers_gguf: bool, mmproj: str | None) -> Path:
     """The directory, or that of the GGUF file in it if its weights are one."""
     file = gguf.only_gguf(directory, prefers=prefers_gguf)
-    return directory if file is None else _unpacked(file)
+    return directory if file is None else _unpacked(file, mmproj)
 
 
-def _unpacked(file: Path) -> Path:
+def _unpacked(file: Path, mmproj: str | None) -> Path:
     from quire.gguf.unpack import unpack
 
-    return unpack(file)
+    if mmproj is None:
+        return unpack(file, gguf.projectors(file))
+    path = env.expanded(mmproj)
+    if not path.is_file():
+        raise ConfigError(f"mmproj must be a GGUF file with an image encoder, got {mmproj!r}")
+    return unpack(file, [path], is_asked=True)
 
 
-def _local_directory(model: str, prefers_gguf: bool) -> Path | None:
+def _local_directory(model: str, prefers_gguf: bool, mmproj: str | None) -> Path | None:
     """The directory of this path, or of the bundled model; None if there is none."""
     try:
         path = env.expanded(model)
@@ -156,7 +163,7 @@ def _local_directory(model: str, prefers_gguf: bool) -> Path | None:
         if model == DEMO_MODEL and not (path / "config.json").is_file():
             return DEMO_MODEL_PATH
         if model and path.is_dir():
-            return _with_gguf(path, prefers_gguf)
+            return _with_gguf(path, prefers_gguf, mmproj)
         is_file = path.is_file()
         name, wanted_gguf = gguf.name_of_file(model)
         place = env.expanded(name) if wanted_gguf is not None else None
@@ -166,13 +173,13 @@ def _local_directory(model: str, prefers_gguf: bool) -> Path | None:
             f"{quoted(model)} cannot be a model: {reason(error)}; give a directory or a hub id"
         ) from None
     if is_file and gguf.is_gguf(path):
-        return _unpacked(path)
+        return _unpacked(path, mmproj)
     if is_file:
         raise ModelNotFoundError(
             f"{model!r} is a file, and no GGUF file; give the directory that holds config.json"
         )
     if place is not None and wanted_gguf is not None and is_place:
-        return _unpacked(gguf.downloaded(place, wanted_gguf, name))
+        return _unpacked(gguf.downloaded(place, wanted_gguf, name), mmproj)
     return None
 
 
@@ -270,11 +277,12 @@ def _download(
     _logger.info("%s: fetching what the cache lacks from the hub", model)
     patterns = list(TEXT_PATTERNS)
     try:
-        if weights:
-            patterns = [weights]
-        elif weights is not None:
+        if weights is not None:
             siblings = HfApi(token=hf_token).model_info(model, revision=revision).siblings or ()
-            patterns.append(_weight_pattern(model, [file.rfilename for file in siblings]))
+            names = [file.rfilename for file in siblings]
+            patterns = [weights] if weights else [*patterns, _weight_pattern(model, names)]
+            if patterns[-1].endswith(".gguf"):
+                patterns += gguf.projector_of(names, patterns[-1])
         return Path(
             snapshot_download(
                 model,
@@ -314,7 +322,9 @@ def _weight_pattern(model: str, files: Iterable[str]) -> str:
     for suffix in (".safetensors", ".bin"):
         if any(file.endswith(suffix) for file in top_level):
             return f"*{suffix}"
-    files = sorted(file for file in top_level if file.endswith(".gguf"))
+    files = sorted(
+        file for file in top_level if file.endswith(".gguf") and not gguf.is_projector(file)
+    )
     if len(files) == 1:
         return files[0]
     if files:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from quire.core.images.cache import EncoderCache
 from quire.errors import BackendError
@@ -147,10 +148,18 @@ class ImageManager:
         current.rows.append(rows_of_tile)
         current.has_begun = False
         if len(current.rows) == len(image.layout.sizes):
-            rows = b"".join(current.rows)
+            rows = _ordered(b"".join(current.rows), image)
             self.cache.put(tenant_of(request.cache_salt), image.digest, rows)
             self._rows[request.request_id][image.digest] = rows
             self._current = None
+
+
+def _ordered(rows: bytes, image: ImageInput) -> bytes:
+    """The rows of a picture, of those of its tiles."""
+    if not image.order:
+        return rows
+    table = np.frombuffer(rows, np.uint8).reshape(image.num_tile_rows, -1)
+    return table[np.frombuffer(image.order, np.int32)].tobytes()
 
 
 def _with_rows(request: EngineCoreRequest, rows: dict[bytes, bytes]) -> EngineCoreRequest:

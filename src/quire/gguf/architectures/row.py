@@ -15,9 +15,9 @@ from typing import Any, Literal
 from quire.gguf.keys import Keys
 
 Config = dict[str, Any]
-Form = Literal["same", "vector", "conv"]
-"""The dimensions of a tensor there: those of the file; one; or [C, 1, W], where the file may have
-[C, W]."""
+Form = Literal["same", "vector", "conv", "frames"]
+"""The dimensions of a tensor there: those of the file; one; [C, 1, W], where the file may have
+[C, W]; or [D, C, frames, H * W], of which the file has a tensor [D, C, H, W] for each frame."""
 
 ANY_EXPERT = "*"
 """Stands for an expert's number in a name, or for a head's where each has a norm of its own."""
@@ -47,7 +47,8 @@ class Part:
     key in `Architecture.parts` has the kind too. `ANY_EXPERT`: each expert has a tensor of its
     own."""
     half: int | None = None
-    """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up)."""
+    """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up); 0 to
+    2: a third of it (q, k and v)."""
     share: int | None = None
     """0 or 1: the first or the second half of its rows is a tensor there."""
     is_row: bool = False

@@ -5,6 +5,7 @@ families.py    the table of families, and those with tiles of one size
 tower.py       vision transformers of such tiles as programs (SigLIP, CLIP, InternViT)
 grid.py        `GridPatches`: tiles of any size
 qwen.py        Qwen2-VL, Qwen2.5-VL, Qwen3-VL
+llava.py       LLaVA 1.5, LLaVA-NeXT
 gemma.py       Gemma 3
 pixtral.py     Pixtral, Mistral 3
 reading.py     settings that several families have

@@ -7,14 +7,15 @@ from dataclasses import replace
 from functools import partial
 
 from quire.errors import UnsupportedModelError
-from quire.images.rules import Cropped, Layout, RatioTiles, SquareTiles
+from quire.images.rules import Layout, RatioTiles, SquareTiles
 from quire.models.base import HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
 from quire.models.vision.gemma import gemma3
+from quire.models.vision.llava import llava
 from quire.models.vision.model import VisionModel
-from quire.models.vision.pixtral import llava_pixtral, mistral3
+from quire.models.vision.pixtral import mistral3
 from quire.models.vision.qwen import qwen_vl
 from quire.models.vision.reading import (
     BICUBIC,
@@ -97,83 +98,6 @@ def _idefics3_prompt(rows: str, layout: Layout) -> str:
     return f"{tiles}{chr(10) * bool(tiles)}{around}{whole}{rows}{around}"
 
 
-def _llava(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
-    vision = vision_section(reader)
-    kind = vision.text("model_type") or "clip_vision_model"
-    if kind == "pixtral":
-        return llava_pixtral(reader, settings, text)
-    if kind not in ("clip_vision_model", "siglip_vision_model"):
-        raise UnsupportedModelError(
-            f"config.json: vision_config.model_type {kind!r} is not supported for images; "
-            "supported are clip_vision_model, siglip_vision_model, pixtral"
-        )
-    is_clip = kind == "clip_vision_model"
-    count = vision.size("num_hidden_layers", 1024, example=24)
-    layer = reader.raw("vision_feature_layer")
-    layer = -2 if layer is None else layer
-    if type(layer) is not int or not -count - 1 <= layer <= count:
-        raise UnsupportedModelError(
-            f"config.json: vision_feature_layer is {layer!r}; one of the {count} layers must be "
-            "named, such as -2"
-        )
-    drops = (reader.text("vision_feature_select_strategy") or "default") == "default"
-    if drops is not is_clip:
-        raise UnsupportedModelError(
-            "config.json: vision_feature_select_strategy must be default for a CLIP encoder and "
-            "full for a SigLIP encoder"
-        )
-    spec = tower_spec(vision, SIGLIP_NAMES, layers=layer if layer >= 0 else count + 1 + layer)
-    if vision.text("hidden_act") is None:
-        spec = replace(spec, activation="gelu_quick" if is_clip else "gelu_tanh")
-    if vision.raw("layer_norm_eps") is None and is_clip:
-        spec = replace(spec, eps=1e-5)
-    patch, size = square_side(vision, "patch_size", 14), square_side(vision, "image_size", 336)
-    tower = Tower(spec, patch, size // patch)
-    if is_clip:
-        tower = replace(
-            tower,
-            patch_bias=False,
-            class_row="embeddings.class_embedding",
-            first_norm="pre_layrnorm",
-        )
-    bias = reader.flag("multimodal_projector_bias", True)
-    act = reader.text("projector_hidden_act") or "gelu"
-    crop = tile_size(settings, "crop_size", size)
-    if crop != (size, size):
-        raise settings.error("crop_size", crop, "as large as the encoder's tiles", size)
-    resizing = Cropped(
-        **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
-        shortest=edge_length(settings, "size", "shortest_edge", size),
-        crop=crop,
-    )
-    rows = tower.side**2
-    return VisionModel(
-        "llava",
-        resizing,
-        tower.patching(),
-        tower.program("llava"),
-        projector(
-            "llava",
-            spec.hidden_size,
-            text_width(text),
-            [("linear_1", bias), ("linear_2", bias)],
-            act,
-        ),
-        "<image>",
-        "<image>",
-        token_id(reader, "image_token_index", 32000),
-        lambda _: "<image>" * rows,
-        (
-            "model.vision_tower.vision_model.",
-            "vision_tower.vision_model.",
-            "model.vision_tower.",
-            "vision_tower.",
-        ),
-        ("model.multi_modal_projector.", "multi_modal_projector."),
-        tower.class_token,
-    )
-
-
 def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> VisionModel:
     vision = vision_section(reader)
     if (vision.text("norm_type") or "layer_norm") != "layer_norm" or vision.flag(
@@ -250,11 +174,13 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
 _FAMILIES: dict[str, Callable[[ConfigReader, ConfigReader, HfConfig], VisionModel]] = {
     "idefics3": _idefics3,
     "smolvlm": _idefics3,
-    "llava": _llava,
+    "llava": llava,
+    "llava_next": llava,
     "internvl": _internvl,
     "qwen2_vl": qwen_vl,
     "qwen2_5_vl": qwen_vl,
     "qwen3_vl": qwen_vl,
+    "qwen3_vl_moe": qwen_vl,
     "gemma3": gemma3,
     "mistral3": mistral3,
 }

@@ -54,6 +54,7 @@ def gemma3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visi
     tile = tile_size(settings, "size", size)
     if tile != (size, size):
         raise settings.error("size", tile, "as large as the encoder's tiles", size)
+    row = reader.text("image_token") or _ROW
     patching = replace(tower.patching(tower.side // isqrt(rows)), has_means=True, sees_itself=True)
     return VisionModel(
         "gemma3",
@@ -62,9 +63,9 @@ def gemma3(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Visi
         tower.program("gemma3"),
         _projector(spec.hidden_size, text_width(text), spec.eps),
         _BEGIN,
-        _ROW,
+        row,
         token_id(reader, "image_token_id", token_id(reader, "image_token_index", 262144)),
-        lambda _: f"\n\n{_BEGIN}{_ROW * rows}{_END}\n\n",
+        lambda _: f"\n\n{_BEGIN}{row * rows}{_END}\n\n",
         (
             "model.vision_tower.vision_model.",
             "vision_tower.vision_model.",

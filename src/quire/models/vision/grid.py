@@ -78,7 +78,8 @@ class GridPatches(Patching):
         order = (0, 2, 3, 1) if self.channels_first else (0, 2, 1, 3)
         return np.ascontiguousarray(squares.transpose(order)).reshape(len(squares), -1)
 
-    def ordered(self, rows: Floats, size: Size) -> Floats:
+    def ordered(self, rows: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
+        del tables
         found = np.empty_like(rows)
         found[self._windows(size)[0]] = rows
         return found

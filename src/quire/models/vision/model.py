@@ -39,7 +39,7 @@ class Patching(ABC):
     """How a tile becomes rows of the tower, and how the tower's rows become those of the text."""
 
     tables: tuple[Tensor, ...] = ()
-    """Tensors of the checkpoint that `step` reads."""
+    """Tensors of the checkpoint that `step` and `ordered` read."""
     most_patches: int
     """Most rows of the tower for a tile."""
     most_rows: int
@@ -60,10 +60,24 @@ class Patching(ABC):
     def merged(self, hidden: Floats, size: Size) -> Floats:
         """The projector's input rows, made of the tower's results."""
 
-    def ordered(self, rows: Floats, size: Size) -> Floats:
+    def ordered(self, rows: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
         """The projector's results in the order of the text."""
-        del size
+        del size, tables
         return rows
+
+    def num_tile_rows(self, layout: Layout) -> int:
+        """Rows of all tiles."""
+        return sum(self.num_rows(size) for size in layout.sizes)
+
+    def num_picture_rows(self, layout: Layout) -> int:
+        """Rows of the text for a picture."""
+        order = self.order(layout)
+        return self.num_tile_rows(layout) if order is None else len(order)
+
+    def order(self, layout: Layout) -> Ints | None:
+        """Which of the rows of all tiles the text has, one after the other; None: all in order."""
+        del layout
+        return None
 
     def grid(self, size: Size) -> Size | None:
         """The grid whose places are the positions of a tile's rows; None: the rows have positions
@@ -121,7 +135,7 @@ class VisionModel:
 
     def num_rows(self, layout: Layout) -> int:
         """Rows of the text model that a picture becomes."""
-        return sum(self.patching.num_rows(size) for size in layout.sizes)
+        return self.patching.num_picture_rows(layout)
 
     def tiles(self, layout: Layout, pixels: bytes) -> list[NDArray[np.uint8]]:
         """The tiles of a picture, each [height, width, 3]."""

@@ -7,15 +7,15 @@ the first row is zeros, and its embedding is in the table of positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.images.rules import Size
+from quire.images.rules import Layout, Size
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import EncoderNames, EncoderSpec, encoder_layers
-from quire.models.vision.model import ClassRow, Floats, Patching, TileStep
+from quire.models.vision.model import ClassRow, Floats, Ints, Patching, TileStep
 from quire.program import Builder, HeadLayout, Program, Tensor, Value
 
 PATCHES = "patches"
@@ -138,6 +138,40 @@ class SquarePatches(Patching):
             return means.reshape(count * count, -1)
         width = factor * factor * hidden.shape[1]
         return np.ascontiguousarray(parts.transpose(0, 2, 1, 3, 4).reshape(-1, width))
+
+
+@dataclass(frozen=True)
+class TiledPatches(SquarePatches):
+    """Tiles of a grid after a copy of the whole picture. In the text, a line of the grid goes
+    through all tiles, lacks the padding, and ends with a row that is the same for all (LLaVA-NeXT).
+    """
+
+    line_end: Tensor = field(kw_only=True)
+
+    @property
+    def tables(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """The row at the end of lines."""
+        return (self.line_end,)
+
+    @property
+    def most_rows(self) -> int:  # type: ignore[override]
+        """The rows of each tile, and that at the end of lines."""
+        return self.side**2 + 1
+
+    def ordered(self, rows: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
+        del size
+        return np.concatenate([rows, tables[0][None]])
+
+    def order(self, layout: Layout) -> Ints:
+        side, (top, left) = self.side, layout.margins
+        of_tile = np.arange(side * side, dtype=np.int32).reshape(side, side)
+        tiles = np.arange(1, layout.rows * layout.columns + 1, dtype=np.int32) * self.most_rows
+        grid = tiles.reshape(layout.rows, 1, layout.columns, 1) + of_tile[:, None]
+        lines = grid.reshape(layout.rows * side, layout.columns * side)
+        lines = lines[top : len(lines) - top, left : lines.shape[1] - left]
+        ends = np.full((len(lines), 1), side * side, np.int32)
+        found: Ints = np.concatenate([of_tile.reshape(-1), np.hstack([lines, ends]).reshape(-1)])
+        return found
 
 
 def tower_spec(

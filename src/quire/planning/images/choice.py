@@ -11,10 +11,11 @@ from typing import Any
 from quire.config.engine_args import EngineArgs
 from quire.config.records import SchedulerConfig
 from quire.errors import ConfigError, ModelError
+from quire.gguf.projectors.names import NO_IMAGES
 from quire.images.config import ImagesConfig
 from quire.models.vision.model import VisionModel
 from quire.planning.checkpoint import Checkpoint
-from quire.weights import open_checkpoint
+from quire.weights import open_encoder
 
 _MOST_IMAGES = 999
 """vLLM's default limit."""
@@ -67,6 +68,9 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
         kind = str(model.hf_config.get("model_type", "this kind of model"))
         if model.has_other_parts:
             return f"images are not supported yet for {kind}"
+        if checkpoint.is_gguf:
+            return str(model.hf_config.get(NO_IMAGES, "no file with an image encoder (mmproj) is "
+                       "next to the GGUF file"))  # fmt: skip
         return "it is a text model"
     if checkpoint.pooling is not None:
         return "models that pool take texts alone"
@@ -74,8 +78,6 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
         return "transformers computes the model"
     if checkpoint.weights == "packed":
         return "packed weights (quire quantize) have no image encoder"
-    if checkpoint.is_gguf:
-        return "the GGUF file has no image encoder"
     if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
         return "images need an engine of one rank"
     fewest = vision.patching.most_rows + scheduler.max_num_seqs
@@ -89,7 +91,7 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
 
 
 def _has_encoder(checkpoint: Checkpoint, vision: VisionModel) -> bool:
-    with closing(open_checkpoint(checkpoint.path)) as store:
+    with closing(open_encoder(checkpoint.path)) as store:
         return any(name.startswith(vision.prefixes) for name in store.names())
 
 

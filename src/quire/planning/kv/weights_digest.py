@@ -21,7 +21,7 @@ from quire.config.records import WeightSource
 from quire.errors import CheckpointError
 from quire.gguf.container import read_header
 from quire.units import KiB, MiB
-from quire.weights import PACKED_NAME, weight_files
+from quire.weights import PACKED_NAME, projector_file, weight_files
 from quire.weights.packed_file import read_packed_header
 from quire.weights.safetensors import MAX_HEADER_BYTES
 from quire.weights.sharded import MAX_INDEX_BYTES
@@ -51,6 +51,8 @@ def weights_digest(path: Path, weights: WeightSource) -> str:
         return f"dummy NumPy {np.__version__}"
     try:
         files = [path / PACKED_NAME] if weights == "packed" else weight_files(path)
+        if weights != "packed" and (encoder := projector_file(path)) is not None:
+            files = [*files, encoder]
         digests = [f"{file.name} {_file_digest(file)}" for file in files]
     except (CheckpointError, OSError):
         return ""

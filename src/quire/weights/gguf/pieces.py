@@ -120,6 +120,8 @@ def _pieces(
         shape = (prod(shape),)
     elif place.form == "conv" and len(shape) > 1:
         shape = (prod(shape[:-1]), 1, shape[-1])
+    elif place.form == "frames" and len(shape) == 4:
+        shape = (*shape[:2], 1, prod(shape[2:]))
     if not place.is_of_experts:
         yield place.name, Piece(tensor, file, shape, tensor.offset, tensor.num_bytes)
         return
@@ -149,12 +151,13 @@ def joined_shape(pieces: Sequence[Piece]) -> tuple[int, ...]:
     first = pieces[0].shape
     if len(pieces) == 1:
         return first
-    if len(first) < 2 or any(piece.shape != first for piece in pieces):
+    if any(piece.shape != first for piece in pieces):
         shapes = " and ".join(f"{piece.tensor.name} {list(piece.shape)}" for piece in pieces)
         raise CheckpointError(
-            f"{pieces[0].file.path}: {shapes} are halves of one matrix and must have the same shape"
+            f"{pieces[0].file.path}: {shapes} are parts of one tensor and must have the same shape"
         )
-    return (*first[:-2], len(pieces) * first[-2], first[-1])
+    rows = max(0, len(first) - 2)
+    return (*first[:rows], len(pieces) * first[rows], *first[rows + 1 :])
 
 
 def joined_bytes(pieces: Sequence[Piece]) -> tuple[NDArray[np.uint8], bool]:

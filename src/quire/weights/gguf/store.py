@@ -19,7 +19,10 @@ from quire.errors import CheckpointError, UnsupportedModelError
 from quire.gguf.architectures import Architecture, architecture_of
 from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.block_types import block_values
+from quire.gguf.container import GgufHeader
 from quire.gguf.keys import Keys
+from quire.gguf.projectors.families import projector_of
+from quire.gguf.projectors.row import CLIP, vision_keys
 from quire.gguf.split import read_headers
 from quire.models.quantised.block_formats import BLOCK_FORMATS
 from quire.weights.gguf.pieces import Piece, RawTensor, joined_bytes, joined_shape, place_tensors
@@ -37,8 +40,7 @@ class GgufStore(WeightStore):
     def __init__(self, files: list[Path]) -> None:
         """Reads only the headers. Raises CheckpointError or UnsupportedModelError."""
         headers = read_headers(files)
-        keys = Keys(headers)
-        self._row = architecture_of(keys)
+        keys, self._row = _read(headers)
         self._num_heads = keys.whole("{arch}.attention.head_count")
         reorders = self._row.has_paired_rows or self._row.has_ungrouped_rows
         kv_heads = "{arch}.attention.head_count_kv"
@@ -69,7 +71,9 @@ class GgufStore(WeightStore):
             data, is_mapped = joined_bytes(pieces)
             return HostTensor(name, dtype, shape, data, path, is_mapped=is_mapped)
         parts = [self._values(piece) for piece in pieces]
-        values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-2)
+        values = (
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=max(-2, -parts[0].ndim))
+        )
         values = self._undone(name, values)
         data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         return HostTensor(name, "F32", shape, data, path)
@@ -211,6 +215,15 @@ class GgufStore(WeightStore):
 
     def close(self) -> None:
         self._entries = {}
+
+
+def _read(headers: list[GgufHeader]) -> tuple[Keys, Architecture]:
+    """The metadata and the row of a model, or of an image encoder."""
+    if headers[0].architecture == CLIP:
+        keys = vision_keys(headers)
+        return keys, projector_of(keys)
+    keys = Keys(headers)
+    return keys, architecture_of(keys)
 
 
 def _numbers(row: Architecture, keys: Keys) -> dict[str, float]:

@@ -24,7 +24,7 @@ from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
 from quire.models.vision.model import Floats, TileStep, VisionModel, normalised
 from quire.planning.images.encoder import encoder_plans
-from quire.weights import WeightStore, open_checkpoint
+from quire.weights import WeightStore, open_encoder
 from quire.weights.dummy import DummyStore
 from quire.worker.images.weights import VisionStore
 
@@ -77,7 +77,7 @@ class TileEncoding:
         tables: list[Floats],
         pixels: NDArray[np.uint8],
     ) -> None:
-        self._patching, self._projector = vision.patching, projector
+        self._patching, self._projector, self._tables = vision.patching, projector, tables
         self._size = (pixels.shape[1], pixels.shape[2])
         values = normalised(pixels, vision.resizing)
         step = self._patching.step(values if len(values) > 1 else values[0], tables)
@@ -103,7 +103,7 @@ class TileEncoding:
         if output is None:
             return None
         self._projection = None
-        rows = self._patching.ordered(_vectors(output), self._size)
+        rows = self._patching.ordered(_vectors(output), self._size, self._tables)
         if not np.isfinite(rows).all():
             raise BackendError("the encoder of images has computed a number that is not finite")
         return rows
@@ -119,7 +119,7 @@ def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
         return None
     if model.weights == "dummy":
         return ImageEncoder(backend, vision, None, model.dtype, model.max_model_len)
-    with closing(open_checkpoint(model.path)) as store:
+    with closing(open_encoder(model.path)) as store:
         return ImageEncoder(backend, vision, store, model.dtype, model.max_model_len)
 
 

@@ -17,7 +17,7 @@ from quire.errors import PromptError, quoted
 from quire.frontend.inputs.prompt_embeds import as_rows
 from quire.frontend.inputs.tensors import tensor_of
 from quire.images.picture import Picture
-from quire.images.rules import Layout, LongestEdge, RatioTiles, Size
+from quire.images.rules import GridTiles, Layout, LongestEdge, RatioTiles, Size
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
@@ -95,7 +95,7 @@ def _layout_of_grid(vision: VisionModel, grid: list[int]) -> Layout:
 def _layout(vision: VisionModel, count: int) -> Layout:
     """The layout of an image with so many rows, for models whose tiles have one size."""
     resizing = vision.resizing
-    if isinstance(resizing, LongestEdge):
+    if isinstance(resizing, LongestEdge | GridTiles):
         raise _error("cannot be used: the tokens of this model depend on the size of an image")
     tile = resizing.layout((64, 64)).sizes[0]
     if vision.patching.grid(tile) is not None:

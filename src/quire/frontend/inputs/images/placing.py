@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quire.errors import PromptError
 from quire.images.picture import Picture
 from quire.protocol.images import ImageInput
@@ -176,9 +178,16 @@ def _placed(
         if grid is not None and len(runs) != num_runs:
             raise PromptError("the tokens of an image must follow each other", parameter="prompt")
         if picture.rows is None:
-            images.append(
-                ImageInput(picture.digest, picture.layout, picture.pixels, len(given), len(runs))
+            image = ImageInput(
+                picture.digest, picture.layout, picture.pixels, len(given), len(runs)
             )
+            order = vision.patching.order(picture.layout)
+            if order is not None:
+                of_tiles = vision.patching.num_tile_rows(picture.layout)
+                image = msgspec.structs.replace(
+                    image, num_tile_rows=of_tiles, order=order.tobytes()
+                )
+            images.append(image)
         is_span, row = vision.patching.sees_itself, 0
         for first, size in runs:
             place = struct.pack("<QQd", row, size, distance)

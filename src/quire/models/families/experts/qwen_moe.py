@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from quire.models.config_reader import MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
@@ -25,6 +26,7 @@ from quire.models.reading import (
     rotaries_by_kind,
 )
 from quire.models.spec import DecoderSpec, QkNorm
+from quire.models.text_part import DEEPSTACK, TRANSPOSED
 from quire.program import Routing
 
 
@@ -59,7 +61,24 @@ def _third(reader: ConfigReader) -> DecoderSpec:
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
         mlp=replace(spec.mlp, bias=False),
         experts=_layers(reader, moe),
+        num_deepstack=reader.count(DEEPSTACK, spec.num_layers, default=0),
     )
+
+
+def _third_of_images(reader: ConfigReader) -> DecoderSpec:
+    """The text of Qwen3-VL: the checkpoints have all experts of a layer in one tensor, and the
+    weights of the chosen ones always add up to 1. Published checkpoints have transposed matrices,
+    those that transformers 5 saves have not."""
+    layout: Literal["fused", "transposed"] = "fused"
+    if reader.flag(TRANSPOSED, True):
+        layout = "transposed"
+    names = ExpertNames(layout, down="down_proj")
+    spec = _third(reader)
+    layers = tuple(
+        moe and replace(moe, tensors=names, routing=replace(moe.routing, normalise=True))
+        for moe in spec.experts
+    )
+    return replace(spec, experts=layers)
 
 
 def _mellum(reader: ConfigReader) -> DecoderSpec:
@@ -128,6 +147,12 @@ QWEN3_MOE = decoder_family(
     ("Qwen3MoeForCausalLM",),
     _third,
     models="Qwen3-30B-A3B and 235B-A22B, Qwen3-Coder with experts",
+)
+QWEN3_VL_MOE = decoder_family(
+    "qwen3_vl_moe",
+    ("Qwen3VLMoeForCausalLM",),
+    _third_of_images,
+    models="the texts of Qwen3-VL-30B-A3B and 235B-A22B",
 )
 MELLUM = decoder_family(
     "mellum",
