@@ -6,6 +6,7 @@ failed. What no installation can change may still skip: its reason begins with "
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -32,8 +33,10 @@ def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 def pytest_configure() -> None:
     """Tests press Ctrl+C, which a shell lets its background jobs ignore. They keep no K/V in the
-    user's files."""
+    user's files. Products of NumPy and torch are too small for several threads, which would wait
+    for each other where other tests run."""
     os.environ["QUIRE_KV_STORE"] = "off"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     sweeps.seed()  # workers of this run inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -52,6 +55,17 @@ def pytest_make_collect_report() -> Generator[None, Any, pytest.CollectReport]:
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is made here stays, so that the garbage collector need not look at it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_report_header() -> str:
     seed = sweeps.seed()
     if seed is None:
@@ -64,40 +78,48 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line(pytest_report_header())
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the cases of sweeps that are not in the sample of this run."""
     seed = sweeps.seed()
     if seed is None or any("[" in argument for argument in config.args):
         return  # a case that is named runs
-    families: dict[str, list[pytest.Item]] = {}
+    families: dict[str, list[Any]] = {}
     for item in items:
-        if getattr(item, "callspec", None) is not None and item.get_closest_marker("long") is None:
+        if hasattr(item, "callspec") and "long" not in item.keywords:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out: set[pytest.Item] = set()
     for name, cases in families.items():
-        left_out |= set(_not_sampled(cases, Random(f"{seed} {name}")))
+        mark = cases[0].get_closest_marker("sweep")
+        if mark is not None or len(cases) > sweeps.SMALL:
+            left_out.update(_not_sampled(cases, f"{seed} {name}", mark.args[0] if mark else None))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _not_sampled(cases: list[pytest.Item], random: Random) -> list[pytest.Item]:
+def _not_sampled(cases: list[Any], name: str, most: int | None) -> list[pytest.Item]:
     """Cases of one test function that do not run. Those that would skip cover nothing."""
-    here = [case for case in cases if _runs_here(case)]
-    values = [
-        frozenset((name, id(value)) for name, value in case.callspec.params.items())  # type: ignore[attr-defined]
-        for case in here
-    ]
-    mark = cases[0].get_closest_marker("sweep")
-    most = mark.args[0] if mark else None
-    chosen = {here[place].nodeid for place in sweeps.sample(values, random, most)}
-    return [case for case in cases if case.nodeid not in chosen]
+    here = [case for case in cases if _runs_here(case.callspec.params)]
+    values = [frozenset((name, id(value)) for name, value in case.callspec.params.items())
+              for case in here]  # fmt: skip
+    setups = [_setup(case.callspec) for case in here]
+    module = name.partition("::")[0] if any(setups) else name
+    ranks = {setup: Random(f"{module} {setup}").random() for setup in set(setups)}
+    places = sweeps.sample(values, Random(module), most, [ranks[setup] for setup in setups])
+    chosen = {here[place] for place in places}
+    return [case for case in cases if case not in chosen]
 
 
-def _runs_here(case: pytest.Item) -> bool:
+def _setup(callspec: Any) -> tuple[tuple[str, int], ...]:
+    """The values of fixtures that other tests use too, by their numbers."""
+    scopes, numbers = callspec._arg2scope, callspec.indices.items()
+    return tuple((name, at) for name, at in numbers if scopes[name].value != "function")
+
+
+def _runs_here(params: dict[str, Any]) -> bool:
     """False for a tier that this processor cannot run."""
-    values: dict[str, Any] = case.callspec.params  # type: ignore[attr-defined]
-    tiers = {value for value in values.values() if isinstance(value, str) and value in TIERS}
+    tiers = {value for value in params.values() if isinstance(value, str) and value in TIERS}
     try:
-        return tiers <= set(runnable_tiers())
+        return not tiers or tiers <= set(runnable_tiers())
     except BackendError:  # the test says that there is no native library
         return True

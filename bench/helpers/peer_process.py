@@ -51,6 +51,11 @@ class ProcessGroup:
             stderr=self._log_file, **pipes,
         )  # fmt: skip
 
+    @property
+    def pid(self) -> int:
+        """The process id of the group's leader."""
+        return self._process.pid
+
     def pause(self) -> None:
         """Stops the whole group."""
         self._signal(signal.SIGSTOP)

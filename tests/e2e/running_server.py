@@ -18,7 +18,7 @@ import httpx
 from processes import command_line
 
 _SERVING = re.compile(r"Serving (.+) at (\S+), ready")
-_START_S = 60.0
+_START_S = 120.0
 
 
 def flags(options: dict[str, Any]) -> list[str]:
@@ -71,7 +71,7 @@ class RunningServer:
 
     def client(self, **options: Any) -> httpx.Client:
         """An HTTP client for it."""
-        return httpx.Client(base_url=self.url, timeout=30, **options)
+        return httpx.Client(base_url=self.url, timeout=60, **options)
 
     def metrics(self) -> dict[str, float]:
         """`/metrics`, by the whole series name."""
@@ -85,7 +85,7 @@ class RunningServer:
         with self.client() as client:
             return client.get("/quire/live").raise_for_status().json()
 
-    def until(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    def until(self, condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
         """Waits for a condition that other processes bring about."""
         end = time.monotonic() + timeout_s
         while not (value := condition()):
@@ -93,7 +93,7 @@ class RunningServer:
             time.sleep(0.02)
         return value
 
-    def until_idle(self, timeout_s: float = 30.0) -> None:
+    def until_idle(self, timeout_s: float = 60.0) -> None:
         """Waits until no request runs and no block is held."""
 
         def is_idle() -> bool:

@@ -16,9 +16,8 @@ from .conftest import RunningServer, StartServer
 DEMO = Path(quire.__file__).parent / "demo_model"
 BLOCK = 16
 QUESTIONS = (
-    "My name is Clara.", "What is 17 + 25?", "What is the capital of France?",
-    "Reverse the order of these words: apple, bread, cedar", "What is the opposite of cold?",
-    "What is my name?",
+    "My name is Clara.", "What is 17 + 25?",
+    "Reverse the order of these words: apple, bread, cedar", "What is my name?",
 )  # fmt: skip
 TOOLS = [
     {

@@ -95,5 +95,5 @@ def test_a_conversation_with_ctrl_c_and_ctrl_d(terminal: Terminal, tmp_path: Pat
     terminal.wait_for("did you mean /reset?")
     terminal.wait_for("> ")  # Ctrl+D between two prompts is lost when the terminal changes its mode
     terminal.type("\x04")
-    assert terminal.process.wait(timeout=20) == 0
+    assert terminal.process.wait(timeout=60) == 0
     assert "go on for ever" in (tmp_path / "quire/run_history").read_text()

@@ -26,7 +26,7 @@ def connect(server: RunningServer) -> socket.socket:
     parts = urlsplit(server.url)
     assert parts.hostname
     assert parts.port
-    return socket.create_connection((parts.hostname, parts.port), timeout=20)
+    return socket.create_connection((parts.hostname, parts.port), timeout=60)
 
 
 def post(body: object, path: str = "/v1/completions") -> bytes:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from redis_server import free_port
+from ports import free_ports
 
 PROGRAM = Path(__file__).with_name("garbage_of_requests.py")
 
@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).with_name("garbage_of_requests.py")
 @pytest.mark.long
 def test_requests_leave_no_cyclic_garbage() -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(free_port())],
+        [sys.executable, str(PROGRAM), str(free_ports())],
         capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout.strip().splitlines()[-1])

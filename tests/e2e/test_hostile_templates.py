@@ -166,66 +166,74 @@ def _user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-MESSAGES: dict[str, dict[str, Any]] = {
-    "long": {"messages": [_user("x" * 15_000_000)]},
-    "long lines": {"messages": [_user("\n" * 7_000_000)]},
-    "wide characters": {"messages": [_user("\U0001f600" * 1_000_000)]},
-    "null characters": {"messages": [_user("\0" * 2_000_000)]},
-    "many": {"messages": [_user("x")] * 4096},
-    "too many": {"messages": [_user("x")] * 4097},
-    "many and long": {"messages": [_user("x" * 3000)] * 4096},
-    "turns": {"messages": [_user("x"), {"role": "assistant", "content": "y"}] * 2048},
-    "roles": {"messages": [{"role": "r" * 64, "content": "x"}] * 4096},
-    "parts": {"messages": [_user([{"type": "text", "text": "x"}] * 200_000)]},
-    "reasoning": {"messages": [{"role": "assistant", "content": "</think>" * 500_000}] * 2},
-    "thoughts": {"messages": [{"role": "assistant", "content": "<think>" * 1_000_000}, _user("x")]},
-    "tool calls": {
-        "messages": [
-            {
-                "role": "assistant", "content": "",
-                "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}] * 100,
-            },
-            _user("x"),
-        ]
-    },
-    "tools": {
-        "messages": [_user("x")],
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}] * 50_000,
-    },
-    "tool with much inside": {
-        "messages": [_user("x")],
-        "tools": [
-            {
-                "type": "function",
-                "function": {"name": "f", "parameters": {str(n): [n] for n in range(300_000)}},
-            }
-        ],
-    },
-    "documents": {"messages": [_user("x")], "documents": [{"text": "x" * 100}] * 50_000},
-    "deep": {"messages": [_user("x")], "chat_template_kwargs": {"a": _nested(900)}},
-    "deeper than allowed": {"messages": [_user("x")], "chat_template_kwargs": {"a": _nested(70)}},
-    "wide": {"messages": [_user("x")], "chat_template_kwargs": {"a": [[]] * 3_000_000}},
-    "names": {
-        "messages": [_user("x")],
-        "chat_template_kwargs": {f"name{n}": n for n in range(300_000)},
-    },
-    "odd names": {"messages": [_user("x")], "chat_template_kwargs": {"": 1, "a b": 2, "__x": 3}},
-    "built-in names": {
-        "messages": [_user("x")],
-        "chat_template_kwargs": {"range": 1, "namespace": 2, "raise_exception": 3, "loop": 4},
-    },
-    "numbers": {"messages": [_user("x")], "chat_template_kwargs": {"a": int("9" * 4000)}},
-    "braces": {"messages": [_user("{{ 7 * 7 }}{% for i in range(99999) %}" * 1000)]},
-    "continued": {
-        "messages": [_user("x"), {"role": "assistant", "content": "y" * 1_000_000}],
-        "add_generation_prompt": False, "continue_final_message": True,
-    },
-}  # fmt: skip
+def messages() -> dict[str, dict[str, Any]]:
+    """Made when they are needed: they are large."""
+    return {
+        "long": {"messages": [_user("x" * 15_000_000)]},
+        "long lines": {"messages": [_user("\n" * 7_000_000)]},
+        "wide characters": {"messages": [_user("\U0001f600" * 1_000_000)]},
+        "null characters": {"messages": [_user("\0" * 2_000_000)]},
+        "many": {"messages": [_user("x")] * 4096},
+        "too many": {"messages": [_user("x")] * 4097},
+        "many and long": {"messages": [_user("x" * 3000)] * 4096},
+        "turns": {"messages": [_user("x"), {"role": "assistant", "content": "y"}] * 2048},
+        "roles": {"messages": [{"role": "r" * 64, "content": "x"}] * 4096},
+        "parts": {"messages": [_user([{"type": "text", "text": "x"}] * 200_000)]},
+        "reasoning": {"messages": [{"role": "assistant", "content": "</think>" * 500_000}] * 2},
+        "thoughts": {
+            "messages": [{"role": "assistant", "content": "<think>" * 1_000_000}, _user("x")]
+        },
+        "tool calls": {
+            "messages": [
+                {
+                    "role": "assistant", "content": "",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "[" * 100_000}}] * 100,
+                },
+                _user("x"),
+            ]
+        },
+        "tools": {
+            "messages": [_user("x")],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}] * 50_000,
+        },
+        "tool with much inside": {
+            "messages": [_user("x")],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": "f", "parameters": {str(n): [n] for n in range(300_000)}},
+                }
+            ],
+        },
+        "documents": {"messages": [_user("x")], "documents": [{"text": "x" * 100}] * 50_000},
+        "deep": {"messages": [_user("x")], "chat_template_kwargs": {"a": _nested(900)}},
+        "deeper than allowed": {
+            "messages": [_user("x")], "chat_template_kwargs": {"a": _nested(70)},
+        },
+        "wide": {"messages": [_user("x")], "chat_template_kwargs": {"a": [[]] * 3_000_000}},
+        "names": {
+            "messages": [_user("x")],
+            "chat_template_kwargs": {f"name{n}": n for n in range(300_000)},
+        },
+        "odd names": {
+            "messages": [_user("x")], "chat_template_kwargs": {"": 1, "a b": 2, "__x": 3},
+        },
+        "built-in names": {
+            "messages": [_user("x")],
+            "chat_template_kwargs": {"range": 1, "namespace": 2, "raise_exception": 3, "loop": 4},
+        },
+        "numbers": {"messages": [_user("x")], "chat_template_kwargs": {"a": int("9" * 4000)}},
+        "braces": {"messages": [_user("{{ 7 * 7 }}{% for i in range(99999) %}" * 1000)]},
+        "continued": {
+            "messages": [_user("x"), {"role": "assistant", "content": "y" * 1_000_000}],
+            "add_generation_prompt": False, "continue_final_message": True,
+        },
+    }  # fmt: skip
 
 
 def test_hostile_messages_harm_nobody(server: RunningServer) -> None:
     post(server, CHAT).raise_for_status()
-    for name, body in MESSAGES.items():
+    for name, body in messages().items():
         reply = healthy_during(server, lambda body=body: post(server, {**body, "max_tokens": 1}))
         assert reply.status_code in (200, 400), (name, reply.text[:300])
     assert post(server, CHAT).raise_for_status().json()["usage"]["completion_tokens"] == 2

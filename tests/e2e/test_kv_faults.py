@@ -21,7 +21,7 @@ from tcp_proxy import TcpProxy, drip
 FAKES = Path(__file__).parents[1] / "fakes"
 ON_A_FAULTY_DISK = (str(FAKES / "faulty_disk_server.py"),)
 TEXT = "The quick brown fox jumps over the lazy dog. " * 7
-PROMPTS = [f"{TEXT}{number}" * 2 for number in range(3)]
+PROMPTS = [f"{TEXT}{number}" * 2 for number in range(2)]
 MOST_S = 10.0
 """Of a reply. A load of these prompts ends after a quarter of a second, a question to a far tier
 after a twentieth; the rest is for a machine that does other things."""

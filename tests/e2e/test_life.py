@@ -23,7 +23,7 @@ from .processes import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
-LONG = {"prompt": "abc", "max_tokens": 1200, "ignore_eos": True}
+LONG = {"prompt": "abc", "max_tokens": 700, "ignore_eos": True}
 ENDLESS = {**LONG, "max_tokens": 2000, "n": 32, "temperature": 1.0}
 
 

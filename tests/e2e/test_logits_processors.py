@@ -10,7 +10,10 @@ import openai
 import pytest
 from running_server import RunningServer, StartServer
 
+import quire
+
 FAKES = Path(__file__).parents[1] / "fakes"
+QUIRE = Path(quire.__file__).parents[1]
 NAME = "logits_processors:TargetOfRequest"
 BODY: dict[str, Any] = {
     "model": "tiny",
@@ -30,7 +33,7 @@ def serving(start_server: StartServer, request: pytest.FixtureRequest) -> Runnin
     names = [NAME, "logits_processors:TargetToken"]
     server = start_server(
         engine={"logits_processors": names},
-        env={"PYTHONPATH": f"{FAKES}:{Path(__file__).parents[2] / 'src'}"},
+        env={"PYTHONPATH": f"{FAKES}:{QUIRE}"},
         engine_mode=request.param,
     )
     server.may_log_tracebacks = True
@@ -71,7 +74,7 @@ def test_an_installed_package_and_a_name_that_is_wrong(
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text(f"[vllm.logits_processors]\nmine = {NAME}\n")
-    path = f"{tmp_path}:{FAKES}:{Path(__file__).parents[2] / 'src'}"
+    path = f"{tmp_path}:{FAKES}:{QUIRE}"
     server = start_server(env={"PYTHONPATH": path}, engine_mode="process")
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="-") as client:
         reply = client.completions.create(**asking(target_token=67))

@@ -59,7 +59,7 @@ def test_a_tool_is_called_and_its_output_given_back(start_server: StartServer) -
 
 
 def _check_tools(client: openai.OpenAI) -> None:
-    options = {**OPTIONS, "max_output_tokens": 400, "tools": [WEATHER], "temperature": 1.0}
+    options = {**OPTIONS, "max_output_tokens": 120, "tools": [WEATHER], "temperature": 1.0}
     options["extra_body"] = {"seed": 1}
     choice = {"type": "function", "name": "get_weather"}
     first = client.responses.create(**options, input="Weather?", tool_choice=choice)

@@ -27,11 +27,13 @@ from quire.system import clock
 VOCAB_SIZE = 256
 REFUSE, RAISE_IN_STEP, KILL_SELF, STOP_SELF, HANG, TOIL = 201, 202, 203, 204, 205, 206
 """First prompt tokens that make the core misbehave."""
-STEP_S = 0.002
 
 
 class FakeCore:
     """Steps every request by one token at a time, at most `max_num_seqs` of them."""
+
+    step_s = 0.002
+    """How long a step takes, so that a test can act while a request runs."""
 
     def __init__(self, config: EngineConfig) -> None:
         if config.model.model == "broken":
@@ -71,7 +73,7 @@ class FakeCore:
 
     def step(self) -> EngineCoreOutputs:
         self.num_steps += 1
-        time.sleep(STEP_S)
+        time.sleep(self.step_s)
         running = list(self._requests)[: self._max_num_seqs]
         outputs = [self._advance(self._requests[request_id]) for request_id in running]
         stats = SchedulerStats(

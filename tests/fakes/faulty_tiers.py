@@ -119,11 +119,3 @@ class CorruptTier(AroundTier):
         bit = int(place * 8 * len(damaged))
         damaged[bit // 8] ^= 1 << bit % 8
         return damaged
-
-
-class FullTier(AroundTier):
-    """Has no room for another chunk, as a full disk has not."""
-
-    def write(self, key: ChunkKey, parts: Sequence[Buffer]) -> None:  # noqa: ARG002
-        self.before("write")
-        raise TierError(f"{self.name}: No space left on device")

@@ -11,13 +11,14 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 
 class RedisServer:
     """Use it in a `with` statement. `options`: more of the command line's."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        self.port = free_port()
+        self.port = free_ports()
         self.url = f"redis://127.0.0.1:{self.port}"
         self.unix_socket = directory / "redis.sock"
         self._options = (
@@ -79,12 +80,6 @@ def write_certificate(directory: Path) -> tuple[Path, Path]:
         key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return written
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def wait_for_port(port: int, seconds: float = 60.0) -> None:

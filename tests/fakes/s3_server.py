@@ -7,7 +7,8 @@ import sys
 import urllib.request
 
 import pytest
-from redis_server import free_port, wait_for_port
+from ports import free_ports
+from redis_server import wait_for_port
 
 BUCKET = "kv-chunks"
 
@@ -16,7 +17,7 @@ class S3Server:
     """Use it in a `with` statement. Has the bucket `BUCKET`."""
 
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = free_ports()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.environment = {
             "AWS_ACCESS_KEY_ID": "test-key",

@@ -13,7 +13,7 @@ END = 258
 """The tiny model's end-of-sequence token."""
 
 
-def scripted(text: str) -> type[FakeCore]:
+def scripted(text: str, step_s: float = 0.0) -> type[FakeCore]:
     """A core of replies that all have this text. Its model has a token for each byte, under the
     number that a byte-level vocabulary in the order of its symbols gives it."""
     token_ids = [*token_ids_of(text), END]
@@ -22,6 +22,7 @@ def scripted(text: str) -> type[FakeCore]:
         def _token(self, request: EngineCoreRequest, count: int) -> int:  # noqa: ARG002
             return token_ids[min(count, len(token_ids)) - 1]
 
+    ScriptedCore.step_s = step_s
     return ScriptedCore
 
 

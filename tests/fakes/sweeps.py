@@ -4,7 +4,8 @@ A sweep is a test function with many cases: the product of families, formats, ti
 is the `isa`, `case` or any other argument of a case. The sample has each value at least once, in
 combinations that a seed chooses: every run covers every family, every format and every tier. A
 sweep of one argument would run whole; where its cases are alike and slow, `@pytest.mark.sweep(n)`
-runs n of them.
+runs n of them. The functions of a module prefer the same values of what is set up once for many of
+them.
 
 The sample is the same in every run, so that a change and its check run the same cases.
 `QUIRE_TEST_SEED=random` takes another one, `QUIRE_TEST_SEED=1234` repeats one, and
@@ -14,6 +15,7 @@ The sample is the same in every run, so that a change and its check run the same
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -47,16 +49,28 @@ def examples(count: int) -> int:
     return count if seed() is None else count // 4
 
 
-def sample(cases: Sequence[Values], random: Random, most: int | None = None) -> set[int]:
+def sample(
+    cases: Sequence[Values],
+    random: Random,
+    most: int | None = None,
+    ranks: Sequence[float] | None = None,
+) -> set[int]:
     """The places of cases that have all values between them: few, and chosen by `random`.
 
-    `most`: at most so many cases, whatever values they have."""
-    if most is not None:
-        return set(random.sample(range(len(cases)), min(most, len(cases))))
-    if len(cases) <= SMALL:
-        return set(range(len(cases)))
-    missing = set().union(*cases)
+    `most`: at most so many cases, whatever values they have. `ranks`: equal for cases that share
+    their setup; those of low rank are taken first, one of each rank in turn."""
     order = random.sample(range(len(cases)), len(cases))
+    if most is not None:
+        seen: Counter[float] = Counter()
+        turns: dict[int, tuple[int, float]] = {}
+        for place in order:
+            rank = ranks[place] if ranks else 0.0
+            turns[place] = seen[rank], rank
+            seen[rank] += 1
+        return set(sorted(order, key=turns.__getitem__)[:most])
+    if len(cases) <= SMALL:
+        return set(order)
+    missing = set().union(*cases)
     chosen: set[int] = set()
     for new in range(max(map(len, cases)), 0, -1):  # first the cases with the most new values
         for place in order:

@@ -22,7 +22,6 @@ from quire.backends.base import (
     StepBatch,
     StepOutput,
 )
-from quire.backends.cpu.model import CpuModel
 from quire.backends.reference import ReferenceBackend
 from quire.config.kv_groups import KVLayout
 from quire.errors import CheckpointError
@@ -250,10 +249,3 @@ def close(*models: CompiledModel) -> None:
     """Frees them."""
     for model in models:
         model.close()
-
-
-def as_native(model: CompiledModel) -> CpuModel:
-    """The model as the CPU backend's own class."""
-    if not isinstance(model, CpuModel):
-        raise TypeError(type(model))
-    return model

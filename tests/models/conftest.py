@@ -20,7 +20,7 @@ with warnings.catch_warnings():  # what other libraries warn of as they are impo
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 
 
 def _cpu_backend() -> Backend:

@@ -148,7 +148,7 @@ def test_an_override_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixt
         model, hf_overrides=overrides, quantization="gguf"
     )
     words = ["--hf-overrides", json.dumps(overrides), "--load-format", "dummy"]
-    assert main(["explain", str(model), *words, "--skip-tokenizer-init"]) == 0
+    assert main(["explain", str(model), *words, "--skip-tokenizer-init", "--no-timing"]) == 0
     assert "u4 g32 nested+min a16" in capsys.readouterr().out
 
 

@@ -20,7 +20,7 @@ from quire.images.picture import picture_of  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
 from quire.models.vision.model import VisionModel, normalised  # noqa: E402
 
-_NUM_TOKENS = 32
+_NUM_TOKENS = 12
 _PARAMS = SamplingParams(temperature=0, max_tokens=_NUM_TOKENS, ignore_eos=True, logprobs=3)
 
 

@@ -76,6 +76,7 @@ def some_case(seed: str, models: dict[str, Path]) -> tuple[Case, Path]:
     return with_adapters(case, model, seed), model
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("number", range(6))
 def test_adapters_on_ranks_give_the_bits_of_one(models: dict[str, Path], number: int) -> None:
     check(*some_case(f"{sweep_seed()} {number}", models))

@@ -7,7 +7,8 @@ distribution function, after which all are uniform.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ MOVING: dict[str, dict[str, Any]] = {
         "repetition_penalty": 1.3, "presence_penalty": -0.4, "top_p": 0.95, "top_k": 12,
     },
 }  # fmt: skip
-Draws = dict[str, NDArray[np.int64]]
+CASES = {**FIXED, **MOVING}
+Draws = Callable[..., NDArray[np.int64]]
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +90,22 @@ def logits(llm: LLM) -> Row:
 
 @pytest.fixture(scope="module")
 def draws(llm: LLM) -> Draws:
-    """Of each case, with seeds that follow each other: [request, token]."""
-    cases = {**FIXED, **MOVING}
-    params = [
-        SamplingParams(
-            **case, seed=seed, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        for case in cases.values() for seed in range(NUM_REQUESTS)
-    ]  # fmt: skip
-    inputs: Any = [{"prompt_token_ids": PROMPT}] * len(params)
-    outputs = llm.generate(inputs, params, use_tqdm=False)
-    tokens = np.array([output.outputs[0].token_ids for output in outputs])
-    return dict(zip(cases, np.split(tokens, len(cases)), strict=True))
+    """Of a case, with seeds that follow each other: [request, token]."""
+
+    @cache
+    def draw(name: str, num_requests: int = NUM_REQUESTS) -> NDArray[np.int64]:
+        params = [
+            SamplingParams(
+                **CASES[name], seed=seed, max_tokens=NUM_TOKENS, ignore_eos=True,
+                detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            for seed in range(num_requests)
+        ]  # fmt: skip
+        inputs: Any = [{"prompt_token_ids": PROMPT}] * num_requests
+        outputs = llm.generate(inputs, params, use_tqdm=False)
+        return np.array([output.outputs[0].token_ids for output in outputs])
+
+    return draw
 
 
 def misfit(counts: NDArray[np.int64], expected: Row) -> float:
@@ -124,7 +129,7 @@ def distribution(logits: Row, **case: Any) -> Row:
 @pytest.mark.long
 @pytest.mark.parametrize("name", FIXED)
 def test_tokens(draws: Draws, logits: Row, name: str) -> None:
-    counts = np.bincount(draws[name].ravel(), minlength=VOCAB)
+    counts = np.bincount(draws(name).ravel(), minlength=VOCAB)
     total = counts.sum()
     assert total == NUM_REQUESTS * NUM_TOKENS
     assert misfit(counts, total * distribution(logits, **FIXED[name])) < ALIKE
@@ -138,7 +143,7 @@ def test_tokens_under_penalties(draws: Draws, logits: Row, name: str) -> None:
     params, plain = SamplingParams(**MOVING[name]), distribution(logits)
     spread = np.random.default_rng(3)
     uniform, otherwise = [], []
-    for request in draws[name][:100].tolist():
+    for request in draws(name, 100).tolist():
         for place, token in enumerate(request):
             history = History(PROMPT, request[:place])
             p = probabilities(processed(logits, params, history))
@@ -157,7 +162,7 @@ def test_a_draw_says_nothing_of_the_next(draws: Draws, logits: Row) -> None:
     kind = np.zeros(VOCAB, np.int64)
     kind[order] = np.minimum(np.cumsum(p[order]) * 5, 4).astype(np.int64)
     share = np.bincount(kind, weights=p, minlength=5)
-    kinds = kind[draws["plain"]]
+    kinds = kind[draws("plain")]
     for one, next_one in ((kinds[:, :-1], kinds[:, 1:]), (kinds[:-1], kinds[1:])):
         pairs = np.bincount((one * 5 + next_one).ravel(), minlength=25)
         assert abs(misfit(pairs, pairs.sum() * np.outer(share, share).ravel())) < ALIKE

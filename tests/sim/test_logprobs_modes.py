@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +14,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 from quire.config.records import LogprobsMode
 from quire.errors import RequestError
 from quire.llm import LLM
-from quire.outputs import Logprob, RequestOutput
+from quire.outputs import Logprob
 from quire.params import SamplingParams
 
 VOCAB = 288
@@ -22,7 +22,6 @@ PROMPT = [5, 200, 17, 99, 3, 150]
 BIAS = {7: 2.5, 30: -100.0}
 ALLOWED = [*range(200)]
 CHANGED = {"logit_bias": BIAS, "allowed_token_ids": ALLOWED}
-Generate = Callable[..., RequestOutput]
 
 
 @pytest.fixture(scope="module")

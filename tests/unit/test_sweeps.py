@@ -42,6 +42,14 @@ def test_a_mark_bounds_the_cases_and_all_of_them_have_their_turn(most: int) -> N
     assert set().union(*samples) == set(range(7))
 
 
+def test_cases_with_the_same_setup_are_taken_together() -> None:
+    """One of each rank, the lowest first, and then a second one of the lowest."""
+    ranks = [place % 4 for place in range(20)]
+    for seed in range(20):
+        chosen = sweeps.sample(cases(20), Random(seed), 6, ranks)
+        assert sorted(ranks[place] for place in chosen) == [0, 0, 1, 1, 2, 3]
+
+
 def test_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(sweeps.SAMPLE, raising=False)
     monkeypatch.setenv(sweeps.SEED, "17")

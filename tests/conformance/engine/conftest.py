@@ -54,7 +54,7 @@ class Recorder:
                 return output
         return None
 
-    async def until(self, condition: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
         end = time.monotonic() + timeout_s
         while not condition():
             self._wake_up.clear()

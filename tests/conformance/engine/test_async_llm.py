@@ -56,7 +56,7 @@ async def collect(engine: AsyncLLM, prompt: Any, given: SamplingParams, name: st
     return [output async for output in engine.generate(prompt, given, name)]
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
     async def wait() -> None:
         while not condition():
             await asyncio.sleep(0.005)
@@ -213,7 +213,7 @@ def test_a_full_queue_refuses_and_empties(make_engine: MakeEngine) -> None:
         running = engine.generate("A", params(300), "a")
         await running.__anext__()
         waiting = asyncio.create_task(engine.generate("A" * 9, params(), "b").__anext__())
-        await asyncio.sleep(0.01)
+        await until(lambda: engine.metrics.num_in_flight == 2)
         with pytest.raises(CapacityError):
             await collect(engine, "AA", params())
         waiting.cancel()

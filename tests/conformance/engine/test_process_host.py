@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
 import signal
 import subprocess
@@ -76,7 +75,7 @@ def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: st
         client.add_request(make_request("a", [7], max_tokens=100_000))
         await recorder.until(lambda: recorder.tokens_of("a"))
         os.kill(client.pid, number)
-        await recorder.until(lambda: recorder.deaths, timeout_s=2.0)
+        await recorder.until(lambda: recorder.deaths)
         assert cause in str(recorder.deaths[0])
         client.shutdown()
         assert not _is_alive(client.pid)
@@ -102,19 +101,21 @@ def test_news_that_cannot_be_read_are_a_death(monkeypatch: pytest.MonkeyPatch) -
     client = make_process_client(make_config())
     unreadable = SimpleNamespace(decode=msgspec.msgpack.Decoder(int).decode)
     monkeypatch.setattr("quire.core.process.host.event_decoder", unreadable)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while client.health().state != "dead" and time.monotonic() < end:
         time.sleep(0.02)
     assert "listening to it failed: ValidationError" in client.health().reason
-    assert _wait_gone(client.pid, 2.0)
+    assert _wait_gone(client.pid, 60)
     client.shutdown()
 
 
-def test_no_file_is_left_once_the_engine_is_up() -> None:
-    pattern = os.path.join(tempfile.gettempdir(), "quire-*", "commands")
-    before = set(glob.glob(pattern))
+def test_no_file_is_left_once_the_engine_is_up(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path_factory.mktemp("t")  # a short name: the path of a socket is bounded
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
     client = make_process_client(make_config())
-    assert set(glob.glob(pattern)) <= before
+    assert not [*directory.glob("quire-*/commands")]
     client.shutdown()
 
 
@@ -141,4 +142,4 @@ def test_no_engine_outlives_its_parent(is_stopped: bool) -> None:
             os.kill(engine_pid, signal.SIGSTOP)
         parent.kill()
         parent.wait()
-        assert _wait_gone(engine_pid, 2.0)
+        assert _wait_gone(engine_pid, 60)

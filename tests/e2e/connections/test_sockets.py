@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ports import free_ports
 from running_server import StartServer
 
 from .conftest import KEY
@@ -100,8 +101,7 @@ def test_other_sockets_are_served_alike(
 
 
 def test_two_servers_do_not_share_a_port(start_server: StartServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_ports()
     servers = [start_server(wait=False, port=port) for _ in range(3)]
     deadline = time.monotonic() + 120
     while sum(one.process.poll() is None for one in servers) > 1:

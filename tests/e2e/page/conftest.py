@@ -13,6 +13,8 @@ import page_server
 import pytest
 
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+_DEFAULTS = {"viewport": {"width": 1400, "height": 900}, "reduced_motion": "reduce"}
+"""Motion takes processor time, sixty pictures a second that nobody sees."""
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -43,7 +45,7 @@ def open_page(browser: Any, server: Any) -> Iterator[Callable[..., Any]]:
     contexts, complaints = [], []
 
     def open_one(*, url: str = "", is_ready: bool = True, **options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        context = browser.new_context(**{**_DEFAULTS, **options})
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -11,7 +11,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 
 def test_the_live_view_follows_the_engine(open_page: Any, server: Any) -> None:
     server.script.busy = True
-    page = open_page()
+    page = open_page(reduced_motion="no-preference")
     page.wait_for_selector("#running >> text=/^[4-9]$/")
     assert page.locator("#kv-usage").inner_text().endswith("% of 1,024 blocks held")
     tiers = page.locator("#prefix-tiers dd").all_inner_texts()
@@ -37,7 +37,7 @@ def test_a_vanished_server_is_noticed(open_page: Any, server: Any) -> None:
     server.is_closing.set()
     server.shutdown()
     server.socket.close()
-    page.wait_for_selector('#state[data-state="away"]', timeout=8000)
+    page.wait_for_selector('#state[data-state="away"]')
 
 
 def test_the_untouched_end_of_a_large_pool_is_left_out(open_page: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import page_server
@@ -36,7 +35,6 @@ def test_it_fits_a_phone(open_page: Any, server: Any, width: int, scheme: str) -
         assert fits(page, "header")
     page.click("#menu")
     page.wait_for_selector(".conversation >> visible=true")
-    time.sleep(0.3)
     assert page.locator("#shelf").bounding_box()["x"] == 0
 
 

@@ -93,8 +93,9 @@ def test_concurrency_is_bounded_and_waiting_is_not_latency() -> None:
     assert len(done) == 6
     assert all(one.is_success for one in found)
     assert sum(one.latency for one in found) < 2 * elapsed
-    assert max(one.queue_time for one in found) > 0.15
-    assert min(one.queue_time for one in found) < 0.15
+    waits = sorted(one.queue_time for one in found)
+    assert waits[-1] > 0.15
+    assert waits[0] < waits[-1] / 2
 
 
 def test_requests_are_sent_when_they_are_due() -> None:
@@ -158,7 +159,7 @@ EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
     ],
 )
 def test_a_bad_server_is_a_result_too(reply: bytes, error: str) -> None:
-    found = asyncio.run(asyncio.wait_for(against(reply), 10))
+    found = asyncio.run(asyncio.wait_for(against(reply), 60))
     assert not found.is_success
     assert error in found.error
     assert found.error
@@ -204,7 +205,7 @@ def test_a_kept_connection_is_used_again_and_a_closed_one_replaced() -> None:
                 await asyncio.sleep(0.01)
         return connections, body
 
-    assert asyncio.run(asyncio.wait_for(run(), 10)) == (3, b"ok" * 5)
+    assert asyncio.run(asyncio.wait_for(run(), 60)) == (3, b"ok" * 5)
 
 
 @pytest.fixture

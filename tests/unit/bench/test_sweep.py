@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_ports
 
 from quire.bench.sweep.serve import SweepServeArgs, SweepWorkloadArgs, run_sweep, run_workload_sweep
 from quire.bench.sweep.server_process import ServerProcess
@@ -49,10 +49,7 @@ def commands(tmp_path: Path) -> dict[str, str]:
     """A server that notes how it was started and asked, and a benchmark that makes numbers up."""
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "bench.py").write_text(BENCH)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server, notes = tmp_path / "server.py", tmp_path / "notes"
+    server, notes, port = tmp_path / "server.py", tmp_path / "notes", free_ports()
     return {
         "serve_cmd": f"{sys.executable} {server} --port {port} {notes} --seed 1",
         "bench_cmd": f"{sys.executable} {tmp_path / 'bench.py'} --max-concurrency 1",

@@ -375,7 +375,7 @@ def test_what_hangs_costs_itself_and_the_others_their_turn() -> None:
         assert not pids & {process.pid for process in renderer._idle}
         assert not any(map(is_alive, pids))
 
-    serve(scenario, RenderBounds(max_seconds=1))
+    serve(scenario, RenderBounds(max_seconds=0.5))
 
 
 def test_how_many_wait_and_how_long_is_bounded() -> None:

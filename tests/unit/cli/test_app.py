@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -53,11 +52,8 @@ def test_help_is_quick_because_it_imports_next_to_nothing() -> None:
         "print(*sorted({m.split('.')[0] for m in sys.modules} & "
         "{'numpy', 'tokenizers', 'msgspec', 'starlette', 'jinja2', 'asyncio', 'argparse'}))"
     )
-    begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    elapsed = time.perf_counter() - begin
     assert done.stdout.splitlines()[-1] == ""
-    assert elapsed < 3  # 0.1 s on a quiet machine; this bound is for a crowded one
 
 
 def test_an_error_of_ours_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

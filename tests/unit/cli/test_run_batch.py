@@ -110,7 +110,7 @@ class Store(BaseHTTPRequestHandler):
 def store() -> Iterator[str]:
     """The URL of a store of files."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

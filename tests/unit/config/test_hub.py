@@ -177,7 +177,7 @@ def resolve_elsewhere(
         env={**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_PROGRESS_BARS": "1", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     return result.stdout.strip()

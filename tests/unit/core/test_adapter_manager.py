@@ -27,7 +27,7 @@ class Worker:
         del name
         self.loaded.add(path)
         self.has_read.set()
-        self.may_end.wait(10)
+        self.may_end.wait(60)
         return {"digest": path, "num_bytes": 1, "description": ""}
 
 
@@ -59,7 +59,7 @@ def test_a_version_that_is_loaded_again_is_not_dropped() -> None:
     worker.may_end.clear()
     worker.has_read.clear()
     load(manager, "first", "b")
-    assert worker.has_read.wait(10)
+    assert worker.has_read.wait(60)
     manager.release_ended(())
     worker.may_end.set()
     manager.advance(10)

@@ -150,14 +150,18 @@ def test_an_idle_loop_works_ahead_until_a_command_comes(
 
 
 class RestingCore(FakeCore):
-    """Notes when it works ahead."""
+    """Notes how long after the last command it works ahead."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.worked_at: list[float] = []
+        self.rests: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+        self._num_commands, self._asked_at = 0, time.monotonic()
+
+    def abort_requests(self, _: list[str]) -> None:
+        self._num_commands, self._asked_at = self._num_commands + 1, time.monotonic()
 
     def use_idle_time(self) -> bool:
-        self.worked_at.append(time.monotonic())
+        self.rests.put((self._num_commands, time.monotonic() - self._asked_at))
         return False
 
 
@@ -169,20 +173,15 @@ def test_a_loop_that_had_a_command_rests_before_it_works_ahead(
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     loop = EngineLoop(core, events.put)
     thread = threading.Thread(target=loop.run)
-    began_at = time.monotonic()
     thread.start()
-    while not core.worked_at:
-        time.sleep(0.001)
-    for _ in range(20):
+    for number in range(5):
+        num_commands = -1
+        while num_commands < number:
+            num_commands, rest_s = core.rests.get(timeout=60)
+            assert rest_s >= 0.045
         loop.inbox.put(AbortRequests([]))
-        asked_at = time.monotonic()
-        time.sleep(0.02)
-    time.sleep(0.2)
     loop.inbox.put(Stop())
     thread.join()
-    assert core.worked_at[0] >= began_at + 0.05
-    after = [at for at in core.worked_at if at >= asked_at]
-    assert after[0] >= asked_at + 0.045
 
 
 def test_an_idle_core_has_the_store_take_its_memory_once(

@@ -93,6 +93,6 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
     reader.start()
     write_text(tmp_path / "pipe", "text")
-    reader.join(10)
+    reader.join(60)
     assert read == ["text"]
     assert (tmp_path / "pipe").is_fifo()

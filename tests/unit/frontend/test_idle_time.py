@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import queue
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 from quire.frontend.offline import turn_lock
 from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 class Core:
@@ -101,14 +103,28 @@ def test_a_call_waits_for_one_piece_and_the_rest_for_its_end() -> None:
 
 
 def test_who_calls_again_at_once_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_lock, "_DELAY_S", 0.2)
+    sleeps: queue.SimpleQueue[float] = queue.SimpleQueue()
+    now, may_wake = 0.0, threading.Semaphore(0)
+
+    def sleep(seconds: float) -> None:
+        sleeps.put(seconds)
+        may_wake.acquire(timeout=WAIT_S)
+
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    monkeypatch.setattr(turn_lock, "time", clock)
     lock = TurnLock()
     core = Core(lock, 3)
     idle = IdleTime(core, lock)
-    for _ in range(20):
+    idle.begin()
+    assert sleeps.get(timeout=WAIT_S) == pytest.approx(turn_lock._DELAY_S)
+    for _ in range(2):
+        now += 0.03
         idle.begin()
-        time.sleep(0.02)
-    assert core.num_left == 3
+        may_wake.release()
+        assert sleeps.get(timeout=WAIT_S) == pytest.approx(turn_lock._DELAY_S)
+        assert core.num_left == 3
+    now += turn_lock._DELAY_S
+    may_wake.release()
     assert core.ended.wait(WAIT_S)
     wait_for_no_thread()
 

@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
 def port() -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     _Handler.seen = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server.server_address[1]
     server.shutdown()
     server.server_close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from redis_server import free_port
+from ports import free_ports
 from s3_server import BUCKET, S3Server
 from tcp_proxy import TcpProxy, drip
 
@@ -68,7 +68,7 @@ def test_a_chunk_is_an_object_below_the_prefix() -> None:
 
 
 def test_nobody_is_there(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    environment.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports()}")
     assert_fails(ObjectTier(URL, timeout_s=5))
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis_server import RedisServer, free_port, wait_for_port, write_certificate
+from ports import free_ports
+from redis_server import RedisServer, wait_for_port, write_certificate
 from tcp_proxy import TcpProxy, drip
 
 from quire.errors import ConfigError
@@ -176,7 +177,7 @@ def test_a_password_that_is_refused(tmp_path: Path) -> None:
 
 def test_tls_and_a_certificate_that_nobody_trusts(tmp_path: Path) -> None:
     certificate, private_key = write_certificate(tmp_path)
-    port = free_port()
+    port = free_ports()
     options = (
         *("--tls-port", str(port), "--tls-auth-clients", "no"),
         *("--tls-cert-file", str(certificate), "--tls-key-file", str(private_key)),

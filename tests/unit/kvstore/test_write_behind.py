@@ -38,7 +38,7 @@ class Pool:
             for place, block_id in enumerate(block_ids):
                 at = place * SHAPE.block_bytes
                 out[at : at + SHAPE.block_bytes] = self.blocks[block_id]
-                assert self.may_copy.wait(10)
+                assert self.may_copy.wait(60)
             return True
 
         return PoolChunk(key_of(number), SHAPE, block_ids, copy_to)
@@ -115,7 +115,7 @@ def test_a_block_is_not_reused_while_it_is_copied(tier: DictTier, writes: WriteB
     thread.join(0.05)
     assert thread.is_alive()
     pool.may_copy.set()
-    thread.join(10)
+    thread.join(60)
     assert writes.flush(10)
     assert content(tier, 1) == 7
 

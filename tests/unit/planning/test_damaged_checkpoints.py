@@ -17,6 +17,7 @@ import pytest
 from damage import damaged_bytes, damaged_file, damaged_json
 from rendered_here import rendered_here
 from safetensors.numpy import load_file, save_file
+from sweeps import examples
 from tiny_checkpoint import EOS, write_tiny_checkpoint
 
 from quire.chat.templates import ChatTemplates, read_templates
@@ -28,7 +29,7 @@ from quire.planning.quantize import quantize_model
 from quire.tokenizer import for_model as tokenizer_loader
 from quire.tokenizer.for_model import load_tokenizer
 
-FEW, MANY = 60, 3000
+FEW, MANY = examples(100), 3000
 MOST_S = 20.0
 """Processor time for one file. The first unknown architecture imports torch, which takes 7 s."""
 TEXTS = ["Hello the world", "", "é 中文 😀\u200d", "\0\x01▁ 12 <|end|> a</w>", "a" * 300]

@@ -27,7 +27,7 @@ class Harness:
         async def main() -> Any:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
             async with httpx.AsyncClient(
-                transport=transport, base_url="http://quire", timeout=20, **options
+                transport=transport, base_url="http://quire", timeout=60, **options
             ) as client:
                 return await scenario(client)
 
@@ -93,16 +93,17 @@ MakeScripted = Callable[..., Harness]
 
 @pytest.fixture
 def make_scripted(make_harness: MakeHarness) -> MakeScripted:
-    """A server of a model that always says this, reasons in tags and calls tools as Hermes."""
+    """A server of a model that always says this, reasons in tags and calls tools as Hermes.
+    `step_s`: how long it takes for a token, for tests that act meanwhile."""
 
-    def make(text: str, **options: Any) -> Harness:
+    def make(text: str, step_s: float = 0.0, **options: Any) -> Harness:
         from scripted_core import scripted
 
         from quire.parsers.format import ReplyFormat
         from quire.parsers.reasoning.tags import ReasoningTags
         from quire.parsers.tool_formats.json.hermes import HermesCalls
 
-        harness = make_harness(core=scripted(text), **options)
+        harness = make_harness(core=scripted(text, step_s), **options)
         reasoning = ReasoningTags("<think>", "</think>")
         harness.model.found_format = ReplyFormat(reasoning, HermesCalls())
         return harness

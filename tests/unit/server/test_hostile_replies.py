@@ -40,10 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("path", list(ASKED))
-def test_hostile_replies(
-    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    monkeypatch.setattr("fake_core.STEP_S", 0.0)
+def test_hostile_replies(make_harness: MakeHarness, path: str) -> None:
     harness = make_harness(core=HostileCore)
     harness.model.found_format = ReplyFormat(ReasoningTags("<think>", "</think>"), HermesCalls())
 

@@ -233,7 +233,7 @@ def test_pings_need_no_option(make_harness: MakeHarness, monkeypatch: pytest.Mon
 def test_a_request_that_the_server_aborts_ends_with_an_error(
     make_scripted: MakeScripted, is_streamed: bool
 ) -> None:
-    harness = make_scripted("x" * 300, enable_dev_routes=True)
+    harness = make_scripted("x" * 300, step_s=0.002, enable_dev_routes=True)
 
     async def aborted(client: httpx.AsyncClient) -> httpx.Response:
         body = {**BODY, "stream": is_streamed}

@@ -153,3 +153,22 @@ def test_what_a_prompt_cannot_have() -> None:
     for name, value in {"suffix": "x", "template": "x", "context": [1]}.items():
         with pytest.raises(RequestError, match=f"{name} is not supported"):
             generate_request(GenerateRequest(prompt="a", **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "application/octet-stream"}, 200),
+        ({"content-type": "application/x-www-form-urlencoded"}, 200),
+        ({"content-type": "application/octet-stream", "origin": "http://quire"}, 415),
+        ({"content-type": "text/plain", "origin": "http://quire"}, 415),
+        ({"content-type": "application/json", "origin": "http://quire"}, 200),
+        ({"content-type": "text/plain", "origin": "http://elsewhere"}, 403),
+    ],
+)
+def test_clients_need_not_name_the_content_type_but_pages_must(
+    harness: Harness, headers: dict[str, str], status: int
+) -> None:
+    body = json.dumps({"messages": [USER], "stream": False, "options": {"num_predict": 1}})
+    reply = harness.request("POST", "/api/chat", content=body, headers=headers)
+    assert reply.status_code == status, reply.text

@@ -44,7 +44,8 @@ def test_each_prompt_has_what_it_leaves(harness: Harness) -> None:
     assert [len(choice["token_ids"]) for choice in reply["choices"]] == [2, 10, 10]
 
 
-def test_a_chat_takes_what_is_left(harness: Harness) -> None:
+def test_a_chat_takes_what_is_left(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_core.FakeCore.step_s", 0.0)
     for name in ("max_tokens", "max_completion_tokens"):
         reply = harness.post(CHAT, {"messages": MESSAGES, name: 512, "stop_token_ids": []}).json()
         assert reply["usage"]["total_tokens"] == 512

@@ -70,7 +70,7 @@ async def read_nothing(app: Any, seconds: float) -> None:
 
 async def until_only(tasks: set[asyncio.Task[Any]]) -> None:
     """Returns when no other task is left; fails if some stay."""
-    for _ in range(100):
+    for _ in range(3000):
         left = asyncio.all_tasks() - tasks
         if not left:
             return

@@ -74,7 +74,10 @@ def test_logprobs_of_the_prompt(harness: Harness) -> None:
     assert set(second) == {str(body["token_ids"][1])}
 
 
-def test_without_max_tokens_the_context_is_filled(harness: Harness) -> None:
+def test_without_max_tokens_the_context_is_filled(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fake_core.FakeCore.step_s", 0.0)
     longest = harness.model.config.model.max_model_len
     for sampling in ({}, {"max_tokens": None}):
         (choice,) = ask(harness, {**sampling, "ignore_eos": True}).json()["choices"]

@@ -72,7 +72,7 @@ def test_one_that_waits_already_is_made_once() -> None:
             queue.add(asyncio.Event().set)
         queue.add(event.set)
         queue.add(event.set)
-        await asyncio.wait_for(event.wait(), 10)
+        await asyncio.wait_for(event.wait(), 60)
         event.clear()
         for _ in range(3):
             await asyncio.sleep(0)
@@ -93,7 +93,7 @@ def test_a_new_loop_begins_anew() -> None:
         events = [asyncio.Event() for _ in range(2 * MOST)]
         for event in events:
             queue.add(event.set)
-        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in events)), 10)
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in events)), 60)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave())

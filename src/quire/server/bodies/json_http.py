@@ -17,7 +17,13 @@ from quire.server.bodies.json_pieces import joined
 from quire.server.context import ServerContext
 from quire.server.fleet.use import ModelUse
 from quire.server.http.event_stream import PLAIN_FORM, EventStream
-from quire.server.http.problems import HttpError, Problem, decode_problem
+from quire.server.http.problems import (
+    OLLAMA_PREFIX,
+    HttpError,
+    Problem,
+    decode_problem,
+    route_path,
+)
 from quire.server.work_pool import INLINE_SIZE
 
 Query = TypeVar("Query", bound=msgspec.Struct)
@@ -86,7 +92,13 @@ def context_of(request: Request) -> ServerContext:
 
 
 def is_json(request: Request) -> bool:
-    """Whether the body says that it is JSON, or says nothing."""
+    """Whether the headers say that the body is JSON, or say nothing.
+
+    Ollama does not look at the content type, and LiteLLM and `curl -d` send another one. A browser
+    adds an Origin, and asks before it sends JSON to another site; so such a request must name it.
+    """
+    if route_path(request.scope).startswith(OLLAMA_PREFIX) and "origin" not in request.headers:
+        return True
     media = request.headers.get("content-type", "application/json")
     media = media.partition(";")[0].strip().lower()
     return media == "application/json" or media.endswith("+json")

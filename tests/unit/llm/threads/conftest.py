@@ -58,6 +58,8 @@ class Slowly:
         self.num_steps = 0
         self.pause_s = 0.0
         core = llm.llm_engine.engine_core
+        idle_time = llm.llm_engine._idle_time  # its thread waits for the engine as a call does
+        until(lambda: not idle_time._is_working)
         step = core.step
 
         def slow_step() -> Any:

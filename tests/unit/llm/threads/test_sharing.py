@@ -160,20 +160,16 @@ def test_a_child_forked_between_two_steps_of_another_thread(
     other = in_thread(lambda: llm.generate("b", greedy(30), use_tqdm=False))
     assert slowly.steps_begun.acquire(timeout=WAIT_S)
 
-    has_turn = threading.Event()
-
-    def step_until_this_thread_has_the_turn() -> None:
-        """More than one step may be needed: the engine's idle thread takes turns as well."""
-        while not has_turn.wait(0.05):
-            slowly.may_step.release()
+    def end_step_once_the_other_waits() -> None:
+        until(turn._door.locked)
+        slowly.may_step.release()
 
     codes = []
     for is_in_step in (True, False):
         if not is_in_step:
-            steps = in_thread(step_until_this_thread_has_the_turn)
+            ends = in_thread(end_step_once_the_other_waits)
             turn.__enter__()
-            has_turn.set()
-            steps.result(WAIT_S)
+            ends.result(WAIT_S)
         pid = os.fork()
         if not pid:
             code = 1

@@ -150,7 +150,7 @@ def test_work_grows_with_the_text(name: str, monkeypatch: pytest.MonkeyPatch) ->
         assert calls_of(message) == calls
         return _CountingReader.work / len(text)
 
-    assert work(200_000) < 2 * work(10_000)
+    assert work(60_000) < 2 * work(6_000)
 
 
 def cut(text: str, size: int) -> list[str]:

@@ -118,7 +118,7 @@ def test_work_grows_with_the_text(name: str, size: int, monkeypatch: pytest.Monk
             total += len(long)
         return _CountingReader.work / total
 
-    assert work(40) < 2 * work(4)
+    assert work(20) < 2 * work(2)
 
 
 def cut(text: str, size: int) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from quick_loop import run_quickly
 from uvicorn.server import ServerState
 
 from quire.server import ServerArgs
@@ -107,5 +108,5 @@ async def until(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    """Runs a scenario on an event loop of its own."""
-    asyncio.run(scenario)
+    """Runs a scenario on an event loop of its own, on which no time passes by itself."""
+    run_quickly(scenario)

@@ -33,7 +33,11 @@ def shared_state(
     app: Any, max_connections: int, num_reserved: int, connects: int = AT_ONCE
 ) -> SharedState:
     slots = ConnectionSlots(max_connections, num_reserved)
-    args = ServerArgs(max_connections=max_connections, reserved_connections=num_reserved)
+    args = ServerArgs(
+        max_connections=max_connections,
+        reserved_connections=num_reserved,
+        keep_alive_timeout=0.5,  # clients that read to the end wait for it
+    )
     queues = (WorkScheduler(), TurnQueue(connects), TurnQueue(AT_ONCE))
     buffer = memoryview(bytearray(65536))
     return SharedState(app, args, slots, *queues, buffer, ServerState())
@@ -72,14 +76,14 @@ class Crowd:
 
 def test_a_crowd_lets_health_pass() -> None:
     crowd = Crowd()
-    asyncio.run(asyncio.wait_for(crowd.come(AT_ONCE), 30))
+    asyncio.run(asyncio.wait_for(crowd.come(AT_ONCE), 60))
     assert crowd.order.count("/crowd") == CROWD
     assert crowd.order.index("/health") < CROWD // 2
 
 
 def test_a_crowd_is_answered_some_at_a_time() -> None:
     crowd = Crowd()
-    asyncio.run(asyncio.wait_for(crowd.come(connects=CROWD), 30))
+    asyncio.run(asyncio.wait_for(crowd.come(connects=CROWD), 60))
     assert crowd.order.count("/crowd") == CROWD
     assert crowd.most_in_a_turn <= AT_ONCE + 1  # health besides
 
@@ -98,7 +102,7 @@ def test_health_is_asked_for_in_the_turn_that_accepts() -> None:
                 assert turns <= 3  # the loop looks at its sockets, accepts, and calls
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 class Held(TurnQueue):
@@ -135,7 +139,7 @@ def test_health_that_is_asked_for_later_does_not_wait_for_the_crowd() -> None:
                 client.close()
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_its_end_closes_clients_that_wait() -> None:
@@ -143,7 +147,7 @@ def test_its_end_closes_clients_that_wait() -> None:
         shared = dataclasses.replace(shared_state(echo, 5, 5), connects=Held(1))
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname(), timeout=10) as client,
+            socket.create_connection(listener.getsockname(), timeout=60) as client,
         ):
             acceptor = Acceptor(shared, listener, {})
             for _ in range(5):
@@ -152,7 +156,7 @@ def test_its_end_closes_clients_that_wait() -> None:
             assert client.recv(1) == b""
             assert not shared.connects._waiting
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
@@ -163,7 +167,7 @@ def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
             acceptor = Acceptor(shared, listener, {})
             clients = []
             for _ in range(3):
-                clients.append(socket.create_connection(listener.getsockname(), timeout=10))
+                clients.append(socket.create_connection(listener.getsockname(), timeout=60))
                 await asyncio.sleep(0.01)  # it is accepted, and waits
                 clients[-1].sendall(request("/health"))
             asked = [asyncio.to_thread(reply, client) for client in clients[1:]]
@@ -173,7 +177,7 @@ def test_who_has_asked_for_health_loses_its_slot_to_nobody() -> None:
             connects.let_go()
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def reply(client: socket.socket) -> bytes:
@@ -195,7 +199,7 @@ def test_no_health_in_plain_text_where_there_is_tls() -> None:
                 assert b"HTTP" not in await asyncio.to_thread(client.recv, 100)
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 async def end(acceptor: Acceptor, shared: SharedState) -> None:
@@ -229,7 +233,7 @@ def test_few_clients_wait_without_a_slot(leaves: bool, monkeypatch: pytest.Monke
                 client.close()
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.sweep(1)
@@ -264,7 +268,7 @@ def test_everyone_who_asks_gets_a_reply(is_late: bool) -> None:
                 await asyncio.sleep(0.01)
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_request_that_was_not_read_yet_keeps_its_slot() -> None:
@@ -275,10 +279,10 @@ def test_a_request_that_was_not_read_yet_keeps_its_slot() -> None:
         shared = dataclasses.replace(shared_state(echo, 2, 1), connects=connects)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             acceptor = Acceptor(shared, listener, {})
-            clients = [socket.create_connection(listener.getsockname(), 10) for _ in range(2)]
+            clients = [socket.create_connection(listener.getsockname(), 60) for _ in range(2)]
             clients[0].sendall(request("/first"))
             await asyncio.sleep(1.1)  # both could lose their slots now
-            clients += [socket.create_connection(listener.getsockname(), 10) for _ in range(2)]
+            clients += [socket.create_connection(listener.getsockname(), 60) for _ in range(2)]
             for client in clients[1:]:
                 client.sendall(request("/later"))
             await asyncio.sleep(0.01)
@@ -291,7 +295,7 @@ def test_a_request_that_was_not_read_yet_keeps_its_slot() -> None:
                 client.close()
             await end(acceptor, shared)
 
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def num_files() -> int:

@@ -28,7 +28,7 @@ def run(tiny_model: Path) -> Callable[..., None]:
             fleet = context.fleet
             assert fleet is not None
             try:
-                await asyncio.wait_for(scenario(fleet, context.models, loader), 30)
+                await asyncio.wait_for(scenario(fleet, context.models, loader), 120)
             finally:
                 await fleet.close()
 
@@ -42,7 +42,7 @@ def states(fleet: Fleet) -> list[str]:
 
 
 async def soon(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)

@@ -51,13 +51,13 @@ def test_it_has_failed_and_makes_room(
 
 
 def test_a_cancelled_one_too(make_scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = make_scripted("x" * 400)
+    harness = make_scripted("x" * 400, step_s=0.002)
     monkeypatch.setattr(ResponsesWriter, "cancelled", _broken)
 
     async def scenario(client: httpx.AsyncClient) -> None:
         queued = (await client.post(RESPONSES, json=body_of(background=True))).json()
         path = f"{RESPONSES}/{queued['id']}/cancel"
-        failed = (await asyncio.wait_for(client.post(path), 20)).json()
+        failed = (await asyncio.wait_for(client.post(path), 60)).json()
         assert failed["status"] == "failed"
 
     harness.run(scenario)

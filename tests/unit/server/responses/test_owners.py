@@ -36,7 +36,7 @@ def test_a_response_is_found_by_its_own_key_alone(make_scripted: Any) -> None:
 
 
 def test_another_key_cannot_cancel(make_scripted: Any) -> None:
-    harness = make_scripted("x" * 400, keys=("mine", "other"))
+    harness = make_scripted("x" * 400, step_s=0.002, keys=("mine", "other"))
 
     async def scenario(client: httpx.AsyncClient) -> None:
         body = body_of(background=True)

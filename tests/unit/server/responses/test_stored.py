@@ -153,7 +153,7 @@ def test_a_background_stream_can_be_followed_again(make_scripted: Any) -> None:
 
 
 def test_a_background_response_can_be_cancelled(make_scripted: Any) -> None:
-    harness = make_scripted("x" * 400)
+    harness = make_scripted("x" * 400, step_s=0.002)
 
     async def scenario(client: httpx.AsyncClient) -> None:
         queued = (await client.post(RESPONSES, json=body_of(background=True))).json()
@@ -239,7 +239,9 @@ def test_unknown_ids_are_not_found(make_scripted: Any, path: str) -> None:
 
 
 def test_what_runs_in_the_background_has_the_bounds_too(make_scripted: Any) -> None:
-    harness = make_scripted("x" * 300, response_store_bytes=20_000, max_stored_responses=2)
+    harness = make_scripted(
+        "x" * 300, step_s=0.002, response_store_bytes=20_000, max_stored_responses=2
+    )
 
     async def scenario(client: httpx.AsyncClient) -> Any:
         body = body_of(background=True, tools=[])
@@ -267,7 +269,7 @@ def test_what_runs_in_the_background_has_the_bounds_too(make_scripted: Any) -> N
 
 
 def test_a_stream_that_is_left_stores_nothing(make_scripted: Any) -> None:
-    harness = make_scripted("x" * 300)
+    harness = make_scripted("x" * 300, step_s=0.002)
 
     async def scenario(client: httpx.AsyncClient) -> None:
         body = body_of(stream=True, tools=[])
