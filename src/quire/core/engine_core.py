@@ -80,7 +80,7 @@ _GRAMMAR_WAIT_S = 0.01
 """Seconds that a step waits for a grammar if there is nothing else to do."""
 _SHARE_FOR_MASKS = 0.02
 """Share of a step's time that the next step may wait for masks."""
-_SHARE_FOR_IMAGES = 0.35
+_SHARE_FOR_IMAGES = 0.3
 """Share of the time of a step without prompts that the encoder of images has between two steps."""
 _IMAGES_ALONE_S = 0.1
 """Seconds that the encoder has if no request waits for its next token."""

@@ -39,7 +39,7 @@ def _vision(*, is_same: bool) -> Any:
     return SimpleNamespace(
         placeholder=_PLACE, row_token=row, row_token_id=_IDS[row], video=None,
         num_rows=lambda layout: 2 * len(layout.sizes),
-        patching=SimpleNamespace(grid=lambda _: None, sees_itself=False),
+        patching=SimpleNamespace(grid=lambda _: None, order=lambda _: None, sees_itself=False),
         expansion=lambda layout: "".join(f"[{row}{row}" for _ in layout.sizes) + "]",
     )  # fmt: skip
 

@@ -33,7 +33,11 @@ def shared_state(
     app: Any, max_connections: int, num_reserved: int, connects: int = AT_ONCE
 ) -> SharedState:
     slots = ConnectionSlots(max_connections, num_reserved)
-    args = ServerArgs(max_connections=max_connections, reserved_connections=num_reserved)
+    args = ServerArgs(
+        max_connections=max_connections,
+        reserved_connections=num_reserved,
+        keep_alive_timeout=0.5,  # clients that read to the end wait for it
+    )
     queues = (WorkScheduler(), TurnQueue(connects), TurnQueue(AT_ONCE))
     buffer = memoryview(bytearray(65536))
     return SharedState(app, args, slots, *queues, buffer, ServerState())

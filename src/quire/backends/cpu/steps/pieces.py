@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from quire.backends.cpu.encode import Encoded
     from quire.backends.cpu.lowering import Pieces
 
-_FEWEST_ROWS = 16
+_FEWEST_ROWS = 8
 """A piece of fewer rows would read all weights of a layer for little work."""
 
 RunOps = Callable[[Any, int, StepBatch, Any], None]
