@@ -6,18 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from gguf_images import ImagesModel
-from vision_cases import CASES
+from vision_cases import CASES, GGUF_CASES
 
 Image = pytest.importorskip("PIL.Image")
 
 from quire import LLM, SamplingParams  # noqa: E402
 from quire.cli import main  # noqa: E402
+from quire.config.checkpoint.model_files import read_config  # noqa: E402
 from quire.config.places.gguf import by_likeness  # noqa: E402
 from quire.config.places.hub import resolve_model  # noqa: E402
 from quire.errors import ConfigError, ModelError  # noqa: E402
+from quire.models.vision.families import vision_model  # noqa: E402
+from quire.models.vision.settings import with_image_processor  # noqa: E402
 
 _SETTINGS: dict[str, Any] = {
     "backend": "reference", "dtype": "float32", "max_model_len": 512,
@@ -170,3 +174,48 @@ def test_names_of_old_files(tmp_path: Path) -> None:
     with LLM(str(unnamed), mmproj=str(file), **_SETTINGS) as llm:
         found.append(llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids)
     assert found[1:] == found[:1] * 2
+
+
+_MATTER: dict[str, dict[str, Any]] = {
+    "idefics3": {
+        "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-3, "block_count": 2,
+        "image_mean": [0.5, 0.5, 0.4], "image_std": [0.5, 0.5, 0.4], "preproc_image_size": 96,
+        "projector.scale_factor": 4, "patch_size": 8,
+    },
+    "qwen2.5-vl": {
+        "n_wa_pattern": 1, "window_size": 24, "image_min_pixels": 64, "image_max_pixels": 6400,
+        "attention.head_count": 2, "block_count": 3, "spatial_merge_size": 1,
+    },
+    "qwen3-vl": {"is_deepstack_layers": [True, False, False, False]},
+    "llava-next": {"feature_layer": [1], "image_grid_pinpoints": [28, 56]},
+    "internvl": {"preproc_max_tiles": 3, "projector.scale_factor": 1},
+}  # fmt: skip
+
+
+def _encoder(directory: Path) -> list[Any]:
+    vision = vision_model(with_image_processor(read_config(directory), directory))
+    assert vision is not None
+    resizing = msgspec.to_builtins(vision.resizing)
+    for name in ("mean", "std"):  # files have 32 bits
+        resizing[name] = np.float32(resizing[name]).tolist()
+    return [vision.tower, vision.projector, resizing, vision.patching, vision.class_row,
+            vision.row_token_id]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _MATTER)
+def test_the_encoder_is_that_of_the_checkpoint_and_each_key_matters(
+    name: str, tmp_path: Path
+) -> None:
+    GGUF_CASES[name](tmp_path)
+    own, wanted = ImagesModel(tmp_path), _encoder(tmp_path)
+    model, file = own.write_text(tmp_path / "model.gguf"), tmp_path / "mmproj.gguf"
+
+    def found(keys: dict[str, Any]) -> list[Any]:
+        own.write_projector(file, {f"clip.vision.{key}": one for key, one in keys.items()})
+        return _encoder(resolve_model(str(model), mmproj=str(file)))
+
+    # LLaVA's last layer is not computed, and so is not in the file.
+    count = {"block_count": 2, "feature_layer": [2]} if name == "llava-next" else {}
+    assert found(count) == wanted
+    for key, value in _MATTER[name].items():
+        assert found({**count, key: value}) != wanted, key

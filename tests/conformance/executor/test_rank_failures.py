@@ -5,17 +5,26 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from executor_plans import PROMPT, config_of, plan_of
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.config.ranks import Rank
 from quire.errors import ConfigError, EngineDeadError
+from quire.executor.messages import encode
 from quire.executor.multiproc import MultiprocExecutor
+from quire.executor.nodes.door import Door
+from quire.executor.nodes.messages import Hello
+from quire.executor.nodes.node import RankLine
+from quire.executor.nodes.remote import RemoteNode
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +109,24 @@ def test_what_a_rank_cannot_load_is_reported(directory: Path) -> None:
     config = config_of(directory, tensor_parallel_size=2, worker_cls="faulty_worker.NoSuchWorker")
     with pytest.raises(ConfigError, match="NoSuchWorker"):
         MultiprocExecutor(config)
+
+
+def test_no_caller_waits_for_a_machine_that_is_given_up() -> None:
+    """A broken link closes no connection, so that a caller would wait for an answer for ever."""
+    (ours, theirs), lines = socket.socketpair(), [socket.socketpair() for _ in range(2)]
+    control = Connection(theirs.detach())
+    control.send_bytes(encode(Hello("host", 1, "version", "")))
+    node = RemoteNode(1, cast(Door, None), ours, time.monotonic() + 5)
+    steps, blocks = (Connection(one.detach()) for one, _ in lines)
+    node.lines.append(RankLine(Rank(0, 1, 1, 2), steps, blocks))
+    waiting = ThreadPoolExecutor(2)
+    found = [waiting.submit(one.recv_bytes) for one in (steps, blocks)]
+    lines[0][1].sendall(b"\0\0\0\7par")  # a part of a message
+    node.kill()
+    for one in found:
+        assert isinstance(one.exception(5), EOFError | OSError)
+    node.end()
+    waiting.shutdown()
+    control.close()
+    for _, end in lines:
+        end.close()

@@ -205,6 +205,13 @@ def test_bin_weights_where_there_are_no_others(tmp_path: Path) -> None:
         assert {path.name for path in directory.iterdir()} == files.keys() - {"flax_model.msgpack"}
 
 
+def test_an_image_encoder_is_fetched_with_its_model(tmp_path: Path) -> None:
+    names = ["m-Q4_0.gguf", "m-Q8_0.gguf", "mmproj-F32.gguf", "mmproj-F16.gguf"]
+    with HubServer("org/name", {name: name.encode() for name in names}) as hub:
+        resolve_elsewhere(hub.url, "org/name:Q4_0", tmp_path)
+        assert hub.fetched() == {"m-Q4_0.gguf", "mmproj-F16.gguf"}
+
+
 def test_what_the_hub_does_not_have(tmp_path: Path) -> None:
     with HubServer("org/name", {"config.json": b"{}"}) as hub:
         assert "neither .safetensors nor .bin" in resolve_elsewhere(hub.url, "org/name", tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -31,6 +33,13 @@ class RankLine:
     process: subprocess.Popen[bytes] | None = None
     """None on another machine."""
     blocks_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def abort(self) -> None:
+        """Ends what waits on both connections, where nothing tells that the other end is gone. Any
+        thread."""
+        for connection in (self.steps, self.blocks):
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as own:
+                own.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Closes both connections, so that the rank ends."""

@@ -113,6 +113,8 @@ class RemoteNode(Node):
 
     def kill(self) -> None:
         self._send(End(is_kill=True))
+        for line in self.lines:
+            line.abort()
 
     def end(self) -> None:
         for line in self.lines:

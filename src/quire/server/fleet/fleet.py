@@ -138,9 +138,14 @@ class Fleet:
             ))  # fmt: skip
         if member.loading is None:
             member.loading = self._start(self._load(member))
+        loading = member.loading
         self._num_waiting += 1
         try:
-            await asyncio.wait_for(asyncio.shield(member.loading), self._load_timeout_s)
+            await asyncio.wait_for(asyncio.shield(loading), self._load_timeout_s)
+        except asyncio.CancelledError:
+            if self._is_closed and loading.cancelled():
+                raise _shutting_down() from None
+            raise
         except asyncio.TimeoutError:
             raise HttpError(unavailable(
                 f"The model `{member.name}` was not loaded within model_load_timeout "
@@ -177,6 +182,13 @@ class Fleet:
                 elif end is not None and now >= end:
                     self._start(self._unload(member, "idle"))
 
+    def end_loads(self) -> None:
+        """Refuses the requests that wait for a load, and further loads, because the server ends."""
+        self._is_closed = True
+        for member in self.members:
+            if member.loading is not None:
+                member.loading.cancel()
+
     async def close(self) -> None:
         """Unloads all models, without waiting for their requests."""
         self._is_closed = True
@@ -199,7 +211,7 @@ class Fleet:
 
     async def _load_now(self, member: Member) -> None:
         if self._is_closed:
-            raise HttpError(unavailable("The server is shutting down.", 5))
+            raise _shutting_down()
         if self._is_usable(member):
             self._grant(member)  # it stayed after all
             return
@@ -313,6 +325,10 @@ class Fleet:
 
 def _holding(member: Member) -> Holding:
     return Holding(member.name, member.num_bytes, member.last_used)
+
+
+def _shutting_down() -> HttpError:
+    return HttpError(unavailable("The server is shutting down.", 5))
 
 
 def _has_requests(member: Member) -> HttpError:

@@ -108,6 +108,7 @@ class _Several:
         return None
 
     def close_templates(self) -> None:
+        self.fleet.end_loads()
         for member in self.fleet.members:
             if member.model.chat is not None:
                 member.model.chat.close()

@@ -53,7 +53,7 @@ class LiveModels(Protocol):
         """Waits for the signal; returns why the server must end, if that comes first."""
 
     def close_templates(self) -> None:
-        """Ends the processes that render chat templates."""
+        """Ends the processes that render chat templates, and what requests wait for besides."""
 
     async def close(self) -> None:
         """Unloads everything."""

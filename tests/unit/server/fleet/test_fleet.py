@@ -212,6 +212,20 @@ def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(run: Any
     run(scenario, 60, 60)
 
 
+def test_requests_that_wait_for_a_load_are_refused_when_the_server_ends(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        loader.gate = asyncio.Event()
+        waiting = [asyncio.ensure_future(fleet.acquire(models[index])) for index in (0, 0, 1)]
+        await soon(lambda: loader.loads == ["a"])
+        fleet.end_loads()
+        for one in waiting:
+            assert "shutting down" in await refused(one, 503)
+        assert "shutting down" in await refused(fleet.acquire(models[1]), 503)
+        assert [model.num_users for model in models] == [0, 0]
+
+    run(scenario, 60, 60)
+
+
 def test_random_traffic_keeps_the_invariants(run: Any) -> None:
     rng, sizes = random.Random(11), (30, 45, 60, 25, 90)
 
