@@ -19,6 +19,6 @@ class SkippingWorker(Worker):
     """Rank 1 computes a step twice, and is then at another exchange than the others."""
 
     def step(self, batch: StepBatch) -> StepOutput:
-        if self.rank.number == 1 and self._group is not None:
-            self._group.begin(batch.token_ids)
+        if self.rank.number == 1:
+            self._groups[0].begin(batch.token_ids)
         return super().step(batch)

@@ -202,6 +202,7 @@ def _encoder(directory: Path) -> list[Any]:
             vision.row_token_id]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", _MATTER)
 def test_the_encoder_is_that_of_the_checkpoint_and_each_key_matters(
     name: str, tmp_path: Path

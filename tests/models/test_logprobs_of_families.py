@@ -21,6 +21,7 @@ CHOSEN = (
 OTHER_NAMES = {
     "LLaMAForCausalLM", "MPTForCausalLM", "RWForCausalLM", "StableLMEpochForCausalLM",
     "Ernie4_5_ForCausalLM", "ExaoneMoEForCausalLM", "PhiMoEForCausalLM",
+    "Qwen3VLMoeForCausalLM",  # the text of a model with images: test_images.py
 }  # fmt: skip
 NOT_IN_TRANSFORMERS = {
     "BaiChuanForCausalLM", "BaichuanForCausalLM", "ChatGLMForConditionalGeneration",

@@ -24,7 +24,7 @@ OURS = {
     "backend", "num_threads", "max_decode_slowdown", "chat_template", "task", "kv_store",
     "kv_store_path", "kv_store_size", "kv_store_memory", "kv_store_tenant_size", "kv_store_url",
     "kv_store_ttl", "swap_space", "speculation", "enable_prompt_adapter", "max_prompt_adapters",
-    "max_prompt_adapter_token",
+    "max_prompt_adapter_token", "mmproj",
 }  # fmt: skip
 """Arguments that vLLM's `AsyncEngineArgs` does not have."""
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]+)`")

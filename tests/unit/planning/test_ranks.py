@@ -50,12 +50,14 @@ def test_every_rank_has_room_for_its_part(
             )
 
 
-def test_a_pipeline_has_no_draft_tokens(model_dir: Path) -> None:
+def test_a_pipeline_guesses_by_lookup_alone(model_dir: Path) -> None:
     given: dict[str, Any] = {"model": str(model_dir), "backend": "reference"}
     one = build_engine_config(EngineArgs(**given, tensor_parallel_size=2))
     assert one.scheduler.speculation is not None
     given["pipeline_parallel_size"] = 2
-    assert build_engine_config(EngineArgs(**given)).scheduler.speculation is None
-    given["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 3}
-    with pytest.raises(ConfigError, match="pipeline_parallel_size=2 computes several steps"):
+    guesses = build_engine_config(EngineArgs(**given)).scheduler.speculation
+    assert guesses is not None
+    assert guesses.method == "ngram"
+    given["speculative_config"] = {"model": str(model_dir), "num_speculative_tokens": 3}
+    with pytest.raises(ConfigError, match="a draft model or a head needs all of them"):
         build_engine_config(EngineArgs(**given))

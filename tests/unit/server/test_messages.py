@@ -52,7 +52,8 @@ def test_parts_that_a_text_model_cannot_take_are_named(harness: Harness, part: A
     reply = harness.post(CHAT, body)
     error = reply.json()["error"]
     assert (reply.status_code, error["param"]) == (400, "messages")
-    assert ("images" if part["type"] == "image_url" else part["type"]) in error["message"]
+    is_seen = part["type"] in ("image_url", "video_url")
+    assert ("takes no images" if is_seen else part["type"]) in error["message"]
 
 
 @pytest.mark.parametrize("content", [5, {"type": "text", "text": "a"}, [5], [None], [["a"]]])

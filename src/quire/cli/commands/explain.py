@@ -113,9 +113,9 @@ def _model_rows(plan: EnginePlan, asked: str) -> list[tuple[str, str]]:
         ("vocabulary", f"{facts.vocab_size:,}{', tied head' * facts.tie_word_embeddings}"),
         ("context", f"{model.max_model_len:,} of {facts.max_model_len:,} tokens"),
         ("arithmetic", _arithmetic(plan)),
+        *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
         *_pooling_rows(plan),
         *image_rows(plan),
-        *([("asked for", f"{asked}: {FLOAT16_NOTE}")] if spelled_dtype(asked) == "float16" else []),
     ]
 
 
