@@ -72,7 +72,9 @@ struct Int8Product : QuantisedX<kPlanes> {
   }
 };
 #else
+// Weights are multiplied as 16 bits, and so activations of 16 bits can be.
 #define QUIRE_PAIRS_OF_WORDS
+
 // Bytes are widened to 16 bits in place: the even ones of a word by two shifts, the odd ones by
 // one; x comes as the matching pairs of 16 bits.
 template <int kPlanes>

@@ -40,7 +40,8 @@ class Images:
     """What stands for a video in a text; None: there may be none."""
 
     def placeholder_of(self, part: Any) -> str | None:
-        """What stands for a part; None: it is no image or video, or there may be none."""
+        """The placeholder of an image or a video. None for other parts, or if the model does not
+        take such a part."""
         if part == VIDEO_PART:
             return self.video
         return self.placeholder if part == IMAGE_PART else None

@@ -377,7 +377,7 @@ def _load(
     if config.draft is not None and plan.draft is not None:
         from quire.worker.draft.loading import load_pair
 
-        beside = groups[1] if groups else None
-        model = load_pair(source.config, whole, rank, backend, beside, model)
+        draft_group = groups[1] if groups else None
+        model = load_pair(source.config, whole, rank, backend, draft_group, model)
         block_bytes += backend.kv_block_bytes(plan.draft.program, plan.draft.kv)
     return _Loaded(model, packed, whole.program, plan.program, block_bytes, backend)

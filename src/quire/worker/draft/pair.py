@@ -66,7 +66,7 @@ class DraftModel:
     max_num_tokens: int
     """Most tokens of a step."""
     head: HeadRows | None
-    """Of a draft head, how its rows are made."""
+    """How the rows of a draft head are made; None for a draft model."""
 
 
 class DraftingModel(StepModel):

@@ -51,7 +51,8 @@ def _is_frame(given: Any) -> bool:
 
 
 def _is_float(given: Any) -> bool:
-    """Whether it is an array or a tensor of floating-point numbers, which are no pixels."""
+    """Whether it is an array or a tensor of floating-point numbers: rows of an encoder, because
+    pixels are bytes."""
     return hasattr(given, "ndim") and "float" in str(getattr(given, "dtype", ""))
 
 
