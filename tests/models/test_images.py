@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from gguf_images import ImagesModel
-from vision_cases import CASES, GGUF_CASES
+from vision_cases import CASES, GGUF_CASES, check_reply
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -131,18 +131,8 @@ def _compare(checkpoint: Path, model_path: Path, backend: str) -> None:
             given["mm_token_type_ids"] = (ids == vision.row_token_id).int()
         if vision.family == "gemma3":
             given["token_type_ids"] = (ids == vision.row_token_id).int()
-        with torch.no_grad():
-            wanted = model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=_NUM_TOKENS,
-                do_sample=False, eos_token_id=None, pad_token_id=0, output_scores=True,
-                return_dict_in_generate=True, **given,
-            )  # fmt: skip
-        found = output.outputs[0]
-        assert list(found.token_ids) == wanted.sequences[0, ids.shape[1] :].tolist()
-        logprobs = torch.log_softmax(wanted.scores[0][0], -1)
-        for token_id, one in found.logprobs[0].items():
-            assert abs(logprobs[token_id].item() - one.logprob) < 1e-3
-        assert second.outputs[0].token_ids == found.token_ids
+        check_reply(model, output, _NUM_TOKENS, **given)
+        assert second.outputs[0].token_ids == output.outputs[0].token_ids
         if images:
             assert second.num_cached_tokens >= 16
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from vision_cases import CASES
+from vision_cases import CASES, check_reply
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -89,26 +89,18 @@ def test_tokens_and_logprobs_are_those_of_transformers(family: str, tmp_path: Pa
         tmp_path, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     more = {"second_per_grid_ts": [2 / _FPS]} if family == "qwen2.5-vl" else {}
-    with torch.no_grad():
-        wanted = model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=_NUM_TOKENS,
-            do_sample=False, eos_token_id=None, pad_token_id=0, output_scores=True,
-            return_dict_in_generate=True, mm_token_type_ids=kinds, pixel_values=image_rows,
-            image_grid_thw=torch.tensor([image_grid]), pixel_values_videos=rows,
-            video_grid_thw=torch.tensor([grid]), **more,
-        )  # fmt: skip
-    found = output.outputs[0]
-    assert list(found.token_ids) == wanted.sequences[0, ids.shape[1] :].tolist()
-    logprobs = torch.log_softmax(wanted.scores[0][0], -1)
-    for token_id, one in found.logprobs[0].items():
-        assert abs(logprobs[token_id].item() - one.logprob) < 1e-3
-    assert again.outputs[0].token_ids == found.token_ids
+    check_reply(
+        model, output, _NUM_TOKENS, mm_token_type_ids=kinds, pixel_values=image_rows,
+        image_grid_thw=torch.tensor([image_grid]), pixel_values_videos=rows,
+        video_grid_thw=torch.tensor([grid]), **more,
+    )  # fmt: skip
+    assert again.outputs[0].token_ids == output.outputs[0].token_ids
     assert again.num_cached_tokens >= 16
     if family == "qwen3-vl":
         decoded = bytes(one for one in output.prompt_token_ids if one < 256)
         assert len(decoded) > 3 * len("<0.1 seconds>")
     if family != "qwen2-vl":  # whose tiles are counted, not timed
-        assert slower.outputs[0].logprobs != found.logprobs
+        assert slower.outputs[0].logprobs != output.outputs[0].logprobs
 
 
 def test_spellings_of_a_video_give_one_answer_and_others_say_why(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from quire.outputs import RequestOutput
+
 _TEXT: dict[str, Any] = {
     "vocab_size": 300, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
@@ -32,6 +34,24 @@ IDEFICS3_TEMPLATE = (
     "{% elif part['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
     "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
+
+
+def check_reply(model: Any, output: RequestOutput, num_tokens: int, **given: Any) -> None:
+    """A greedy reply is that of transformers for the same prompt: the tokens, and the
+    log-probabilities of the first one. `given`: what else the model reads of the prompt."""
+    ids = torch.tensor([output.prompt_token_ids])
+    with torch.no_grad():
+        wanted = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens,
+            do_sample=False, eos_token_id=None, pad_token_id=0, output_scores=True,
+            return_dict_in_generate=True, **given,
+        )  # fmt: skip
+    found = output.outputs[0]
+    assert list(found.token_ids) == wanted.sequences[0, ids.shape[1] :].tolist()
+    assert found.logprobs
+    logprobs = torch.log_softmax(wanted.scores[0][0], -1)
+    for token_id, one in found.logprobs[0].items():
+        assert abs(logprobs[token_id].item() - one.logprob) < 1e-3
 
 
 def idefics3(path: Path, name: str = "Idefics3") -> None:
