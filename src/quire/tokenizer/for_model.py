@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,30 +19,43 @@ from quire.tokenizer.trial import try_out
 
 logger = get_logger(__name__)
 
-_living: WeakValueDictionary[Path, Tokenizer] = WeakValueDictionary()
-"""Those that this process has loaded last of each directory, while they are in use."""
+_Files = tuple[Path, tuple[tuple[str, int, int], ...]]
+"""A directory, and the name, size and time of change of each of its files."""
+_living: WeakValueDictionary[_Files, Tokenizer] = WeakValueDictionary()
+"""Those that this process has loaded and still uses."""
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer | None:
-    """The model's tokenizer; None with `skip_tokenizer_init`. Raises CheckpointError for a damaged
-    one, for one that crashes the Rust library, and for one with token ids which the model lacks."""
-    if config.tokenizer_path is None:
+    """The model's tokenizer; None with `skip_tokenizer_init`. One that this process uses already is
+    returned again if its files are the same. Raises CheckpointError for a damaged one, for one that
+    crashes the Rust library, and for one with token ids which the model lacks."""
+    path = config.tokenizer_path
+    if path is None:
         return None
-    with phase(logger, "tokenizer"):
-        if config.tokenizer_path != DEMO_MODEL_PATH:
-            try_out(config.tokenizer_path)
-        tokenizer = Tokenizer.from_directory(config.tokenizer_path)
-    _living[config.tokenizer_path] = tokenizer
-    tokenizer.check_fits(config.vocab_size, str(main_file(config.tokenizer_path)))
+    files = _files_of(path)
+    tokenizer = _living.get(files)
+    if tokenizer is None:
+        with phase(logger, "tokenizer"):
+            if path != DEMO_MODEL_PATH:
+                try_out(path)
+            tokenizer = _living[files] = Tokenizer.from_directory(path)
+    tokenizer.check_fits(config.vocab_size, str(main_file(path)))
     return tokenizer
+
+
+def _files_of(directory: Path) -> _Files:
+    found = []
+    for entry in os.scandir(directory) if directory.is_dir() else ():
+        if entry.is_file():
+            stat = entry.stat()
+            found.append((entry.name, stat.st_size, stat.st_mtime_ns))
+    return directory, tuple(sorted(found))
 
 
 def vocabulary_source(config: ModelConfig) -> VocabularySource:
     """What grammars have to know of the model's tokens. Raises GrammarError where there is no
-    tokenizer, and what `load_tokenizer` raises. The front end's tokenizer is used, where it is in
-    this process."""
-    path = config.tokenizer_path
-    tokenizer = (_living.get(path) if path is not None else None) or load_tokenizer(config)
+    tokenizer, and what `load_tokenizer` raises."""
+    tokenizer = load_tokenizer(config)
     if tokenizer is None:
         raise GrammarError("structured outputs need a tokenizer: leave out skip_tokenizer_init")
     return source_of(tokenizer, config.vocab_size, config.eos_token_ids)

@@ -6,8 +6,9 @@ Called by `serve` for its one model, and by the fleet for each of several.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quire.adapters import AdapterModule
@@ -24,6 +25,9 @@ from quire.server.served_model import LoadedParts, ServedModel
 
 if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
+    from quire.tokenizer import Tokenizer
+
+_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,9 @@ class ModelLoader:
     args: ServerArgs
     request_log: RequestLogChoice | None
     engine_mode: EngineMode
+    kept_tokenizers: deque[Tokenizer] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    """Those of the models unloaded last. To read one again would stop the event loop for a tenth of
+    a second or more, because the library does not free the interpreter's lock meanwhile."""
 
     async def load(
         self, model: ServedModel, config: EngineConfig, modules: Sequence[AdapterModule]
@@ -58,6 +65,9 @@ class ModelLoader:
         if parts.chat is not None:
             parts.chat.close()
         if parts.engine is not None:
+            tokenizer = parts.engine.tokenizer
+            if tokenizer is not None and tokenizer not in self.kept_tokenizers:
+                self.kept_tokenizers.append(tokenizer)
             await asyncio.to_thread(parts.engine.shutdown)
 
     def build(self, config: EngineConfig) -> LoadedParts:
