@@ -31,8 +31,9 @@ _ERRORS = {
 }  # fmt: skip
 _STATUS_TEXTS = {
     200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
+    403: "Not a model that requests may delete",
     404: "No such model or stored response", 408: "The body took too long",
-    413: "The body is too large",
+    409: "The model has requests", 413: "The body is too large",
     415: "The body is not JSON", 500: "The engine failed on this request",
     504: "The call took longer than its timeout",
     503: "Not now: try again after Retry-After seconds",
