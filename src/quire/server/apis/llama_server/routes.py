@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.llama_server.conversion import (
     AppliedTemplate,
     ApplyTemplateRequest,
@@ -32,18 +33,13 @@ from quire.server.apis.llama_server.conversion import (
     infill_ids,
 )
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.bodies.json_http import context_of
 from quire.server.generation.begin import begin, stream_of, whole_of
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer
 from quire.server.http.event_stream import PLAIN_FORM, event
 from quire.server.http.problems import HttpError, Problem
-from quire.server.served_model import ServedModel
 from quire.version import __version__
-
-if TYPE_CHECKING:
-    pass
-
 
 LLAMA_FORM = PLAIN_FORM
 """The last event says `"stop": true`; nothing follows it."""
@@ -103,15 +99,21 @@ class LlamaWriter(Writer):
         return timings
 
 
-async def completion(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("server")
+_GENERATION: dict[str, Any] = {
+    "tag": "generation", "response": LlamaReply, "stream": LlamaReply, "has_named_events": True,
+}  # fmt: skip
+
+
+@ROUTES.on("POST", "/completion", "/completions", **_GENERATION)
+async def completion(http: Request, asked: LlamaCompletionRequest) -> Response | ASGIApp:
     """Continues a prompt, in llama-server's form."""
-    asked = await read_body(http, LlamaCompletionRequest)
     return await _answer(http, asked, completion_request(asked, asked.prompt))
 
 
-async def infill(http: Request) -> Response | ASGIApp:
+@ROUTES.on("POST", "/infill", **_GENERATION)
+async def infill(http: Request, asked: InfillRequest) -> Response | ASGIApp:
     """Fills the gap of a text, if the model has tokens for that."""
-    asked = await read_body(http, InfillRequest)
     model = context_of(http).target(asked.model).model
     texts = [asked.input_prefix, asked.input_suffix, asked.prompt]
     texts += [part for extra in asked.input_extra or () for part in (extra.filename, extra.text)]
@@ -138,9 +140,9 @@ async def _answer(
     return await whole_of(http, generation, made, reports_load=False)
 
 
-async def apply_template(http: Request) -> Response:
+@ROUTES.on("POST", "/apply-template", tag="prompts")
+async def apply_template(http: Request, asked: ApplyTemplateRequest) -> AppliedTemplate:
     """The prompt that the chat template makes of a conversation."""
-    asked = await read_body(http, ApplyTemplateRequest)
     if not asked.messages:
         raise RequestError("messages must not be empty", parameter="messages")
     request = TokenizeRequest(
@@ -150,10 +152,11 @@ async def apply_template(http: Request) -> Response:
         chat_template_kwargs=asked.chat_template_kwargs,
     )
     prompt = await chat_prompt(context_of(http).target(asked.model).model, request)
-    return json_response(AppliedTemplate(prompt=prompt.text or ""))
+    return AppliedTemplate(prompt=prompt.text or "")
 
 
-async def props(http: Request) -> Response:
+@ROUTES.on("GET", "/props", errors=(404,))
+async def props(http: Request) -> Props:
     """What a model and its server can do. `?model=NAME` chooses the model."""
     target = context_of(http).target(http.query_params.get("model"))
     model, config = target.model, target.model.config
@@ -161,7 +164,7 @@ async def props(http: Request) -> Response:
     roles = {} if tokenizer is None else tokenizer.roles
     template = {} if tokenizer is None else tokenizer.config
     text = config.model.chat_template or template.get("chat_template") or ""
-    return json_response(Props(
+    return Props(
         default_generation_settings={
             "n_ctx": config.model.max_model_len,
             "params": dict(config.model.default_sampling_params),
@@ -175,16 +178,13 @@ async def props(http: Request) -> Response:
         modalities={"vision": False, "audio": False},
         is_sleeping=model.engine is None,
         build_info=f"quire {__version__}",
-    ))  # fmt: skip
+    )
 
 
-async def slots(http: Request) -> Response:
+@ROUTES.on("GET", "/slots", errors=(404,))
+async def slots(http: Request) -> list[Slot]:
     """The places for requests that run at once. `?model=NAME` chooses the model."""
     model = context_of(http).target(http.query_params.get("model")).model
-    return json_response(_slots(model))
-
-
-def _slots(model: ServedModel) -> list[Slot]:
     scheduler = model.config.scheduler
     running = 0 if model.engine is None else model.engine.metrics.latest.num_running
     return [
@@ -198,16 +198,25 @@ def _slots(model: ServedModel) -> list[Slot]:
     ]
 
 
-async def list_adapters(http: Request) -> Response:
+@ROUTES.on("GET", "/lora-adapters", tag="models", errors=(404,))
+async def list_adapters(http: Request) -> list[LlamaAdapter]:
     """The adapters of a model. `?model=NAME` chooses the model."""
     model = context_of(http).target(http.query_params.get("model")).model
-    return json_response([
+    return [
         LlamaAdapter(id=one.lora_int_id, name=one.lora_name, path=one.lora_name)
         for one in (model.adapters[name] for name in model.adapters)
         if isinstance(one, LoRARequest)
-    ])  # fmt: skip
+    ]
 
 
+@ROUTES.on(
+    "POST",
+    "/lora-adapters",
+    tag="models",
+    request=list[dict[str, Any]],
+    response=list[LlamaAdapter],
+    errors=(400,),
+)
 async def set_adapters(http: Request) -> Response:
     """Refuses: an adapter is chosen by each request, not for all of them."""
     value: Any = await http.json()

@@ -17,6 +17,7 @@ from quire.server.apis.chat.prompts import planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.ollama.conversion import (
     chat_request,
     fields_without_effect,
@@ -64,18 +65,21 @@ def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float
         context.fleet.keep_alive(model, seconds)
 
 
-async def chat(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("pooling")
+
+
+@ROUTES.on("POST", "/api/chat", tag="generation", response=OllamaChatReply, stream=OllamaChatReply)
+async def chat(http: Request, asked: OllamaChatRequest) -> Response | ASGIApp:
     """Continues a conversation, in Ollama's form."""
-    asked = await read_body(http, OllamaChatRequest)
     if not asked.messages:
         fields = await _loaded_or_unloaded(http, asked)
         return json_response(OllamaChatReply(**fields, message=ReplyMessage()))
     return await _answer(http, asked, partial(chat_request, asked), _prompt_of_chat, is_chat=True)
 
 
-async def generate(http: Request) -> Response | ASGIApp:
+@ROUTES.on("POST", "/api/generate", tag="generation", response=GenerateReply, stream=GenerateReply)
+async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
-    asked = await read_body(http, GenerateRequest)
     if not asked.prompt and not asked.system:
         return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
     make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
@@ -176,7 +180,8 @@ class OllamaEmbedReply(msgspec.Struct, kw_only=True):
     prompt_eval_count: Count
 
 
-async def embed(http: Request) -> Response:
+@ROUTES.on("POST", "/api/embed", request=OllamaEmbedRequest, response=OllamaEmbedReply)
+async def embed(http: Request) -> Response | None:
     """A vector for each text."""
     began_at = time.monotonic()
     request = await read_body(http, OllamaEmbedRequest)
@@ -186,7 +191,7 @@ async def embed(http: Request) -> Response:
         http, request, "input", inputs, truncates=truncates, dimensions=request.dimensions
     )
     if results is None:
-        return Response()
+        return None
     reply = OllamaEmbedReply(
         model=job.name,
         embeddings=[one.outputs.data.tolist() for one in results],
@@ -196,13 +201,15 @@ async def embed(http: Request) -> Response:
     return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
 
 
-async def embeddings(http: Request) -> Response:
+@ROUTES.on("POST", "/api/embeddings")
+async def embeddings(
+    http: Request, request: OllamaEmbeddingsRequest
+) -> OllamaEmbeddingsReply | None:
     """The vector of one text, which loses its end if it is too long."""
-    request = await read_body(http, OllamaEmbeddingsRequest)
     _, results = await _vectors(http, request, "prompt", [request.prompt], truncates=True)
     if results is None:
-        return Response()
-    return json_response(OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist()))
+        return None
+    return OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist())
 
 
 async def _vectors(

@@ -17,6 +17,7 @@ from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.params import NOT_YET, SamplingParams
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.tokens.schema import (
     AbortTokensRequest,
     OutputMode,
@@ -29,7 +30,7 @@ from quire.server.apis.tokens.schema import (
     TokensReply,
     TokensRequest,
 )
-from quire.server.bodies.json_http import context_of, read_body
+from quire.server.bodies.json_http import context_of
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
@@ -253,9 +254,12 @@ class TokensWriter(Writer):
 _PREFIX = "generate-tokens"
 
 
-async def generate(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("generation")
+
+
+@ROUTES.on("POST", "/inference/v1/generate", response=TokensReply, stream=TokensChunk)
+async def generate(http: Request, request: TokensRequest) -> Response | ASGIApp:
     """Continues token ids with token ids."""
-    request = await read_body(http, TokensRequest)
     context = context_of(http)
     model, mode = context.target(request.model).model, request.output_mode
     tokenizer = model.loaded_engine().tokenizer
@@ -280,15 +284,14 @@ async def generate(http: Request) -> Response | ASGIApp:
     return await reply_of(http, request.stream is True, generation, writer)
 
 
-async def abort_requests(http: Request) -> Response:
+@ROUTES.on("POST", "/inference/v1/abort_requests", errors=BAD_BODY)
+async def abort_requests(http: Request, body: AbortTokensRequest) -> None:
     """Ends requests for tokens in flight, by the `request_id`s of their replies: those of this
     API key."""
-    body = await read_body(http, AbortTokensRequest)
     context, owner = context_of(http), getattr(http.state, TENANT_SALT, None)
     for request_id in set(body.request_ids):
         for abort in list(context.generating_tokens.get((owner, request_id), ())):
             abort()
-    return Response()
 
 
 def _can_be_aborted(
