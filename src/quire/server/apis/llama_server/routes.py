@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -34,41 +31,34 @@ from quire.server.apis.llama_server.conversion import (
 )
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.bodies.json_http import context_of
-from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.generation.begin import generate
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.portions import ReplyHead, Update, Writer
+from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.event_stream import PLAIN_FORM, event
-from quire.server.http.problems import HttpError, Problem
 from quire.version import __version__
 
 LLAMA_FORM = PLAIN_FORM
 """The last event says `"stop": true`; nothing follows it."""
 
 
-@dataclass(slots=True)
-class LlamaWriter(Writer):
+class LlamaWriter(StepWriter):
     """Writes the reply to one request."""
 
-    model: str
-    returns_tokens: bool
-    _num_tokens: int = 0
-    """Tokens of the reply so far."""
+    def __init__(self, model: str, returns_tokens: bool) -> None:
+        self._model = model
+        self._returns_tokens = returns_tokens
+        self._num_tokens = 0
+        """Tokens of the reply so far."""
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        [final] = finals
-        return [msgspec.json.encode(self._part(final, final.outputs[0]))]
+    def line(self, data: bytes) -> bytes:
+        return event(data)
 
-    def events(self, updates: Sequence[Update]) -> bytes:
-        parts = (self._part(update.output, update.completion) for update in updates)
-        return b"".join(event(msgspec.json.encode(part)) for part in parts)
-
-    def _part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
+    def part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
         self._num_tokens += len(one.token_ids)
-        tokens = list(one.token_ids) if self.returns_tokens else []
+        tokens = list(one.token_ids) if self._returns_tokens else []
         if one.finish_reason is None:
             return LlamaReply(content=one.text, tokens=tokens, stop=False)
-        if one.finish_reason in ("abort", "error"):
-            raise HttpError(Problem(500, output.error or "The server aborted this request."))
+        check_end(output, one)
         is_word = isinstance(one.stop_reason, str)
         ended = "limit" if one.finish_reason == "length" else "word" if is_word else "eos"
         num_prompt, num_cached = len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
@@ -76,7 +66,7 @@ class LlamaWriter(Writer):
             content=one.text,
             tokens=tokens,
             stop=True,
-            model=self.model,
+            model=self._model,
             tokens_predicted=self._num_tokens,
             tokens_evaluated=num_prompt,
             tokens_cached=num_cached,
@@ -128,16 +118,11 @@ async def infill(http: Request, asked: InfillRequest) -> Response | ASGIApp:
 async def _answer(
     http: Request, asked: LlamaFields, request: CompletionRequest
 ) -> Response | ASGIApp:
-    head = ReplyHead.of(context_of(http), http, request, "llama")
-
     def writer(_: CompletionRequest, head: ReplyHead, prompts: list[PreparedPrompt]) -> LlamaWriter:
         del prompts
         return LlamaWriter(head.model, asked.return_tokens is True)
 
-    generation, made = await begin(http, request, head, completion_prompts, writer)
-    if request.stream:
-        return stream_of(http, generation, made, LLAMA_FORM)
-    return await whole_of(http, generation, made, reports_load=False)
+    return await generate(http, request, "llama", completion_prompts, writer, LLAMA_FORM)
 
 
 @ROUTES.on("POST", "/apply-template", tag="prompts")

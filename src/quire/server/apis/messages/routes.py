@@ -40,7 +40,7 @@ from quire.server.apis.messages.schema import (
 )
 from quire.server.apis.messages.writer import MESSAGES_FORM, MessagesWriter
 from quire.server.bodies.json_http import context_of
-from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.served_model import ServedModel
@@ -141,9 +141,7 @@ async def create_message(http: Request, asked: MessagesRequest) -> Response | AS
         head = ReplyHead.of(context, http, request, "msg")
         head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
         generation, writer = await begin(http, request, head, _prompts, make_writer, own_name)
-    if asked.stream:
-        return stream_of(http, generation, writer, MESSAGES_FORM, _PING_S)
-    return await whole_of(http, generation, writer, reports_load=False)
+    return await reply_of(http, asked.stream is True, generation, writer, MESSAGES_FORM, _PING_S)
 
 
 @ROUTES.on("POST", "/v1/messages/count_tokens", tag="prompts")

@@ -34,7 +34,7 @@ from quire.server.apis.ollama.schema import (
 from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
 from quire.server.apis.service import parsed_keep_alive
 from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.generation import begin
 from quire.server.generation.limits import count_chars
 from quire.server.generation.pooling import (
     PoolingFields,
@@ -113,7 +113,6 @@ async def _answer(
     model = context.target(asked.model).model
     keep_loaded(http, model, asked.keep_alive)
     request = await model.pool.run(count_chars(asked, INLINE_SIZE), convert)
-    head = ReplyHead.of(context, http, request, "ollama")
 
     async def prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
         return [await make_prompt(model, request)]
@@ -121,10 +120,7 @@ async def _answer(
     def writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> OllamaWriter:
         return OllamaWriter(head, prompts[0], model.loaded_engine().tokenizer, is_chat=is_chat)
 
-    generation, made = await begin(http, request, head, prompts, writer)
-    if request.stream:
-        return stream_of(http, generation, made, OLLAMA_FORM)
-    return await whole_of(http, generation, made, reports_load=False)
+    return await begin.generate(http, request, "ollama", prompts, writer, OLLAMA_FORM)
 
 
 async def _prompt_of_chat(model: ServedModel, request: ChatRequest) -> ChatPrompt:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from quire.config import ModelConfig
 from quire.config.checkpoint.model_files import MODEL_SAMPLING_KEYS
-from quire.errors import RequestError, quoted
+from quire.errors import RequestError
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.params import NOT_YET, SamplingParams
 from quire.server.apis.completions.routes import completion_prompts
@@ -34,6 +34,7 @@ from quire.server.bodies.json_http import context_of
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
+from quire.server.generation.limits import refuse_other_values
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer, size_of
@@ -99,15 +100,9 @@ def fields_without_effect(request: TokensRequest) -> list[str]:
 
 
 def _refuse(request: TokensRequest) -> None:
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(request, name)
-        if value not in neutral:
-            raise _refusal(name, value, neutral[0])
+    refuse_other_values(request, _NEUTRAL)
     asked = request.sampling_params
-    for name, neutral in NOT_YET.items():
-        value = getattr(asked, name)
-        if value is not None and value not in neutral:
-            raise _refusal(name, value, neutral[0])
+    refuse_other_values(asked, NOT_YET)
     if asked.detokenize is False:
         _refuse_text(request, asked)
 
@@ -126,13 +121,6 @@ def _refuse_text(request: TokensRequest, asked: TokenSampling) -> None:
             "stop_token_ids.",
             parameter="stop",
         )
-
-
-def _refusal(name: str, value: Any, neutral: object) -> RequestError:
-    return RequestError(
-        f"{name} is not supported, got {quoted(value):.100}; leave it at {neutral!r}.",
-        parameter=name,
-    )
 
 
 class TokensWriter(Writer):
