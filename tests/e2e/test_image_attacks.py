@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import socket
 import struct
 import threading
 import zlib
@@ -23,6 +25,8 @@ pytest.importorskip("transformers")
 
 from processes import resident_mib  # noqa: E402
 from running_server import RunningServer  # noqa: E402
+
+from quire.cli import main  # noqa: E402
 
 
 class _Listener(BaseHTTPRequestHandler):
@@ -49,7 +53,7 @@ def inner_port() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vision_cases import CASES, IDEFICS3_TEMPLATE
 
     path = tmp_path_factory.mktemp("attacks") / "model"
@@ -60,10 +64,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         "{% elif part['type'] == 'video' %}<|video_pad|>{% elif part['type'] == 'image' %}",
     )
     (path / "chat_template.jinja").write_text(template)
+    return path
+
+
+_DOMAINS = ["localhost", "127.0.0.1", "2130706433", "metadata.invalid"]
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[RunningServer]:
     engine = {
-        "model": str(path), "dtype": "float32", "max_model_len": 512, "num_threads": 1,
+        "model": str(model), "dtype": "float32", "max_model_len": 512, "num_threads": 1,
         "num_gpu_blocks_override": 100, "served_model_name": "eyes", "enable_mm_embeds": True,
-        "allowed_media_domains": ["localhost", "127.0.0.1", "2130706433", "metadata.invalid"],
+        "allowed_media_domains": _DOMAINS,
     }  # fmt: skip
     running = RunningServer(engine, {"port": 0})
     yield running.wait_until_serving()
@@ -200,23 +212,27 @@ _HOSTS = (
 )  # fmt: skip
 
 
+def _urls(port: int, folder: Path) -> list[str]:
+    """Forms of CVE-2025-6242, CVE-2026-24779, CVE-2026-25960 and CVE-2026-34753."""
+    (folder / "secret.png").write_bytes(_good("PNG"))
+    urls = [f"{scheme}://{host}:{port}/x.png" for host in _HOSTS for scheme in ("http", "HTTP")]
+    return [
+        *urls,
+        f"http:/localhost:{port}/x", f"http:localhost:{port}/x",
+        f"//localhost:{port}/x", f"ftp://localhost:{port}/x",
+        f"gopher://localhost:{port}/_GET", f"https://localhost:{port}/x",
+        f"file://{folder}/secret.png", f"file://localhost{folder}/secret.png",
+        f"FILE://{folder}/secret.png", "file:///proc/self/environ", "file:///dev/zero",
+        f"dict://localhost:{port}/", "http://", "http://[", "http://[::1", "",
+    ]  # fmt: skip
+
+
 def test_no_form_of_a_url_reaches_the_inner_network(
     server: RunningServer, inner_port: int, tmp_path: Path
 ) -> None:
-    """Forms of CVE-2025-6242, CVE-2026-24779, CVE-2026-25960 and CVE-2026-34753, in all APIs."""
+    """In all APIs."""
     _Listener.seen.clear()
-    (tmp_path / "secret.png").write_bytes(_good("PNG"))
-    urls = [
-        f"{scheme}://{host}:{inner_port}/x.png" for host in _HOSTS for scheme in ("http", "HTTP")
-    ]
-    urls += [
-        f"http:/localhost:{inner_port}/x", f"http:localhost:{inner_port}/x",
-        f"//localhost:{inner_port}/x", f"ftp://localhost:{inner_port}/x",
-        f"gopher://localhost:{inner_port}/_GET", f"https://localhost:{inner_port}/x",
-        f"file://{tmp_path}/secret.png", f"file://localhost{tmp_path}/secret.png",
-        f"FILE://{tmp_path}/secret.png", "file:///proc/self/environ", "file:///dev/zero",
-        f"dict://localhost:{inner_port}/", "http://", "http://[", "http://[::1", "",
-    ]  # fmt: skip
+    urls = _urls(inner_port, tmp_path)
     with server.client() as client:
         for url in urls:
             parts: list[dict[str, Any]] = [
@@ -231,4 +247,97 @@ def test_no_form_of_a_url_reaches_the_inner_network(
             assert [one.status_code for one in replies] == [400] * 4, (url, replies[0].text)
             assert "secret" not in replies[0].text.replace("secret.png", "")
         assert client.get("/health").status_code == 200
+    assert not _Listener.seen
+
+
+_PUBLIC = "93.184.216.34"
+_NAMES: dict[str, tuple[str, ...]] = {
+    "pictures.test": (_PUBLIC,),
+    "loopback.test": ("127.0.0.1",),
+    "metadata.test": ("169.254.169.254",),
+    "private.test": ("10.1.2.3",),
+    "both.test": (_PUBLIC, "127.0.0.1"),
+    "six.test": ("::1",),
+    "local-six.test": ("fc00::1",),
+    "mapped.test": ("::ffff:127.0.0.1",),
+    "nat64.test": ("64:ff9b::7f00:1",),
+    "sixtofour.test": ("2002:7f00:1::",),
+    "teredo.test": ("2001:0:5db8:d822:0:0:80ff:fffe",),  # of a client at 127.0.0.1
+}
+"""A name server of these tests: all but the first name lead into a private network."""
+
+
+class _Pictures(BaseHTTPRequestHandler):
+    """A public server, which has one picture and redirects to others."""
+
+    places: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        number = self.path.removeprefix("/to/")
+        self.send_response(302 if number.isdecimal() else 200)
+        if number.isdecimal():
+            place = self.places[int(number)].encode().decode("latin-1")
+            self.send_header("Location", place)
+        self.end_headers()
+        self.wfile.write(b"" if number.isdecimal() else _good("PNG"))
+
+    def log_message(self, *args: object) -> None:
+        del args
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Names are those of `_NAMES`, and connections to the public address reach `_Pictures`."""
+    public = ThreadingHTTPServer(("127.0.0.1", 0), _Pictures)
+    threading.Thread(target=public.serve_forever, args=(0.01,), daemon=True).start()
+    resolve, connect = socket.getaddrinfo, socket.create_connection
+
+    def resolved(host: Any, port: Any, *args: Any, **more: Any) -> Any:
+        if host not in _NAMES:
+            return resolve(host, port, *args, **more)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in _NAMES[host]]
+
+    def connected(address: Any, *args: Any, **more: Any) -> Any:
+        place = public.server_address[:2] if address[0] == _PUBLIC else address
+        return connect(place, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(socket, "create_connection", connected)
+    yield
+    public.shutdown()
+    public.server_close()
+
+
+def test_no_line_of_a_batch_reaches_the_inner_network(
+    model: Path, inner_port: int, tmp_path: Path, pictures: None
+) -> None:
+    """The same forms, names that lead into a private network, and redirects to all of these."""
+    del pictures
+    _Listener.seen.clear()
+    urls = _urls(inner_port, tmp_path)
+    urls += [f"http://{name}:{inner_port}/x.png" for name in _NAMES if name != "pictures.test"]
+    # A redirect without a host, or without a place, leads back to the public server.
+    _Pictures.places = [one for one in urls if "//" in one and one != "http://"]
+    wanted = ["http://pictures.test/good.png", *urls]
+    wanted += [f"http://pictures.test/to/{number}" for number in range(len(_Pictures.places))]
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions",
+         "body": _body(_image(url))}
+        for number, url in enumerate(wanted)
+    ]  # fmt: skip
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = [
+        "run-batch", "-i", str(source), "-o", str(target), "--model", str(model),
+        "--served-model-name", "eyes", "--dtype", "float32", "--max-model-len", "512",
+        "--num-gpu-blocks-override", "100", "--disable-tqdm",
+        "--allowed-media-domains", *_DOMAINS, *_NAMES,
+    ]  # fmt: skip
+    assert main(words) == 0
+    first, *others = map(json.loads, target.read_text().splitlines())
+    assert first["response"]["status_code"] == 200, first
+    assert len(others) == len(wanted) - 1
+    for url, one in zip(wanted[1:], others, strict=True):
+        assert one["response"]["status_code"] == 400, (url, one)
+        assert one["error"]["message"]
     assert not _Listener.seen

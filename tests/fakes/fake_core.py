@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quire.config import EngineConfig
-from quire.errors import ConfigError, RequestError
+from quire.errors import ConfigError, EngineDeadError, RequestError
 from quire.protocol import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -38,6 +38,8 @@ class FakeCore:
     def __init__(self, config: EngineConfig) -> None:
         if config.model.model == "broken":
             raise ConfigError("the model is broken; try another")
+        if config.model.model == "stops":
+            os.kill(os.getpid(), signal.SIGSTOP)
         self._max_num_seqs = config.scheduler.max_num_seqs
         self._requests: dict[str, EngineCoreRequest] = {}
         self._generated: dict[str, int] = {}
@@ -48,6 +50,7 @@ class FakeCore:
             "block_map": self._block_map,
             "reset_prefix_cache": lambda resets=False, _=False: resets or not self._requests,
             "fail": self._fail,
+            "lose_workers": self._lose_workers,
             "refuse": self._refuse,
             "echo": lambda *args, **kwargs: [list(args), kwargs],
             "secret": lambda: print,
@@ -93,6 +96,9 @@ class FakeCore:
 
     def _refuse(self) -> None:
         raise ConfigError("this command cannot be obeyed")
+
+    def _lose_workers(self) -> None:
+        raise EngineDeadError("rank 1 was killed on purpose")
 
     def _fail(self) -> None:
         raise ValueError("the command failed on purpose")

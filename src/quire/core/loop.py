@@ -25,7 +25,7 @@ from quire.core.commands import (
     Step,
     Stop,
 )
-from quire.errors import ConfigError, ModelError
+from quire.errors import ConfigError, EngineDeadError, ModelError
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 from quire.system import clock
@@ -174,6 +174,8 @@ class EngineLoop:
         try:
             value = self._core.commands[call.command](*call.args, **call.kwargs)
             self._emit(Reply(call.call_id, value))
+        except EngineDeadError:  # of the workers: the end of the loop answers all calls
+            raise
         except ConfigError as error:
             self._emit(Reply(call.call_id, error=str(error), is_config_error=True))
         except Exception as error:

@@ -136,6 +136,18 @@ def rank_key() -> str | None:
     return os.environ.get("QUIRE_RANK_KEY") or None
 
 
+def rank_certificates() -> tuple[str, str, str] | None:
+    """`QUIRE_RANK_CERT`, `QUIRE_RANK_CERT_KEY` and `QUIRE_RANK_CA`: PEM files for TLS between the
+    machines of an engine; None: not set, and there is no TLS."""
+    names = ("QUIRE_RANK_CERT", "QUIRE_RANK_CERT_KEY", "QUIRE_RANK_CA")
+    certificate, key, authority = (os.environ.get(name, "") for name in names)
+    if not (certificate or key or authority):
+        return None
+    if not (certificate and key and authority):
+        raise ConfigError(f"{', '.join(names)} must all be set, or none of them")
+    return certificate, key, authority
+
+
 def ray_bundle_indices() -> tuple[int, ...] | None:
     """`VLLM_RAY_BUNDLE_INDICES`: the bundles of the placement group, one for each rank."""
     value = os.environ.get("VLLM_RAY_BUNDLE_INDICES", "").strip()

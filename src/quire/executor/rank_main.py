@@ -24,6 +24,7 @@ from quire.executor.messages import (
     from_plain,
     to_plain,
 )
+from quire.executor.nodes.tls import channel, secured
 from quire.log import configure, get_logger
 from quire.ranks import Link, RankGroup
 from quire.system.child_python import die_with_parent
@@ -36,8 +37,10 @@ def main(boot_fd: str, steps_fd: str, blocks_fd: str, parent: str) -> int:
     die_with_parent(int(parent))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the engine decides when this process ends
-    steps, blocks = Connection(int(steps_fd)), Connection(int(blocks_fd))
     with suppress(EOFError, OSError):
+        steps, blocks = (
+            channel(socket.socket(fileno=int(fd)), accepts=False) for fd in (steps_fd, blocks_fd)
+        )
         with open(int(boot_fd), "rb") as file:
             boot = decode_boot(file.read())
         return _serve(boot, steps, blocks)
@@ -69,7 +72,8 @@ def _worker(boot: Boot) -> Any:
     rank = ranks[boot.number]
 
     def link(other: int, fd: int) -> Link:
-        return Link(str(ranks[other]), socket.socket(fileno=fd))
+        connected = socket.socket(fileno=fd)
+        return Link(str(ranks[other]), secured(connected, accepts=rank.number < other))
 
     first = rank.number - rank.tensor
     group = RankGroup(

@@ -173,8 +173,8 @@ class RankProcesses:
         """What the errors of a call mean."""
         rank_number, answer = min(called.errors.items(), key=lambda one: one[1].kind == _RANK_ERROR)
         rank = self.ranks[rank_number].rank
-        is_alone = len(called.errors) < len(called.ranks) or answer.kind == _RANK_ERROR
-        if number == 0 or not is_alone:
+        is_alone = number > 0 and len(called.errors) < len(called.ranks)
+        if answer.kind != _RANK_ERROR and not is_alone:
             return _error_of(answer, rank)
         time.sleep(_WATCH_S)
         for node in self._nodes:  # the cause, where the others only notice that a rank has ended

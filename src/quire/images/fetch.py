@@ -85,7 +85,10 @@ class Fetcher:
                 raise RequestError("the image URL could not be fetched") from None
             if isinstance(found, bytes):
                 return found
-            url = urljoin(url, found)
+            try:
+                url = urljoin(url, found)
+            except ValueError:
+                raise RequestError("the image URL redirects to an invalid URL") from None
         raise RequestError(f"the image URL redirects more than {_MAX_REDIRECTS} times")
 
     def _checked(self, url: str) -> SplitResult:

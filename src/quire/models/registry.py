@@ -1,129 +1,94 @@
 """`ModelRegistry`: maps the `architectures` of config.json to a family.
 
-A new model needs a `ModelFamily` in `families/` and one row below. Families are imported on first
-use.
+A new model needs a `ModelFamily` in `families/`, and its architectures below, in the row of that
+module. Families are imported on first use.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import HfConfig, ModelFamily
 
+_MODULES = {
+    "cohere": ("Cohere2ForCausalLM", "CohereForCausalLM"),
+    "glm": ("ChatGLMForConditionalGeneration", "ChatGLMModel", "Glm4ForCausalLM", "GlmForCausalLM"),
+    "granite": ("GraniteForCausalLM", "MiniCPMForCausalLM"),
+    "layer_norm": (
+        "BloomForCausalLM", "MPTForCausalLM", "MptForCausalLM", "NemotronForCausalLM",
+        "Starcoder2ForCausalLM",
+    ),
+    "learned_positions": ("GPT2LMHeadModel", "OPTForCausalLM"),
+    "llama": (
+        "ApertusForCausalLM", "ArceeForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM",
+        "HeliumForCausalLM", "HunYuanDenseV1ForCausalLM", "InternLM3ForCausalLM",
+        "LLaMAForCausalLM", "LlamaForCausalLM", "Phi3ForCausalLM", "SeedOssForCausalLM",
+        "SmolLM3ForCausalLM",
+    ),
+    "olmo": ("Exaone4ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM", "OlmoForCausalLM"),
+    "parallel": (
+        "FalconForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM", "PhiForCausalLM",
+        "RWForCausalLM", "StableLMEpochForCausalLM", "StableLmForCausalLM",
+    ),
+    "remote": (
+        "BaiChuanForCausalLM", "BaichuanForCausalLM", "ExaoneForCausalLM", "InternLM2ForCausalLM",
+    ),
+    "windows": (
+        "Ministral3ForCausalLM", "MinistralForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+    ),
+    "encoders.bert": (
+        "BertModel", "BgeM3EmbeddingModel", "CamembertModel", "DistilBertModel", "JinaBertModel",
+        "MPNetModel", "RobertaModel", "XLMRobertaModel",
+    ),
+    "encoders.rotary": (
+        "EuroBertModel", "GteModel", "JinaEmbeddingsV3Model", "ModernBertModel", "NewModel",
+        "NomicBertModel",
+    ),
+    "experts.gpt_oss": ("GptOssForCausalLM",),
+    "experts.granite_moe": (
+        "GraniteMoeForCausalLM", "GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM",
+    ),
+    "experts.llama4": ("Llama4ForCausalLM",),
+    "experts.mixtral": ("MixtralForCausalLM",),
+    "experts.olmoe": ("FlexOlmoForCausalLM", "OlmoeForCausalLM"),
+    "experts.phimoe": ("PhiMoEForCausalLM", "PhimoeForCausalLM"),
+    "experts.qwen_moe": (
+        "MellumForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Qwen3VLMoeForCausalLM",
+    ),
+    "experts.shared_mlps": (
+        "DeepseekForCausalLM", "Ernie4_5_MoeForCausalLM", "HunYuanMoEV1ForCausalLM",
+    ),
+    "experts.sigmoid_routers": (
+        "Dots1ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "Glm4MoeForCausalLM",
+        "MiniMaxM2ForCausalLM", "SolarOpenForCausalLM",
+    ),
+    "gemma.dense": ("Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM"),
+    "gemma.gemma3n": ("Gemma3nForCausalLM",),
+    "gemma.gemma4": ("Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM"),
+    "hybrid.lfm2": ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM"),
+    "hybrid.mamba": (
+        "FalconMambaForCausalLM", "JambaForCausalLM", "MambaForCausalLM", "MambaLMHeadModel",
+    ),
+    "hybrid.mamba2": (
+        "BambaForCausalLM", "FalconH1ForCausalLM", "Mamba2ForCausalLM", "NemotronHForCausalLM",
+    ),
+    "hybrid.qwen": ("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
+    "latent.deepseek": (
+        "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM",
+        "MiniCPM3ForCausalLM",
+    ),
+    "latent.kimi": ("KimiLinearForCausalLM",),
+    "latent.longcat": ("LongcatFlashForCausalLM",),
+}  # fmt: skip
+"""The architectures of the families in each module of `families`."""
+
 _BUILT_IN = {
-    "ApertusForCausalLM": "quire.models.families.llama:APERTUS",
-    "ArceeForCausalLM": "quire.models.families.llama:ARCEE",
-    "BaiChuanForCausalLM": "quire.models.families.remote:BAICHUAN_7B",
-    "BaichuanForCausalLM": "quire.models.families.remote:BAICHUAN",
-    "BertModel": "quire.models.families.encoders.bert:BERT",
-    "BgeM3EmbeddingModel": "quire.models.families.encoders.bert:ROBERTA",
-    "CamembertModel": "quire.models.families.encoders.bert:ROBERTA",
-    "EuroBertModel": "quire.models.families.encoders.rotary:EUROBERT",
-    "GteModel": "quire.models.families.encoders.rotary:GTE",
-    "JinaBertModel": "quire.models.families.encoders.bert:JINA_V2",
-    "JinaEmbeddingsV3Model": "quire.models.families.encoders.rotary:JINA_V3",
-    "ModernBertModel": "quire.models.families.encoders.rotary:MODERNBERT",
-    "NewModel": "quire.models.families.encoders.rotary:GTE",
-    "NomicBertModel": "quire.models.families.encoders.rotary:NOMIC",
-    "DistilBertModel": "quire.models.families.encoders.bert:DISTILBERT",
-    "MPNetModel": "quire.models.families.encoders.bert:MPNET",
-    "RobertaModel": "quire.models.families.encoders.bert:ROBERTA",
-    "XLMRobertaModel": "quire.models.families.encoders.bert:ROBERTA",
-    "BambaForCausalLM": "quire.models.families.hybrid.mamba2:BAMBA",
-    "BloomForCausalLM": "quire.models.families.layer_norm:BLOOM",
-    "ChatGLMForConditionalGeneration": "quire.models.families.glm:CHATGLM",
-    "ChatGLMModel": "quire.models.families.glm:CHATGLM",
-    "Cohere2ForCausalLM": "quire.models.families.cohere:COHERE2",
-    "CohereForCausalLM": "quire.models.families.cohere:COHERE",
-    "DeepseekForCausalLM": "quire.models.families.experts.shared_mlps:DEEPSEEK",
-    "DeepseekV2ForCausalLM": "quire.models.families.latent.deepseek:DEEPSEEK_V2",
-    "DeepseekV3ForCausalLM": "quire.models.families.latent.deepseek:DEEPSEEK_V3",
-    "Dots1ForCausalLM": "quire.models.families.experts.sigmoid_routers:DOTS1",
-    "Ernie4_5ForCausalLM": "quire.models.families.llama:ERNIE",
-    "Ernie4_5_ForCausalLM": "quire.models.families.llama:ERNIE",
-    "Ernie4_5_MoeForCausalLM": "quire.models.families.experts.shared_mlps:ERNIE_MOE",
-    "Exaone4ForCausalLM": "quire.models.families.olmo:EXAONE4",
-    "ExaoneForCausalLM": "quire.models.families.remote:EXAONE",
-    "ExaoneMoEForCausalLM": "quire.models.families.experts.sigmoid_routers:EXAONE_MOE",
-    "ExaoneMoeForCausalLM": "quire.models.families.experts.sigmoid_routers:EXAONE_MOE",
-    "FalconForCausalLM": "quire.models.families.parallel:FALCON",
-    "FalconH1ForCausalLM": "quire.models.families.hybrid.mamba2:FALCON_H1",
-    "FalconMambaForCausalLM": "quire.models.families.hybrid.mamba:FALCON_MAMBA",
-    "FlexOlmoForCausalLM": "quire.models.families.experts.olmoe:FLEX_OLMO",
-    "GPT2LMHeadModel": "quire.models.families.learned_positions:GPT2",
-    "GPTJForCausalLM": "quire.models.families.parallel:GPTJ",
-    "GPTNeoXForCausalLM": "quire.models.families.parallel:NEOX",
-    "Gemma2ForCausalLM": "quire.models.families.gemma.dense:GEMMA2",
-    "Gemma3ForCausalLM": "quire.models.families.gemma.dense:GEMMA3",
-    "Gemma3nForCausalLM": "quire.models.families.gemma.gemma3n:GEMMA3N",
-    "Gemma4ForCausalLM": "quire.models.families.gemma.gemma4:GEMMA4",
-    "Gemma4UnifiedForCausalLM": "quire.models.families.gemma.gemma4:GEMMA4_UNIFIED",
-    "GemmaForCausalLM": "quire.models.families.gemma.dense:GEMMA",
-    "Glm4ForCausalLM": "quire.models.families.glm:GLM4",
-    "Glm4MoeForCausalLM": "quire.models.families.experts.sigmoid_routers:GLM4_MOE",
-    "Glm4MoeLiteForCausalLM": "quire.models.families.latent.deepseek:GLM4_MOE_LITE",
-    "GlmForCausalLM": "quire.models.families.glm:GLM",
-    "GptOssForCausalLM": "quire.models.families.experts.gpt_oss:FAMILY",
-    "GraniteForCausalLM": "quire.models.families.granite:FAMILY",
-    "GraniteMoeForCausalLM": "quire.models.families.experts.granite_moe:FAMILY",
-    "GraniteMoeHybridForCausalLM": "quire.models.families.experts.granite_moe:GRANITE4",
-    "GraniteMoeSharedForCausalLM": "quire.models.families.experts.granite_moe:FAMILY",
-    "HeliumForCausalLM": "quire.models.families.llama:HELIUM",
-    "HunYuanDenseV1ForCausalLM": "quire.models.families.llama:HUNYUAN",
-    "HunYuanMoEV1ForCausalLM": "quire.models.families.experts.shared_mlps:HUNYUAN_MOE",
-    "InternLM2ForCausalLM": "quire.models.families.remote:INTERNLM2",
-    "InternLM3ForCausalLM": "quire.models.families.llama:INTERNLM3",
-    "JambaForCausalLM": "quire.models.families.hybrid.mamba:JAMBA",
-    "KimiLinearForCausalLM": "quire.models.families.latent.kimi:KIMI_LINEAR",
-    "LLaMAForCausalLM": "quire.models.families.llama:FAMILY",
-    "Lfm2ForCausalLM": "quire.models.families.hybrid.lfm2:LFM2",
-    "Lfm2MoeForCausalLM": "quire.models.families.hybrid.lfm2:LFM2_MOE",
-    "Llama4ForCausalLM": "quire.models.families.experts.llama4:FAMILY",
-    "LlamaForCausalLM": "quire.models.families.llama:FAMILY",
-    "LongcatFlashForCausalLM": "quire.models.families.latent.longcat:LONGCAT_FLASH",
-    "MPTForCausalLM": "quire.models.families.layer_norm:MPT",
-    "Mamba2ForCausalLM": "quire.models.families.hybrid.mamba2:MAMBA2",
-    "MambaForCausalLM": "quire.models.families.hybrid.mamba:MAMBA",
-    "MambaLMHeadModel": "quire.models.families.hybrid.mamba:MAMBA",
-    "MellumForCausalLM": "quire.models.families.experts.qwen_moe:MELLUM",
-    "MiniCPM3ForCausalLM": "quire.models.families.latent.deepseek:MINICPM3",
-    "MiniCPMForCausalLM": "quire.models.families.granite:MINICPM",
-    "MiniMaxM2ForCausalLM": "quire.models.families.experts.sigmoid_routers:MINIMAX_M2",
-    "Ministral3ForCausalLM": "quire.models.families.windows:MINISTRAL3",
-    "MinistralForCausalLM": "quire.models.families.windows:MINISTRAL",
-    "MistralForCausalLM": "quire.models.families.windows:MISTRAL",
-    "MixtralForCausalLM": "quire.models.families.experts.mixtral:FAMILY",
-    "MptForCausalLM": "quire.models.families.layer_norm:MPT",
-    "NemotronForCausalLM": "quire.models.families.layer_norm:NEMOTRON",
-    "NemotronHForCausalLM": "quire.models.families.hybrid.mamba2:NEMOTRON_H",
-    "OPTForCausalLM": "quire.models.families.learned_positions:OPT",
-    "Olmo2ForCausalLM": "quire.models.families.olmo:OLMO2",
-    "Olmo3ForCausalLM": "quire.models.families.olmo:OLMO3",
-    "OlmoForCausalLM": "quire.models.families.olmo:OLMO",
-    "OlmoeForCausalLM": "quire.models.families.experts.olmoe:FAMILY",
-    "Phi3ForCausalLM": "quire.models.families.llama:PHI3",
-    "PhiForCausalLM": "quire.models.families.parallel:PHI",
-    "PhiMoEForCausalLM": "quire.models.families.experts.phimoe:FAMILY",
-    "PhimoeForCausalLM": "quire.models.families.experts.phimoe:FAMILY",
-    "Qwen2ForCausalLM": "quire.models.families.windows:QWEN2",
-    "Qwen2MoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN2_MOE",
-    "Qwen3ForCausalLM": "quire.models.families.windows:QWEN3",
-    "Qwen3MoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN3_MOE",
-    "Qwen3VLMoeForCausalLM": "quire.models.families.experts.qwen_moe:QWEN3_VL_MOE",
-    "Qwen3NextForCausalLM": "quire.models.families.hybrid.qwen:QWEN3_NEXT",
-    "Qwen3_5ForCausalLM": "quire.models.families.hybrid.qwen:QWEN3_5",
-    "Qwen3_5MoeForCausalLM": "quire.models.families.hybrid.qwen:QWEN3_5_MOE",
-    "RWForCausalLM": "quire.models.families.parallel:FALCON",
-    "SeedOssForCausalLM": "quire.models.families.llama:SEED_OSS",
-    "SmolLM3ForCausalLM": "quire.models.families.llama:SMOLLM3",
-    "SolarOpenForCausalLM": "quire.models.families.experts.sigmoid_routers:SOLAR_OPEN",
-    "StableLMEpochForCausalLM": "quire.models.families.parallel:STABLELM",
-    "StableLmForCausalLM": "quire.models.families.parallel:STABLELM",
-    "Starcoder2ForCausalLM": "quire.models.families.layer_norm:STARCODER2",
+    name: f"quire.models.families.{module}" for module, names in _MODULES.items() for name in names
 }
 
 _POOLING_CLASSES = re.compile(
@@ -211,10 +176,21 @@ class _ModelRegistry:
         if isinstance(row, ModelFamily):
             return row
         module, _, attribute = row.partition(":")
-        family = getattr(importlib.import_module(module), attribute)
+        found = vars(importlib.import_module(module))
+        family = found[attribute] if attribute else _listing(found, known)
         if not isinstance(family, ModelFamily):
             raise TypeError(f"{row} is {family!r}, not a ModelFamily")
         return family
+
+
+def _listing(module: Mapping[str, Any], architecture: str) -> ModelFamily | None:
+    """The public family of a module that lists this architecture."""
+    families = (
+        value
+        for name, value in module.items()
+        if isinstance(value, ModelFamily) and not name.startswith("_")
+    )
+    return next((one for one in families if architecture in one.architectures), None)
 
 
 ModelRegistry = _ModelRegistry(_BUILT_IN)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from quire.errors import RankError
 
 _TAG = struct.Struct("<QQI")
+_WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class _Traffic:
         try:
             while self.outgoing and (sent := self.link.socket.send(self.outgoing[0])):
                 _consume(self.outgoing, sent)
-        except BlockingIOError:
+        except _WOULD_WAIT:
             pass
         except OSError as error:
             raise RankError(f"the connection to {self.link.peer} broke: {error}") from None
@@ -76,7 +78,7 @@ class _Traffic:
                 if count == 0:
                     raise RankError(f"{self.link.peer} has ended")
                 _consume(self.incoming, count)
-        except BlockingIOError:
+        except _WOULD_WAIT:
             pass
         except OSError as error:
             raise RankError(f"the connection to {self.link.peer} broke: {error}") from None

@@ -12,6 +12,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, cast
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -27,11 +28,12 @@ from quire.metrics.http_metrics import HttpMetrics, SleepMetrics
 from quire.metrics.series import MetricSet
 from quire.server import ui
 from quire.server.apis import page
+from quire.server.apis.endpoint import Endpoint
 from quire.server.apis.page import LiveView
 from quire.server.apis.responses.store import ResponseStore
-from quire.server.bodies.json_http import is_json
+from quire.server.bodies.json_http import is_json, json_response, read_body, read_query
 from quire.server.context import ServerContext
-from quire.server.endpoints import ENDPOINTS, SWITCHES, Endpoint, endpoints_of
+from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.fleet.use import with_loaded_model
 from quire.server.http import ignored_fields
 from quire.server.http.auth import PROBE_PATHS, AuthMiddleware
@@ -162,10 +164,29 @@ def _middleware(
 
 
 def _handler(context: ServerContext, endpoint: Endpoint) -> Callable[..., Any]:
+    handler = partial(_answered, endpoint)
     if context.fleet is None or not endpoint.uses_model:
-        return endpoint.handler
-    form = endpoint.form
-    return partial(with_loaded_model, context=context, handler=endpoint.handler, form=form)
+        return handler
+    return partial(with_loaded_model, context=context, handler=handler, form=endpoint.form)
+
+
+async def _answered(endpoint: Endpoint, request: Request) -> Any:
+    """Reads what the endpoint's function takes, and makes a reply of what it returns."""
+    given: list[Any] = [request]
+    if endpoint.takes == "body":
+        given.append(await read_body(request, endpoint.request[0]))
+    elif endpoint.takes == "query":
+        given.append(read_query(request, endpoint.query))
+    elif endpoint.refuses_queries:
+        read_query(request, _NoQuery)
+    value = await endpoint.handler(*given)
+    if value is None:
+        return Response()
+    return value if callable(value) else json_response(value)
+
+
+class _NoQuery(msgspec.Struct):
+    """No parameters."""
 
 
 def _with_error_replies(handler: Callable[..., Any], logs_stack: bool) -> Callable[..., Any]:

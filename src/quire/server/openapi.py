@@ -23,7 +23,7 @@ from quire.server.http.problems import (
 from quire.version import __version__
 
 if TYPE_CHECKING:
-    from quire.server.endpoints import Endpoint
+    from quire.server.apis.endpoint import Endpoint
 
 _REF = "#/components/schemas/{name}"
 _ERRORS = {
@@ -31,8 +31,9 @@ _ERRORS = {
 }  # fmt: skip
 _STATUS_TEXTS = {
     200: "OK", 400: "The request is invalid", 401: "The API key is missing or wrong",
+    403: "Not a model that requests may delete",
     404: "No such model or stored response", 408: "The body took too long",
-    413: "The body is too large",
+    409: "The model has requests", 413: "The body is too large",
     415: "The body is not JSON", 500: "The engine failed on this request",
     504: "The call took longer than its timeout",
     503: "Not now: try again after Retry-After seconds",
@@ -44,8 +45,7 @@ def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str,
     """The document, version 3.1."""
     types: list[Any] = [*_ERRORS.values()]
     for endpoint in endpoints:
-        for kind in (endpoint.request, endpoint.response, endpoint.stream):
-            types += _each(kind)
+        types += (*endpoint.request, *endpoint.response, *endpoint.stream)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in components.values():
         if schema.get("additionalProperties") is False:
@@ -74,12 +74,8 @@ def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str,
     return document
 
 
-def _each(kind: Any) -> list[Any]:
-    return list(kind) if isinstance(kind, tuple) else [] if kind is None else [kind]
-
-
-def _schema(kind: Any, by_type: dict[int, Any]) -> dict[str, Any]:
-    schemas = [by_type[id(one)] for one in _each(kind)]
+def _schema(kinds: tuple[Any, ...], by_type: dict[int, Any]) -> dict[str, Any]:
+    schemas = [by_type[id(one)] for one in kinds]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
@@ -92,7 +88,7 @@ def _operation(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
     }
     if parameters := _parameters(endpoint):
         operation["parameters"] = parameters
-    if endpoint.request is not None:
+    if endpoint.request:
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": _schema(endpoint.request, by_type)}},
@@ -114,10 +110,10 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
-    if endpoint.response is not None:
+    if endpoint.response:
         schema = _schema(endpoint.response, by_type)
     content: dict[str, Any] = {endpoint.media: {"schema": schema}} if endpoint.media else {}
-    if endpoint.stream is not None:
+    if endpoint.stream:
         document = {
             "type": "string",
             "contentMediaType": "application/json",
@@ -132,7 +128,7 @@ def _responses(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
         else:
             content["text/event-stream"] = {"schema": events}
     responses = {"200": {"description": _STATUS_TEXTS[200], "content": content}}
-    error = {"application/json": {"schema": _schema(_ERRORS[endpoint.form], by_type)}}
+    error = {"application/json": {"schema": _schema((_ERRORS[endpoint.form],), by_type)}}
     for status in (*endpoint.statuses, 401, OVERLOADED if endpoint.form == "messages" else 503):
         body = content if status == 503 and endpoint.can_be_unwell else error
         responses[str(status)] = {"description": _STATUS_TEXTS[status], "content": body}

@@ -2,7 +2,7 @@
 
 Chat templates, grammars and tokenizers run in such children, because hostile input can end or hang
 the code that reads it. The child is not trusted: a reply that is late or malformed ends it. Its
-side is `child_serving`. Does not know what the child computes.
+side is `child_serving`. Does not know what the child computes. `wait_or_kill` is for all children.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
+from quire.system.thread_states import is_stopped
+
 _HEAD_BYTES = 5
 """The head of a reply: its kind, and the length of its payload."""
 _READ_BYTES = 1 << 18
+STOPPED_S = 0.6
+"""A child that a signal has stopped for so long, while this process ran, is given up."""
+_WATCH_S = 0.1
 
 
 class Reply:
@@ -186,3 +191,23 @@ def _end(process: subprocess.Popen[bytes], parent_socket: socket.socket, owner: 
         process.kill()
         process.wait()
     parent_socket.close()
+
+
+def wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
+    """Waits for a child to end. Kills it after this time, or if a signal has stopped it; then the
+    result says what was wrong with it."""
+    until, stopped_s = time.monotonic() + timeout_s, 0.0
+    problem = None
+    while problem is None:
+        try:
+            process.wait(_WATCH_S)
+            return None
+        except subprocess.TimeoutExpired:
+            stopped_s = stopped_s + _WATCH_S if is_stopped(process.pid) else 0.0
+        if stopped_s > STOPPED_S:
+            problem = "was stopped by a signal (SIGSTOP)"
+        elif time.monotonic() > until:
+            problem = f"did not end in {timeout_s:g} s"
+    process.kill()
+    process.wait()
+    return problem

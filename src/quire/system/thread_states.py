@@ -49,6 +49,11 @@ def thread_states(pid: int | str, only: Collection[int] | None = None) -> dict[i
     return found
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process."""
+    return any(state.is_stopped for state in thread_states(pid, only=(pid,)).values())
+
+
 def _read(path: str) -> str:
     """Reads a file of /proc, with fewer system calls than `open`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -106,6 +106,18 @@ def test_a_command_that_fails_ends_nothing_else(make_client: MakeClient) -> None
     run(scenario())
 
 
+def test_a_call_that_finds_the_workers_dead_ends_the_engine(make_client: MakeClient) -> None:
+    async def scenario() -> None:
+        client, recorder = make_client(), Recorder()
+        client.attach(asyncio.get_running_loop(), recorder.listener())
+        with pytest.raises(EngineDeadError, match="rank 1 was killed on purpose"):
+            await client.call("lose_workers")
+        await recorder.until(lambda: recorder.deaths)
+        assert client.health().state == "dead"
+
+    run(scenario())
+
+
 def test_pause_freezes_and_resume_goes_on(make_client: MakeClient) -> None:
     async def scenario() -> None:
         client, recorder = make_client(), Recorder()

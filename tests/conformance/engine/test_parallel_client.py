@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from vllm_kv_events import KVEventBatch
 
 from quire import LLM
 from quire.config.engine_args import EngineArgs
-from quire.core.parallel.client import ParallelClient
+from quire.core.parallel.client import ParallelClient, _start_all
 from quire.core.parallel.restarts import Restarts
+from quire.core.process.host import ProcessHost
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.outputs import RequestOutput
@@ -233,6 +235,17 @@ def test_one_engine_with_ranks_is_started_again(model: str) -> None:
 
     asyncio.run(asyncio.wait_for(scenario(), 200))
     engine.shutdown()
+
+
+def test_a_start_that_fails_ends_those_beside_it() -> None:
+    def start(number: int, given_up: threading.Event) -> ProcessHost:
+        if number == 1:
+            raise EngineDeadError("the engine process was killed by signal 9")
+        assert given_up.wait(60)
+        raise EngineDeadError("shut down while the engine was starting")
+
+    with pytest.raises(EngineDeadError, match="killed by signal 9"):
+        _start_all(start, 3)
 
 
 def test_restarts_are_bounded_and_come_later_each_time() -> None:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from quire.errors import ConfigError
+from quire.errors import ConfigError, EngineDeadError
 from quire.logits_processors import LogitsProcessor
 
 from .conftest import Recorder, make_config, make_process_client, make_request
@@ -81,6 +81,11 @@ def test_a_killed_or_stopped_engine_is_noticed(number: signal.Signals, cause: st
         assert not _is_alive(client.pid)
 
     asyncio.run(scenario())
+
+
+def test_an_engine_that_is_stopped_while_it_starts_is_noticed() -> None:
+    with pytest.raises(EngineDeadError, match="stopped by a signal"):
+        make_process_client(make_config("stops"))
 
 
 def test_a_module_path_may_hold_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from executor_plans import PROMPT, config_of
 from ports import free_ports
+from rank_certificates import write_certificates
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError
 from quire.executor.multiproc import MultiprocExecutor
+from quire.executor.nodes.tls import TlsConnection
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
 
@@ -110,6 +112,27 @@ def test_machines_have_the_tokens_of_one_rank(
     config = config_of(directory, nnodes=2, master_port=port, **given)
     found = outputs(EngineCore(config, executor))
     assert found == outputs(EngineCore(config_of(directory, backend=given["backend"])))
+    assert "the engine has ended" in machine.communicate(timeout=60)[1]
+    assert machine.returncode == 0
+
+
+def test_machines_with_certificates_have_the_same_tokens(
+    directory: Path, other: Other, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts exchange values over TLS, and so do stages; the ranks end without an error."""
+    for name, path in write_certificates(tmp_path).items():
+        monkeypatch.setenv(name, path)
+    given = {"tensor_parallel_size": 4, "pipeline_parallel_size": 1, "backend": "cpu"}
+    machine = other()
+    config = config_of(directory, nnodes=2, master_port=port, **given)
+    executor = MultiprocExecutor(config)
+    assert all(
+        isinstance(one.steps, TlsConnection) == (one.process is None)
+        for one in executor._ranks.ranks
+    )
+    assert outputs(EngineCore(config, executor)) == outputs(
+        EngineCore(config_of(directory, backend="cpu"))
+    )
     assert "the engine has ended" in machine.communicate(timeout=60)[1]
     assert machine.returncode == 0
 

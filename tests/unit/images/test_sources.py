@@ -84,7 +84,8 @@ def test_an_allowed_domain_is_fetched_and_redirects_are_checked(port: int) -> No
     assert fetcher.fetch(f"http://a.test:{port}/x") == b"x" * 10
     assert fetcher.fetch(f"http://a.test:{port}/to//y") == b"x" * 10
     _Handler.seen = []
-    for place in ("http://b.test/", "http://127.0.0.1/", "file:///etc/passwd", f"//b.test:{port}/"):
+    for place in ("http://b.test/", "http://127.0.0.1/", "file:///etc/passwd", f"//b.test:{port}/",
+                  "http://[", "http://[::1"):  # fmt: skip
         with pytest.raises(RequestError):
             fetcher.fetch(f"http://a.test:{port}/to/{place}")
     assert all(one.startswith("/to/") for one in _Handler.seen)

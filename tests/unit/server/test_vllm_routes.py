@@ -9,6 +9,7 @@ import pytest
 from quire.server import ServerArgs
 from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, endpoints_of
+from quire.server.openapi import docs_page, openapi_document
 
 from .conftest import Harness, MakeHarness
 
@@ -202,6 +203,15 @@ def test_a_query_that_makes_no_sense_is_refused(
     reply = make_harness(enable_dev_routes=True).request("GET", path)
     assert reply.status_code == 400
     assert message in reply.json()["error"]["message"]
+
+
+def test_every_endpoint_can_be_described() -> None:
+    document = openapi_document(ENDPOINTS, True)
+    described = {
+        (method.upper(), path) for path, one in document["paths"].items() for method in one
+    }
+    assert described == {(one.method, one.path) for one in ENDPOINTS}
+    assert docs_page(document)
 
 
 def test_the_load_comes_as_a_header_when_asked_for(harness: Harness) -> None:

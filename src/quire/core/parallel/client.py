@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -220,7 +220,7 @@ class ParallelClient(EngineCoreClient):
         if self._ending.wait(pause_s):
             return
         try:
-            host = self._start(number)
+            host = self._start(number, self._ending)
         except BaseException as error:
             text = f"it could not be started again: {error}"
             self._post(self._on_dead, number, dead, EngineDeadError(text))
@@ -248,21 +248,29 @@ def _being_started(cause: str) -> str:
     return f"{cause}; it is being started again"
 
 
-def _start(config: EngineConfig, step_timeout_s: float, number: int) -> ProcessHost:
-    return ProcessHost(_of_engine(config, number), step_timeout_s)
+def _start(
+    config: EngineConfig, step_timeout_s: float, number: int, given_up: threading.Event
+) -> ProcessHost:
+    return ProcessHost(_of_engine(config, number), step_timeout_s, given_up=given_up)
 
 
-def _start_all(start: Callable[[int], ProcessHost], count: int) -> list[ProcessHost]:
+def _start_all(
+    start: Callable[[int, threading.Event], ProcessHost], count: int
+) -> list[ProcessHost]:
     """Starts all engines at once. Raises what prevented one of them, after ending the others."""
+    given_up = threading.Event()
     with ThreadPoolExecutor(count, "quire-start") as threads:
-        starting = [threads.submit(start, number) for number in range(count)]
-    errors = [error for one in starting if (error := one.exception()) is not None]
-    if not errors:
+        starting = [threads.submit(start, number, given_up) for number in range(count)]
+        ended = (one.exception() for one in as_completed(starting))
+        first = next((error for error in ended if error is not None), None)
+        if first is not None:
+            given_up.set()
+    if first is None:
         return [one.result() for one in starting]
     for one in starting:
         if one.exception() is None:
             one.result().shutdown()
-    raise errors[0]
+    raise first
 
 
 def _of_engine(config: EngineConfig, number: int) -> EngineConfig:

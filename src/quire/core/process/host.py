@@ -31,8 +31,9 @@ from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
 from quire.system import clock
 from quire.system.at_exit import close_at_exit
+from quire.system.child_process import wait_or_kill
 from quire.system.child_python import module_command
-from quire.system.thread_states import thread_states
+from quire.system.thread_states import is_stopped, thread_states
 
 logger = get_logger(__name__)
 
@@ -56,9 +57,15 @@ class ProcessHost(EngineCoreClient):
     is_other_process = True
 
     def __init__(
-        self, config: EngineConfig, step_timeout_s: float, core_factory: str = DEFAULT_CORE
+        self,
+        config: EngineConfig,
+        step_timeout_s: float,
+        core_factory: str = DEFAULT_CORE,
+        given_up: threading.Event | None = None,
     ) -> None:
+        """`given_up`: once set, an engine that is still starting is ended."""
         super().__init__()
+        self._given_up = given_up or threading.Event()
         self._step_timeout_s = step_timeout_s
         self._is_closing = self._is_abandoned = False
         self._silent_s = 0.0
@@ -163,7 +170,7 @@ class ProcessHost(EngineCoreClient):
         the directory of the sockets is removed.
         """
         is_connected = False
-        while not self._is_closing:
+        while not (self._is_closing or self._given_up.is_set()):
             event = self._next_event()
             if isinstance(event, Ready):
                 return
@@ -174,8 +181,8 @@ class ProcessHost(EngineCoreClient):
                 is_connected = True
                 self._commands.send(encoder.encode(self._boot))
                 shutil.rmtree(self._directory, ignore_errors=True)
-            if event is None and process.poll() is not None:
-                raise EngineDeadError(_exit_text(process.returncode))
+            if event is None and (end := self._end_of(process)) is not None:
+                raise EngineDeadError(end)
         raise EngineDeadError("shut down while the engine was starting")
 
     def _next_event(self) -> Event | None:
@@ -213,13 +220,10 @@ class ProcessHost(EngineCoreClient):
 
     def _cause_of_death(self, process: subprocess.Popen[bytes]) -> str | None:
         """Why a silent process counts as dead, or None while it may still send events."""
-        if process.poll() is not None:
-            return _exit_text(process.returncode)
-        if self._silent_s < _SILENCE_S:
-            return None
+        end = self._end_of(process)
+        if end is not None or self._silent_s < _SILENCE_S:
+            return end
         states = thread_states(process.pid).values()
-        if any(state.is_stopped for state in states):
-            return "the engine process was stopped by a signal (SIGSTOP)"
         silence = f"the engine process has sent nothing for {self._silent_s:.1f} s"
         if states and all(state.is_asleep for state in states):
             return f"{silence}, and all of its threads are asleep"
@@ -227,13 +231,20 @@ class ProcessHost(EngineCoreClient):
             return f"{silence}, longer than step_timeout {self._step_timeout_s:g} s"
         return None
 
+    def _end_of(self, process: subprocess.Popen[bytes]) -> str | None:
+        """How a silent process ended or was stopped; None if it runs."""
+        if process.poll() is not None:
+            return _exit_text(process.returncode)
+        if self._silent_s >= _SILENCE_S and is_stopped(process.pid):
+            return "the engine process was stopped by a signal (SIGSTOP)"
+        return None
+
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """Waits for a process that was asked to stop; kills it otherwise or on timeout."""
         if self._dead_cause is None and self._booted.done() and not self._booted.exception():
-            try:
-                process.wait(self._exit_s)
-            except subprocess.TimeoutExpired:
-                logger.warning("the engine process did not end in %g s: killed", self._exit_s)
+            problem = wait_or_kill(process, self._exit_s)
+            if problem is not None:
+                logger.warning("the engine process %s: killed", problem)
         if process.poll() is None:
             process.kill()
         process.wait()

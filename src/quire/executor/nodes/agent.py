@@ -20,7 +20,7 @@ from quire.executor.messages import encode
 from quire.executor.nodes.door import Door
 from quire.executor.nodes.gather import WAIT_S, library_tier
 from quire.executor.nodes.handshake import connect
-from quire.executor.nodes.links import peer_links, purpose_of_channel, purpose_of_node
+from quire.executor.nodes.links import START_S, peer_links, purpose_of_channel, purpose_of_node
 from quire.executor.nodes.messages import (
     BEAT_S,
     SILENCE_S,
@@ -36,6 +36,7 @@ from quire.executor.nodes.messages import (
 )
 from quire.executor.nodes.node import RankChildren
 from quire.executor.nodes.rank_spawn import Group, spawn_ranks
+from quire.executor.nodes.tls import channel
 from quire.log import get_logger
 from quire.planning.kv.identity import reread_fingerprint
 from quire.version import __version__
@@ -63,7 +64,9 @@ def serve_node(args: NodeArgs) -> str:
     this machine cannot take part."""
     connected = _connected(args)
     host = connected.getsockname()[0]
-    with closing(Door(host, 0, args.key)) as door, Connection(connected.detach()) as control:
+    # The engine turns to its machines in their order, so it may wait for those before this one.
+    control = channel(connected, accepts=False, wait_s=args.wait_s)
+    with closing(Door(host, 0, args.key)) as door, control:
         control.send_bytes(encode(Hello(host, door.port, __version__, library_tier())))
         logger.info("node %d has connected to the engine at %s:%d", args.number, *args.master)
         begin = _read(control)
@@ -108,13 +111,13 @@ def _start(args: NodeArgs, begin: Begin, door: Door, control: Connection) -> Ran
     control.send_bytes(encode(Checked()))
     group = Group(config, begin.generation, args.number)
 
-    def channel(number: int, kind: str) -> int:
+    def line(number: int, kind: str) -> int:
         rank = config.parallel.ranks[number]
         purpose = purpose_of_channel(group.generation, rank, kind)
         return connect(args.master, args.key, purpose).detach()
 
     channels = {
-        rank.number: (channel(rank.number, "steps"), channel(rank.number, "blocks"))
+        rank.number: (line(rank.number, "steps"), line(rank.number, "blocks"))
         for rank in group.own_ranks
     }
     links = peer_links(group, begin.addresses, door, args.key)
@@ -135,7 +138,8 @@ def _checked(config: EngineConfig, args: NodeArgs) -> EngineConfig:
 
 
 def _watch(control: Connection, children: RankChildren) -> str:
-    silent_s, last = 0.0, time.monotonic()
+    # The engine first waits for the ranks of all machines, where TLS begins when they have started.
+    silent_s, last = -START_S, time.monotonic()
     with suppress(EOFError, OSError):
         while silent_s <= SILENCE_S:
             now = time.monotonic()
@@ -149,5 +153,5 @@ def _watch(control: Connection, children: RankChildren) -> str:
                 silent_s = 0.0
                 if isinstance(decode_from_engine(control.recv_bytes()), End):
                     return "the engine has ended"
-        return f"the engine has sent nothing for {silent_s:.1f} s"
+        return f"the engine has sent nothing for {SILENCE_S:g} s"
     return "the engine has ended"

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from quire.errors import ConfigError, RankError
 from quire.executor.nodes.handshake import welcome
+from quire.executor.nodes.tls import tls_context
 
 _BACKLOG = 64
 _MOST_GREETINGS = 64
@@ -19,7 +20,8 @@ class Door:
     """A listening socket, with a thread that accepts connections that know the key."""
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
-        """`port` 0: any. Raises ConfigError."""
+        """`port` 0: any. Raises ConfigError, also for certificates that cannot be read."""
+        tls_context(accepts=True)
         self._key = key
         self._arrived: dict[bytes, socket.socket] = {}
         self._changed = threading.Condition()

@@ -1,8 +1,8 @@
 """Connections between the machines of an engine: each end proves that it knows the engine's key.
 
 The key itself is never sent, and a recorded exchange cannot be used again, because both ends choose
-a random number. What follows is neither encrypted nor signed: the network between the machines must
-be a private one, as for vLLM's.
+a random number. What follows is encrypted and signed if certificates are set (`tls.py`). Otherwise
+the network between the machines must be a private one, as for vLLM's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import socket
 import struct
 from contextlib import suppress
 
+from quire import env
 from quire.errors import RankError
 
 PROTOCOL = b"quire.ranks.1".ljust(16, b"\0")
 """Changes whenever the messages between machines change."""
+_WITH_TLS = b"quire.ranks.1s".ljust(16, b"\0")
 MIN_KEY_LENGTH = 16
 _NONCE = 32
 _DIGEST = 32
@@ -47,9 +49,9 @@ def welcome(accepted: socket.socket, key: bytes) -> bytes | None:
     accepted.settimeout(_TIMEOUT_S)
     with suppress(OSError, _EndedError):
         theirs = _read(accepted, len(PROTOCOL) + _NONCE)
-        if theirs.startswith(PROTOCOL):
+        if theirs.startswith(_protocol()):
             nonces = theirs[len(PROTOCOL) :] + secrets.token_bytes(_NONCE)
-            accepted.sendall(PROTOCOL + nonces[_NONCE:] + _proof(key, b"accepts", nonces))
+            accepted.sendall(_protocol() + nonces[_NONCE:] + _proof(key, b"accepts", nonces))
             [length] = _LENGTH.unpack(_read(accepted, _LENGTH.size))
             purpose = _read(accepted, length)
             proof = _read(accepted, _DIGEST)
@@ -62,21 +64,26 @@ def welcome(accepted: socket.socket, key: bytes) -> bytes | None:
 
 def _introduce(connected: socket.socket, key: bytes, purpose: bytes, where: str) -> None:
     own = secrets.token_bytes(_NONCE)
-    connected.sendall(PROTOCOL + own)
+    connected.sendall(_protocol() + own)
     try:
         theirs = _read(connected, len(PROTOCOL) + _NONCE + _DIGEST)
     except _EndedError:
         raise RankError(
-            f"{where} has closed the connection: it is not the machine of an engine, or it runs "
-            "another version of Quire"
+            f"{where} has closed the connection: it is not the machine of an engine, it runs "
+            "another version of Quire, or QUIRE_RANK_CERT is set on one of the two machines alone"
         ) from None
-    if not theirs.startswith(PROTOCOL):
+    if not theirs.startswith(_protocol()):
         raise RankError(f"{where} is not the machine of an engine, or runs another version")
     nonces = own + theirs[len(PROTOCOL) : -_DIGEST]
     if not hmac.compare_digest(theirs[-_DIGEST:], _proof(key, b"accepts", nonces)):
         raise RankError(f"{where} has another key; QUIRE_RANK_KEY must be the same everywhere")
     proof = _proof(key, b"connects", nonces + purpose)
     connected.sendall(_LENGTH.pack(len(purpose)) + purpose + proof)
+
+
+def _protocol() -> bytes:
+    """That of this machine, which has certificates or not."""
+    return PROTOCOL if env.rank_certificates() is None else _WITH_TLS
 
 
 def _proof(key: bytes, role: bytes, what: bytes) -> bytes:

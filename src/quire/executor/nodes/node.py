@@ -14,10 +14,9 @@ from multiprocessing.connection import Connection
 
 from quire.config.ranks import Rank
 from quire.executor.nodes.rank_spawn import Group, PeerLink, spawn_ranks
-from quire.system.thread_states import thread_states
+from quire.system.child_process import STOPPED_S, wait_or_kill
+from quire.system.thread_states import is_stopped, thread_states
 
-STOPPED_S = 0.6
-"""A rank that a signal has stopped for so long, while the engine ran, is given up."""
 EXIT_S = 5.0
 
 
@@ -88,19 +87,20 @@ class RankChildren:
     def look(self, elapsed_s: float) -> str | None:
         """As `Node.look`."""
         for rank, process in self.processes.items():
-            if process.poll() is not None:
-                return self.end_of(rank)
-            states = thread_states(process.pid, only=(process.pid,)).values()
-            is_stopped = any(state.is_stopped for state in states)
-            self._stopped_s[rank] = self._stopped_s[rank] + elapsed_s if is_stopped else 0.0
-            if self._stopped_s[rank] > STOPPED_S:
+            stopped_s = self._stopped_s[rank] + elapsed_s if is_stopped(process.pid) else 0.0
+            self._stopped_s[rank] = stopped_s
+            if stopped_s > STOPPED_S:
                 return f"{rank} was stopped by a signal (SIGSTOP)"
-        return None
+        return self.ended()
 
     def ended(self) -> str | None:
         """As `Node.ended`."""
-        dead = (rank for rank, process in self.processes.items() if process.poll() is not None)
-        return next(map(self.end_of, dead), None)
+        codes = {rank: process.poll() for rank, process in self.processes.items()}
+        dead = [(code, rank) for rank, code in codes.items() if code is not None]
+        if not dead:
+            return None
+        # A rank that was killed, which has a negative code, is why others ended by themselves.
+        return self.end_of(min(dead, key=lambda one: one[0])[1])
 
     def end_of(self, rank: Rank) -> str:
         """As `Node.end_of`."""
@@ -130,11 +130,7 @@ class RankChildren:
         """Waits for the ranks, whose connections were closed; kills those that do not end."""
         until = time.monotonic() + EXIT_S
         for process in self.processes.values():
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            wait_or_kill(process, until - time.monotonic())
 
 
 class LocalNode(Node):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from multiprocessing.connection import Connection
 
 from quire.config.ranks import Rank
 from quire.errors import ConfigError, RankError
@@ -33,6 +32,7 @@ from quire.executor.nodes.messages import (
 )
 from quire.executor.nodes.node import Node, RankLine
 from quire.executor.nodes.rank_spawn import Group
+from quire.executor.nodes.tls import channel
 
 
 class RemoteNode(Node):
@@ -44,7 +44,7 @@ class RemoteNode(Node):
         self.number = number
         self.lines: list[RankLine] = []
         self._door = door
-        self._control = Connection(connected.detach())
+        self._control = channel(connected, accepts=True)
         self._lock = threading.Lock()
         self._silent_s = 0.0
         self._beat_at = 0.0
@@ -77,13 +77,13 @@ class RemoteNode(Node):
         until = time.monotonic() + START_S
         self._expect(Begun, until)
         for rank in group.config.parallel.ranks_of_node(self.number):
+            purposes = (
+                purpose_of_channel(group.generation, rank, kind) for kind in ("steps", "blocks")
+            )
             steps, blocks = (
-                self._door.take(purpose_of_channel(group.generation, rank, kind), until)
-                for kind in ("steps", "blocks")
+                channel(self._door.take(purpose, until), accepts=True) for purpose in purposes
             )
-            self.lines.append(
-                RankLine(rank, Connection(steps.detach()), Connection(blocks.detach()))
-            )
+            self.lines.append(RankLine(rank, steps, blocks))
 
     def look(self, elapsed_s: float) -> str | None:
         self._silent_s += elapsed_s

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
+from quire.system.child_process import wait_or_kill
 from quire.system.child_python import module_command
 
 
@@ -21,5 +24,8 @@ class NodeActor:
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno(),
         )
-        process.communicate(key)
-        return f"its program has ended with exit code {process.returncode}"
+        if process.stdin is not None:
+            with suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(key)
+        problem = wait_or_kill(process, math.inf)
+        return f"its program {problem or f'has ended with exit code {process.returncode}'}"

@@ -9,13 +9,10 @@ import re
 
 from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
-from quire.parsers.format import (
-    ReplyFormat,
-    read_marked_calls,
-)
+from quire.parsers.format import ReplyFormat, read_marked_calls
 from quire.parsers.reader import Parse, ignore
 from quire.parsers.reply import Reply
-from quire.parsers.tool_formats.tagged.parameters import ParameterCalls, ParameterTags
+from quire.parsers.tool_formats.tagged.parameters import ParameterCalls, invoke_tags
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|eom|>", "<|eot|>")
@@ -27,15 +24,7 @@ _RECIPIENT = re.compile(r"\bto=([A-Za-z0-9_.-]{1,256})")
 class MuseGlimmerCalls(ParameterCalls):
     """Calls in tags. For a tool without a group, the name may appear twice, as `f.f`."""
 
-    tags = ParameterTags(
-        call=("<atem:invoke name=",),
-        call_end="</atem:invoke>",
-        parameter=("<atem:parameter name=",),
-        parameter_end="</atem:parameter>",
-        sections=("<atem:function_calls>",),
-        section_ends=("</atem:function_calls>",),
-        unknown=ANY,
-    )
+    tags = invoke_tags("atem:function_calls", mark="atem:", unknown=ANY)
     layout = Layout(
         call=(
             f' to={{name}}{_MESSAGE}<atem:function_calls>\n<atem:invoke name="{{name}}">\n',

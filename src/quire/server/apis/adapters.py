@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from quire.adapters import AdapterModule
-from quire.server.bodies.json_http import context_of, read_body
+from quire.server.apis.endpoint import Routes
+from quire.server.bodies.json_http import context_of
 
 
 class LoadLoRARequest(msgspec.Struct, kw_only=True):
@@ -30,9 +31,12 @@ class UnloadLoRARequest(msgspec.Struct, kw_only=True):
     """Accepted for compatibility: the name says which adapter."""
 
 
-async def load(http: Request) -> Response:
+ROUTES = Routes("models", "adapters")
+
+
+@ROUTES.on("POST", "/v1/load_lora_adapter", media="text/plain")
+async def load(http: Request, request: LoadLoRARequest) -> Response:
     """Loads an adapter, or replaces one in place. Requests in flight keep what they began with."""
-    request = await read_body(http, LoadLoRARequest)
     context = context_of(http)
     model = context.model
     module = AdapterModule(request.lora_name, request.lora_path)
@@ -43,9 +47,9 @@ async def load(http: Request) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
 
-async def unload(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/unload_lora_adapter", media="text/plain")
+async def unload(http: Request, request: UnloadLoRARequest) -> Response:
     """Removes an adapter and gives its memory back. Requests in flight go on."""
-    request = await read_body(http, UnloadLoRARequest)
     model = context_of(http).model
     await model.adapters.unload(model.live_engine(), request.lora_name)
     return PlainTextResponse(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")

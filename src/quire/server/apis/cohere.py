@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.errors import RequestError
-from quire.server.bodies.json_http import json_response, read_body
+from quire.server.apis.endpoint import Routes
+from quire.server.bodies.json_http import json_response
 from quire.server.generation.pooling import PoolingFields, PoolingJob, size_of, usage_of, written
 from quire.server.generation.request_fields import Int64
 
@@ -45,9 +46,12 @@ _BITS = 8
 """Numbers in a byte of a binary vector."""
 
 
-async def embed(http: Request) -> Response:
+ROUTES = Routes("pooling")
+
+
+@ROUTES.on("POST", "/v2/embed", response=CohereEmbedReply)
+async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     """A vector for each text."""
-    request = await read_body(http, CohereEmbedRequest)
     texts = request.texts
     if not texts:
         raise RequestError("texts must be given: a list with at least one text", parameter="texts")
@@ -73,7 +77,7 @@ async def embed(http: Request) -> Response:
         "texts", lambda: texts, params, fields.tokenization(job.model), size=size_of(texts)
     )
     if results is None:
-        return Response()
+        return None
     vectors = [one.outputs.data for one in results]
     usage = usage_of(results)
     reply = CohereEmbedReply(

@@ -18,8 +18,9 @@ from quire.errors import RequestError
 from quire.protocol.pooling_params import PoolingParams
 from quire.server.apis.chat.prompts import chat_text
 from quire.server.apis.chat.schema import ChatMessage
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import json_response, read_body
+from quire.server.bodies.json_http import json_response
 from quire.server.generation.pooling import (
     EmbedDtype,
     Endianness,
@@ -120,9 +121,12 @@ class ClassifyResponse(ListReply[ClassifyItem], kw_only=True):
     """The classes, in the order of the texts."""
 
 
-async def embeddings(http: Request) -> Response:
+ROUTES = Routes("pooling")
+
+
+@ROUTES.on("POST", "/v1/embeddings", response=EmbeddingResponse)
+async def embeddings(http: Request, request: EmbeddingRequest) -> Response:
     """A vector for each text."""
-    request = await read_body(http, EmbeddingRequest)
     job = PoolingJob.of(http, request, "embd")
     job.require("embed")
     params = request.params("embed")
@@ -130,9 +134,9 @@ async def embeddings(http: Request) -> Response:
     return await _answer(job, request, params, partial(_vectors, job, request, _embeddings))
 
 
-async def pooling(http: Request) -> Response:
+@ROUTES.on("POST", "/pooling", response=PoolingResponse)
+async def pooling(http: Request, request: PoolingRequest) -> Response:
     """What the model gives for each text."""
-    request = await read_body(http, PoolingRequest)
     job = PoolingJob.of(http, request, "pool")
     if request.dimensions is not None:
         raise RequestError(
@@ -142,9 +146,9 @@ async def pooling(http: Request) -> Response:
     return await _answer(job, request, params, partial(_vectors, job, request, _pooled))
 
 
-async def classify(http: Request) -> Response:
+@ROUTES.on("POST", "/classify", response=ClassifyResponse)
+async def classify(http: Request, request: ClassifyRequest) -> Response:
     """The classes of each text."""
-    request = await read_body(http, ClassifyRequest)
     job = PoolingJob.of(http, request, "classify")
     job.require("classify")
     params = request.params("classify")

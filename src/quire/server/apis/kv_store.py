@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from quire.errors import ConfigError, RequestError
 from quire.server.apis.chat.prompts import chat_prompt
-from quire.server.apis.engine.schema import NoQuery
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import context_of, json_response, read_body, read_query
+from quire.server.bodies.json_http import context_of
 from quire.server.generation.prompts import PreparedPrompt, encode
 from quire.server.generation.request_fields import CacheSalt, Count
 from quire.server.http.auth import TENANT_SALT
@@ -46,32 +45,34 @@ class KVPinned(msgspec.Struct, kw_only=True):
     """Tokens in stored chunks; only whole chunks are stored."""
 
 
-async def usage(http: Request) -> Response:
+ROUTES = Routes("kv store", "kv_store")
+
+
+@ROUTES.on("GET", "/kv")
+async def usage(http: Request) -> dict[str, Any]:
     """What each tier holds, and what was loaded, stored, dropped and damaged."""
-    read_query(http, NoQuery)
-    return json_response(await _call(context_of(http).model, "kv_store_usage"))
+    found: dict[str, Any] = await _call(context_of(http).model, "kv_store_usage")
+    return found
 
 
-async def clear(http: Request) -> Response:
+@ROUTES.on("POST", "/kv/clear")
+async def clear(http: Request) -> KVCleared:
     """Drops all K/V of this engine's tiers, of all models that share them. Where there are several
     API keys, that of the caller's key and this model alone."""
-    read_query(http, NoQuery)
     salt = getattr(http.state, TENANT_SALT, None)
     num_chunks = await _call(context_of(http).model, "kv_store_clear", salt)
-    return json_response(KVCleared(num_chunks=num_chunks))
+    return KVCleared(num_chunks=num_chunks)
 
 
-async def pin(http: Request) -> Response:
+@ROUTES.on("POST", "/kv/pin")
+async def pin(http: Request, request: KVPinRequest) -> KVPinned:
     """Keeps the K/V of a prompt, or lets it go again."""
-    request = await read_body(http, KVPinRequest)
     model = context_of(http).target(request.model).model
     prompt = await _prompt(model, request)
     salt = prompt.of_tenant(getattr(http.state, TENANT_SALT, None)).cache_salt
     token_ids = prompt.token_ids
     num_pinned = await _call(model, "kv_store_pin", token_ids, salt, request.pin)
-    return json_response(
-        KVPinned(pin=request.pin, num_tokens=len(token_ids), num_pinned_tokens=num_pinned)
-    )
+    return KVPinned(pin=request.pin, num_tokens=len(token_ids), num_pinned_tokens=num_pinned)
 
 
 async def _call(model: ServedModel, command: str, *args: Any) -> Any:

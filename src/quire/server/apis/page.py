@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
+from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of, json_response
 from quire.server.context import ServerContext
 from quire.server.http.event_stream import PLAIN_FORM, EventStream, event
@@ -145,6 +146,10 @@ def _file(name: str) -> Response:
     return Response(ui.read(name), headers=ui.headers_of(name))
 
 
+ROUTES = Routes("server")
+
+
+@ROUTES.on("GET", "/quire/live", response=dict[str, Any])
 async def live_view(http: Request) -> Response | ASGIApp:
     """The engine at a glance: once, or twice a second as server-sent events."""
     context, views = context_of(http), http.app.state.live

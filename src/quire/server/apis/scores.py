@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response
 
 from quire.errors import RequestError, quoted
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
-from quire.server.bodies.json_http import json_response, read_body
+from quire.server.apis.endpoint import Routes
 from quire.server.generation.pooling import (
     ListReply,
     PoolingFields,
@@ -121,40 +120,46 @@ _PAIRS = (
 )  # fmt: skip
 
 
-async def score(http: Request) -> Response:
+ROUTES = Routes("pooling")
+
+
+@ROUTES.on("POST", "/score", "/v1/score")
+async def score(http: Request, request: ScoreRequest) -> ScoreResponse | None:
     """The scores of pairs."""
-    request = await read_body(http, ScoreRequest)
     job = PoolingJob.of(http, request, "score")
     first, second = _pair_of(request)
     found = await _scores(job, request, first, second, second_name=_names(request)[1])
     if found is None:
-        return Response()
+        return None
     items = (ScoreItem(index=i, score=one.outputs.score) for i, one in enumerate(found))
-    return json_response(job.reply(ScoreResponse, items, found))
+    return job.reply(ScoreResponse, items, found)
 
 
-async def rerank(http: Request) -> Response:
+@ROUTES.on("POST", "/rerank", "/v1/rerank")
+async def rerank(http: Request, request: RerankRequest) -> RerankResponse | list[TeiRank] | None:
     """The documents in the order of their scores, in vLLM's and Jina's form.
 
     Documents in `texts` are answered in TEI's form.
     """
-    request = await read_body(http, RerankRequest)
     if request.texts is not None:
         return await _tei_rerank(http, request)
     return await _rerank(http, request, is_cohere=False)
 
 
-async def rerank_v2(http: Request) -> Response:
+@ROUTES.on("POST", "/v2/rerank")
+async def rerank_v2(http: Request, request: RerankRequest) -> RerankResponse | None:
     """The documents in the order of their scores, in Cohere's form."""
-    return await _rerank(http, await read_body(http, RerankRequest), is_cohere=True)
+    return await _rerank(http, request, is_cohere=True)
 
 
-async def _rerank(http: Request, request: RerankRequest, *, is_cohere: bool) -> Response:
+async def _rerank(
+    http: Request, request: RerankRequest, *, is_cohere: bool
+) -> RerankResponse | None:
     job = PoolingJob.of(http, request, "rerank")
     documents = _documents(request.documents)
     found = await _scores(job, request, [request.query], documents, second_name="documents")
     if found is None:
-        return Response()
+        return None
     shows = not is_cohere if request.return_documents is None else request.return_documents
     results = [
         RerankResult(
@@ -167,13 +172,12 @@ async def _rerank(http: Request, request: RerankRequest, *, is_cohere: bool) -> 
     meta = None
     if is_cohere:
         meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
-    reply = RerankResponse(
+    return RerankResponse(
         id=job.id, model=job.name, usage=usage_of(found), results=results, meta=meta
     )
-    return json_response(reply)
 
 
-async def _tei_rerank(http: Request, request: RerankRequest) -> Response:
+async def _tei_rerank(http: Request, request: RerankRequest) -> list[TeiRank] | None:
     job = PoolingJob.of(http, request, "rerank")
     if request.raw_scores:
         request.use_activation = False
@@ -182,17 +186,15 @@ async def _tei_rerank(http: Request, request: RerankRequest) -> Response:
         job, request, [request.query], texts, second_name="texts", truncates=bool(request.truncate)
     )
     if found is None:
-        return Response()
-    return json_response(
-        [
-            TeiRank(
-                index=index,
-                score=found[index].outputs.score,
-                text=texts[index] if request.return_text else None,
-            )
-            for index in _order(found)
-        ]
-    )
+        return None
+    return [
+        TeiRank(
+            index=index,
+            score=found[index].outputs.score,
+            text=texts[index] if request.return_text else None,
+        )
+        for index in _order(found)
+    ]
 
 
 async def _scores(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.adapters import AnyAdapterRequest, LoRARequest
+from quire.config.kv_cache import KVEventsConfig
 from quire.errors import ConfigError, RequestError
 from quire.metrics.exposition import CONTENT_TYPE
-from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.apis.endpoint import BAD_BODY, Routes
+from quire.server.bodies.json_http import context_of, json_response
 from quire.server.context import ServerContext
 from quire.server.fleet.catalog import keep_alive_seconds
 from quire.server.generation.request_fields import Count
@@ -97,16 +99,25 @@ class StatusResponse(msgspec.Struct, kw_only=True):
     reason: str | None = None
 
 
-async def models(http: Request) -> Response:
+ROUTES = Routes("server")
+_HEALTH: dict[str, Any] = {"tag": "health", "response": StatusResponse, "can_be_unwell": True}
+_SEVERAL: dict[str, Any] = {
+    "tag": "models", "errors": (*BAD_BODY, 409), "switch": "several_models",
+}  # fmt: skip
+
+
+@ROUTES.on("GET", "/v1/models", tag="models")
+async def models(http: Request) -> ModelList:
     """The served names of the model."""
     context = context_of(http)
-    return json_response(ModelList(data=[_card(context, name) for name in context.names]))
+    return ModelList(data=[_card(context, name) for name in context.names])
 
 
-async def model(http: Request) -> Response:
+@ROUTES.on("GET", "/v1/models/{model_id}", tag="models", errors=(404,))
+async def model(http: Request) -> ModelCard:
     """One of the served names."""
     context = context_of(http)
-    return json_response(_card(context, http.path_params["model_id"]))
+    return _card(context, http.path_params["model_id"])
 
 
 def _card(context: ServerContext, name: str) -> ModelCard:
@@ -134,28 +145,33 @@ def _base_of(adapter: AnyAdapterRequest) -> str | None:
     return adapter.base_model_name if isinstance(adapter, LoRARequest) else None
 
 
-async def version(_: Request) -> Response:
+@ROUTES.on("GET", "/version")
+async def version(_: Request) -> VersionResponse:
     """The server's version."""
-    return json_response(VersionResponse(version=__version__))
+    return VersionResponse(version=__version__)
 
 
-async def kv_event_sources(http: Request) -> Response:
+@ROUTES.on("GET", "/kv_event_sources")
+async def kv_event_sources(http: Request) -> dict[str, KVEventsConfig]:
     """Where KV events are sent, by data-parallel rank; empty: nowhere."""
     sources = context_of(http).model.live_engine().get_kv_event_sources()
-    return json_response({str(rank): source for rank, source in sources.items()})
+    return {str(rank): source for rank, source in sources.items()}
 
 
-async def load(http: Request) -> Response:
+@ROUTES.on("GET", "/load")
+async def load(http: Request) -> LoadResponse:
     """Generation requests in flight."""
-    return json_response(LoadResponse(server_load=context_of(http).num_generating))
+    return LoadResponse(server_load=context_of(http).num_generating)
 
 
+@ROUTES.on("GET", "/live", **_HEALTH)
 async def live(http: Request) -> Response:
     """Whether the process is worth keeping: 503 once the engine is dead."""
     state, reason = context_of(http).state()
     return _status(state, reason, is_well=state != "dead")
 
 
+@ROUTES.on("GET", "/ready", **_HEALTH)
 async def ready(http: Request) -> Response:
     """Whether the server accepts requests: it is loaded, responsive, and neither draining nor
     paused."""
@@ -163,12 +179,15 @@ async def ready(http: Request) -> Response:
     return _status(state, reason, is_well=state == "ready")
 
 
+@ROUTES.on("GET", "/health", **_HEALTH)
 async def health(http: Request) -> Response:
     """Whether the engine is up: loaded and not dead, whatever it is busy with."""
     state, reason = context_of(http).state()
     return _status(state, reason, is_well=state not in {"loading", "dead"})
 
 
+@ROUTES.on("GET", "/ping", **_HEALTH)
+@ROUTES.on("POST", "/ping", **_HEALTH)
 async def ping(http: Request) -> Response:
     """As /health. For Amazon SageMaker."""
     return await health(http)
@@ -179,6 +198,7 @@ def _status(state: str, reason: str, is_well: bool) -> Response:
     return json_response(body, 200 if is_well else 503)
 
 
+@ROUTES.on("GET", "/metrics", media="text/plain")
 async def metrics(http: Request) -> Response:
     """Everything counted, in Prometheus' text format."""
     context = context_of(http)
@@ -209,9 +229,9 @@ class ModelNow(msgspec.Struct, kw_only=True):
     status: ModelStatus
 
 
-async def load_model(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/models/load", "/models/load", **_SEVERAL)
+async def load_model(http: Request, asked: ModelCommand) -> ModelNow:
     """Loads a model, and answers when it is loaded."""
-    asked = await read_body(http, ModelCommand)
     fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
     asked_s = None if asked.keep_alive is None else parsed_keep_alive(asked.keep_alive)
     await fleet.load(model)
@@ -220,9 +240,9 @@ async def load_model(http: Request) -> Response:
     return _reply(fleet, model)
 
 
-async def unload_model(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/models/unload", "/models/unload", **_SEVERAL)
+async def unload_model(http: Request, asked: ModelCommand) -> ModelNow:
     """Unloads a model that has no requests."""
-    asked = await read_body(http, ModelCommand)
     fleet, model = _fleet_of(http), context_of(http).target(asked.model).model
     await fleet.unload(model)
     return _reply(fleet, model)
@@ -256,6 +276,6 @@ def _fleet_of(http: Request) -> Fleet:
     return fleet
 
 
-def _reply(fleet: Fleet, model: ServedModel) -> Response:
+def _reply(fleet: Fleet, model: ServedModel) -> ModelNow:
     member = fleet.member_of(model)
-    return json_response(ModelNow(model=member.name, status=status_of(member)))
+    return ModelNow(model=member.name, status=status_of(member))

@@ -15,6 +15,7 @@ from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
 from quire.frontend.scoring import PairTokens, ScoreLimits
 from quire.protocol.pooling_params import PoolingParams
+from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_http import context_of, json_response, read_body
 from quire.server.generation.pooling import PoolingFields, PoolingJob, Result, as_inputs, size_of
 from quire.server.generation.request_fields import Count, Int64
@@ -103,18 +104,22 @@ class TeiInfo(msgspec.Struct, kw_only=True):
     version: str
 
 
-async def embed(http: Request) -> Response:
+ROUTES = Routes("pooling")
+
+
+@ROUTES.on("POST", "/embed", response=list[list[float]])
+async def embed(http: Request, request: TeiEmbedRequest) -> Response | None:
     """A list with the vector of each text."""
-    request = await read_body(http, TeiEmbedRequest)
     return await _embed(http, request, "embed")
 
 
-async def embed_all(http: Request) -> Response:
+@ROUTES.on("POST", "/embed_all", response=list[list[list[float]]])
+async def embed_all(http: Request, request: TeiEmbedRequest) -> Response | None:
     """A list with the vectors of the tokens of each text."""
-    return await _embed(http, await read_body(http, TeiEmbedRequest), "token_embed")
+    return await _embed(http, request, "token_embed")
 
 
-async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> Response:
+async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> Response | None:
     fields = PoolingFields(model=request.model, use_activation=request.normalize)
     job = PoolingJob.of(http, fields, "embd")
     job.require(task)
@@ -122,16 +127,16 @@ async def _embed(http: Request, request: TeiEmbedRequest, task: PoolingTask) -> 
     params.dimensions, params.prompt_name = request.dimensions, request.prompt_name
     results = await _results(job, request, params)
     if results is None:
-        return Response()
+        return None
     num_values = sum(one.outputs.data.size for one in results)
     return await job.model.pool.run(
         num_values, lambda: json_response([one.outputs.data.tolist() for one in results])
     )
 
 
-async def embed_sparse(http: Request) -> Response:
+@ROUTES.on("POST", "/embed_sparse", response=list[list[SparseValue]])
+async def embed_sparse(http: Request, request: TeiRequest) -> Response | None:
     """The sparse vector of each text: the largest weight of each of its tokens, by token id."""
-    request = await read_body(http, TeiRequest)
     fields = PoolingFields(model=request.model)
     job = PoolingJob.of(http, fields, "embd")
     pooling = job.model.config.model.pooling
@@ -141,7 +146,7 @@ async def embed_sparse(http: Request) -> Response:
     params.prompt_name = request.prompt_name
     results = await _results(job, request, params)
     if results is None:
-        return Response()
+        return None
     special = special_ids(job.model.tokenizer())
     return await job.model.pool.run(
         size_of([one.prompt_token_ids for one in results]),
@@ -149,15 +154,25 @@ async def embed_sparse(http: Request) -> Response:
     )
 
 
-async def root(http: Request) -> Response:
+@ROUTES.on(
+    "POST",
+    "/",
+    request=(TeiEmbedRequest, TeiPredictRequest),
+    response=(list[list[float]], list[Prediction], list[list[Prediction]]),
+)
+async def root(http: Request) -> Any:
     """What the model gives: its vectors or its classes. huggingface_hub's clients use it."""
     pooling = context_of(http).target(None).model.config.model.pooling
-    return await (predict if pooling is not None and pooling.task == "classify" else embed)(http)
+    if pooling is not None and pooling.task == "classify":
+        return await predict(http, await read_body(http, TeiPredictRequest))
+    return await embed(http, await read_body(http, TeiEmbedRequest))
 
 
-async def predict(http: Request) -> Response:
+@ROUTES.on("POST", "/predict")
+async def predict(
+    http: Request, request: TeiPredictRequest
+) -> list[Prediction] | list[list[Prediction]] | None:
     """The classes of each text or pair of texts, the most likely first."""
-    request = await read_body(http, TeiPredictRequest)
     fields = PoolingFields(
         model=request.model, use_activation=False if request.raw_scores else None
     )
@@ -177,7 +192,7 @@ async def predict(http: Request) -> Response:
         size=size_of([text for one in sequences for text in one]),
     )
     if results is None:
-        return Response()
+        return None
     settings = job.model.config.model.pooling
     labels = {} if settings is None else settings.labels
     found = [
@@ -187,12 +202,12 @@ async def predict(http: Request) -> Response:
         ]
         for one in results
     ]
-    return json_response(found[0] if is_one else found)
+    return found[0] if is_one else found
 
 
-async def similarity(http: Request) -> Response:
+@ROUTES.on("POST", "/similarity")
+async def similarity(http: Request, request: TeiSimilarityRequest) -> list[float] | None:
     """The cosine of each sentence's vector and that of the source sentence."""
-    request = await read_body(http, TeiSimilarityRequest)
     fields = PoolingFields(model=request.model, use_activation=True)
     job = PoolingJob.of(http, fields, "embd")
     job.require("embed")
@@ -206,12 +221,13 @@ async def similarity(http: Request) -> Response:
     )
     results = await _results(job, given, params)
     if results is None:
-        return Response()
+        return None
     source, *others = (one.outputs.data for one in results)
-    return json_response([float(source @ other) for other in others])
+    return [float(source @ other) for other in others]
 
 
-async def info(http: Request) -> Response:
+@ROUTES.on("GET", "/info", tag="models", errors=(400,))
+async def info(http: Request) -> TeiInfo:
     """The served model and the limits."""
     target = context_of(http).target(None)
     config = target.model.config
@@ -224,16 +240,14 @@ async def info(http: Request) -> Response:
         by_name = {label: index for index, label in model.pooling.labels.items()}
         kind = "reranker" if len(names) == 1 else "classifier"
         kinds = {kind: {"id2label": names, "label2id": by_name}}
-    return json_response(
-        TeiInfo(
-            model_id=target.name,
-            model_dtype=str(model.dtype),
-            model_type=kinds,
-            max_input_length=target.model.limits.max_model_len,
-            max_client_batch_size=target.model.limits.max_prompts,
-            max_batch_tokens=config.scheduler.max_num_batched_tokens,
-            version=__version__,
-        )
+    return TeiInfo(
+        model_id=target.name,
+        model_dtype=str(model.dtype),
+        model_type=kinds,
+        max_input_length=target.model.limits.max_model_len,
+        max_client_batch_size=target.model.limits.max_prompts,
+        max_batch_tokens=config.scheduler.max_num_batched_tokens,
+        version=__version__,
     )
 
 

@@ -16,7 +16,7 @@ from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
-from quire.server.generation.limits import params_in_room
+from quire.server.generation.limits import params_in_room, refuse_other_values
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.request_fields import GenerationFields, SamplerFields
 from quire.server.generation.run import Deadline, Generation
@@ -45,7 +45,7 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "thinking_token_budget": (None, -1),
     "vllm_xargs": (None, {}),
 }
-"""Fields with their neutral values; the error message suggests the first."""
+"""Fields with their neutral values."""
 
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "top_p": (None, 1.0),
@@ -83,15 +83,7 @@ def refuse_with_beams(request: GenerationFields) -> None:
             "not compute prompt logprobs.",
             parameter="echo",
         )
-    for name, neutral in _REFUSED.items():
-        value = getattr(request, name)
-        if value not in neutral:
-            raise RequestError(
-                f"`{name}` is not supported with beam search, got {quoted(value):.100}; leave it "
-                f"at {neutral[0]!r}.",
-                parameter=name,
-                value=value,
-            )
+    refuse_other_values(request, _REFUSED, " with beam search")
 
 
 def fields_without_beams(request: GenerationFields) -> list[str]:

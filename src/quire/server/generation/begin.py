@@ -137,32 +137,26 @@ async def generate(
     id_prefix: str,
     prepare: Prepare[Asked, Prompt],
     make_writer: MakeWriter[Asked, Prompt, Writer],
+    form: StreamForm = OPENAI_FORM,
 ) -> Response | ASGIApp:
-    """Answers a request."""
+    """Answers a request, in the form of its API."""
     head = ReplyHead.of(context_of(http), http, request, id_prefix)
     generation, writer = await begin(http, request, head, prepare, make_writer)
-    return await reply_of(http, request.stream is True, generation, writer)
+    return await reply_of(http, request.stream is True, generation, writer, form)
 
 
 async def reply_of(
-    http: Request, is_stream: bool, generation: Generation, writer: Writer
-) -> Response | ASGIApp:
-    """The reply to a request that has begun, whole or as a stream."""
-    return (
-        stream_of(http, generation, writer)
-        if is_stream
-        else await whole_of(http, generation, writer)
-    )
-
-
-def stream_of(
     http: Request,
+    is_stream: bool,
     generation: Generation,
     writer: Writer,
     form: StreamForm = OPENAI_FORM,
     keep_alive_s: float = 0,
-) -> EventStream:
-    """The reply as a stream. `keep_alive_s` counts unless an option says otherwise."""
+) -> Response | ASGIApp:
+    """The reply to a request that has begun, whole or as a stream; only OpenAI's reports the load.
+    `keep_alive_s` counts unless an option says otherwise."""
+    if not is_stream:
+        return await whole_of(http, generation, writer, reports_load=form is OPENAI_FORM)
     context = context_of(http)
     return EventStream(
         writer.stream(generation, context.pool),

@@ -4,9 +4,8 @@ before any is done."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quire.config import EngineConfig, ModelConfig
 from quire.errors import RequestError, quoted
@@ -204,7 +203,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (None,),
     "web_search_options": (None,),
 }
-"""Fields with their neutral values; the error message suggests the first."""
+"""Fields with their neutral values."""
 
 WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "session_id": (None,),
@@ -232,10 +231,7 @@ def fields_without_effect(request: GenerationFields, config: EngineConfig) -> li
 
 def refuse_unsupported(request: GenerationFields) -> None:
     """Raises RequestError for the first unsupported field whose value would have an effect."""
-    for name, neutral in NEUTRAL.items():
-        value = getattr(request, name, None)
-        if value is not None and value not in neutral:
-            raise _refusal(name, value, neutral[0])
+    refuse_other_values(request, NEUTRAL, " yet")
     _check_best_of(request)
     if request.stream_options not in (None, StreamOptions()) and not request.stream:
         raise RequestError(
@@ -263,9 +259,17 @@ def _check_best_of(request: GenerationFields) -> None:
     )
 
 
-def _refusal(name: str, value: Any, neutral: object) -> RequestError:
-    return RequestError(
-        f"{name} is not supported yet, got {quoted(value):.100}; leave it at {neutral!r}.",
-        parameter=name,
-        value=value,
-    )
+def refuse_other_values(
+    request: object, neutral: Mapping[str, tuple[object, ...]], where: str = ""
+) -> None:
+    """Raises RequestError for the first field whose value is neither null nor neutral. The message
+    suggests the first of the neutral values. `where`: what it says after "not supported"."""
+    for name, values in neutral.items():
+        value = getattr(request, name, None)
+        if value is not None and value not in values:
+            raise RequestError(
+                f"{name} is not supported{where}, got {quoted(value):.100}; leave it at "
+                f"{values[0]!r}.",
+                parameter=name,
+                value=value,
+            )

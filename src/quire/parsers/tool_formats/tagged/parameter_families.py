@@ -6,7 +6,12 @@ from dataclasses import replace
 
 from quire.parsers.arguments.grammar import Layout
 from quire.parsers.arguments.values import ANY
-from quire.parsers.tool_formats.tagged.parameters import ParameterCalls, ParameterTags
+from quire.parsers.tool_formats.tagged.parameters import (
+    ParameterCalls,
+    ParameterTags,
+    invoke_layout,
+    invoke_tags,
+)
 
 
 def _functions(section: str) -> ParameterTags:
@@ -53,63 +58,25 @@ class MiMoCalls(ParameterCalls):
 class MiniMaxM2Calls(ParameterCalls):
     """MiniMax M2."""
 
-    tags = ParameterTags(
-        call=("<invoke name=",),
-        call_end="</invoke>",
-        parameter=("<parameter name=",),
-        parameter_end="</parameter>",
-        sections=("<minimax:tool_call>",),
-        section_ends=("</minimax:tool_call>",),
-    )
-    layout = Layout(
-        call=('<invoke name="{name}">\n', "</invoke>\n"),
-        text=('<parameter name="{key}">', "</parameter>\n"),
-        around=("<minimax:tool_call>\n", "</minimax:tool_call>"),
-        separator="",
-    )
+    tags = invoke_tags("minimax:tool_call")
+    layout = invoke_layout("minimax:tool_call")
 
 
 class DotsCalls(ParameterCalls):
     """dots."""
 
-    tags = ParameterTags(
-        call=("<invoke name=",),
-        call_end="</invoke>",
-        parameter=("<parameter name=",),
-        parameter_end="</parameter>",
-        sections=("<dots_function_call>",),
-        section_ends=("</dots_function_call>",),
-        trim="space",
-    )
-    layout = Layout(
-        call=('<invoke name="{name}">\n', "</invoke>\n"),
-        text=('<parameter name="{key}">', "</parameter>\n"),
-        around=("<dots_function_call>\n", "</dots_function_call>"),
-        separator="",
-    )
+    tags = invoke_tags("dots_function_call", trim="space")
+    layout = invoke_layout("dots_function_call")
 
 
-def _dsml(mark: str, section: str, *others: str) -> ParameterTags:
-    return ParameterTags(
-        call=(f"<{mark}invoke name=",),
-        call_end=f"</{mark}invoke>",
-        parameter=(f"<{mark}parameter name=",),
-        parameter_end=f"</{mark}parameter>",
-        sections=tuple(f"<{mark}{name}>" for name in (section, *others)),
-        section_ends=tuple(f"</{mark}{name}>" for name in (section, *others)),
-        unknown=ANY,
-    )
+def _dsml(mark: str, *sections: str) -> ParameterTags:
+    return invoke_tags(*(f"{mark}{name}" for name in sections), mark=mark, unknown=ANY)
 
 
 def _dsml_layout(mark: str, section: str) -> Layout:
     begin, end = f'<{mark}parameter name="{{key}}" string=', f"</{mark}parameter>\n"
-    return Layout(
-        call=(f'<{mark}invoke name="{{name}}">\n', f"</{mark}invoke>\n"),
-        text=(f'{begin}"true">', end),
-        value=(f'{begin}"false">', end),
-        around=(f"<{mark}{section}>\n", f"</{mark}{section}>"),
-        separator="",
-    )
+    layout = invoke_layout(f"{mark}{section}", mark)
+    return replace(layout, text=(f'{begin}"true">', end), value=(f'{begin}"false">', end))
 
 
 class DeepSeekV32Calls(ParameterCalls):
@@ -136,11 +103,8 @@ class DeepSeekV41Calls(ParameterCalls):
 class Step3Calls(ParameterCalls):
     """Step 3: each call is between marks and preceded by its type."""
 
-    tags = ParameterTags(
-        call=("<steptml:invoke name=",),
-        call_end="</steptml:invoke>",
-        parameter=("<steptml:parameter name=",),
-        parameter_end="</steptml:parameter>",
+    tags = replace(
+        invoke_tags(mark="steptml:"),
         sections=("<｜tool_calls_begin｜>",),
         section_ends=("<｜tool_calls_end｜>",),
         around=("<｜tool_call_begin｜>", "function", "<｜tool_sep｜>", "<｜tool_call_end｜>"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import after_space, read_value, tag_head
@@ -44,6 +45,30 @@ class ParameterTags:
         """Texts that a value cannot contain."""
         ends = (self.parameter_end, *self.parameter, self.call_end)
         return ends if self.is_section_end_text else (*ends, *self.section_ends)
+
+
+def invoke_tags(*sections: str, mark: str = "", **others: Any) -> ParameterTags:
+    """The tags of families whose attribute `name` has the name of the tool or argument. `mark`:
+    what all of them but those of the sections begin with."""
+    return ParameterTags(
+        call=(f"<{mark}invoke name=",),
+        call_end=f"</{mark}invoke>",
+        parameter=(f"<{mark}parameter name=",),
+        parameter_end=f"</{mark}parameter>",
+        sections=tuple(f"<{name}>" for name in sections),
+        section_ends=tuple(f"</{name}>" for name in sections),
+        **others,
+    )
+
+
+def invoke_layout(section: str, mark: str = "") -> Layout:
+    """How their templates write calls."""
+    return Layout(
+        call=(f'<{mark}invoke name="{{name}}">\n', f"</{mark}invoke>\n"),
+        text=(f'<{mark}parameter name="{{key}}">', f"</{mark}parameter>\n"),
+        around=(f"<{section}>\n", f"</{section}>"),
+        separator="",
+    )
 
 
 class ParameterCalls(ToolFormat):

@@ -30,7 +30,8 @@ from quire.server.apis.chat.schema import (
     ReplyToolCall,
 )
 from quire.server.apis.chat.tools import tool_use
-from quire.server.bodies.json_http import context_of, read_body
+from quire.server.apis.endpoint import Routes
+from quire.server.bodies.json_http import context_of
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.generation.begin import begin, generate, whole_of
 from quire.server.generation.replies.logprobs import prompt_logprobs
@@ -235,15 +236,18 @@ def delta_of(events: Iterable[Event], plan: ReplyPlan) -> Delta | None:
     return delta
 
 
-async def chat_completions(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("generation")
+
+
+@ROUTES.on("POST", "/v1/chat/completions", response=ChatResponse, stream=ChatChunk)
+async def chat_completions(http: Request, request: ChatRequest) -> Response | ASGIApp:
     """Continues a conversation."""
-    request = await read_body(http, ChatRequest)
     return await generate(http, request, "chatcmpl", chat_prompts, _chat_writer)
 
 
-async def chat_completions_batch(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/chat/completions/batch", response=ChatResponse)
+async def chat_completions_batch(http: Request, batch: BatchChatRequest) -> Response:
     """Continues several conversations, each by one choice of the reply."""
-    batch = await read_body(http, BatchChatRequest)
     model = context_of(http).target(batch.model).model
     requests = conversations_of(model, batch)
 

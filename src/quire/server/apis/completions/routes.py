@@ -23,7 +23,7 @@ from quire.server.apis.completions.schema import (
     CompletionRequest,
     CompletionResponse,
 )
-from quire.server.bodies.json_http import read_body
+from quire.server.apis.endpoint import Routes
 from quire.server.bodies.json_pieces import JsonList
 from quire.server.generation.begin import generate
 from quire.server.generation.prompts import PreparedPrompt, decode_embeds, prompt_ids
@@ -168,9 +168,12 @@ def _mean_logprob(one: CompletionOutput) -> float:
     return one.cumulative_logprob / len(one.token_ids)
 
 
-async def completions(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("generation")
+
+
+@ROUTES.on("POST", "/v1/completions", response=CompletionResponse, stream=CompletionChunk)
+async def completions(http: Request, request: CompletionRequest) -> Response | ASGIApp:
     """Continues a prompt, or several."""
-    request = await read_body(http, CompletionRequest)
     return await generate(http, request, "cmpl", completion_prompts, _completion_writer)
 
 

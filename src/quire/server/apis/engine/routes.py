@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
 
 from quire.errors import ConfigError, RequestError
 from quire.metrics.http_metrics import SleepMetrics
 from quire.redaction import environment, redacted
+from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.engine import schema as schema
 from quire.server.apis.engine.schema import ServerInfo, ServerInfoQuery, WorldSize, WorldSizeQuery
-from quire.server.bodies.json_http import context_of, json_response, read_body, read_query
+from quire.server.bodies.json_http import context_of, read_body
 from quire.server.http.problems import HttpError, Problem
 from quire.version import __version__
 
@@ -31,84 +31,89 @@ if TYPE_CHECKING:
     from quire.frontend.online.async_llm import AsyncLLM
 
 
-async def sleep(http: Request) -> Response:
+ROUTES = Routes("development", "dev")
+
+
+@ROUTES.on("POST", "/sleep")
+async def sleep(http: Request, query: schema.SleepQuery) -> schema.SleepReply:
     """Pauses, then gives memory back: level 1 the KV cache's, level 2 the weights' too."""
-    query, engine = read_query(http, schema.SleepQuery), _engine(http)
+    engine = _engine(http)
     with _metrics(http).record("sleep"), _mistakes():
         await engine.sleep(query.level, query.mode)
-    return json_response(schema.SleepReply(level=query.level))
+    return schema.SleepReply(level=query.level)
 
 
-async def wake_up(http: Request) -> Response:
+@ROUTES.on("POST", "/wake_up")
+async def wake_up(http: Request, query: schema.WakeUpQuery) -> schema.WakeUpReply:
     """Takes memory again: all, or that of some tags."""
-    query, engine = read_query(http, schema.WakeUpQuery), _engine(http)
+    engine = _engine(http)
     tags: list[str] | None = [*query.tags] or None
     with _metrics(http).record("wake"), _mistakes():
         is_awake = await engine.wake_up(tags)
-    return json_response(schema.WakeUpReply("awake" if is_awake else "sleeping", tags))
+    return schema.WakeUpReply("awake" if is_awake else "sleeping", tags)
 
 
-async def is_sleeping(http: Request) -> Response:
+@ROUTES.on("GET", "/is_sleeping")
+async def is_sleeping(http: Request) -> schema.IsSleeping:
     """Whether the engine is paused or has given memory back."""
-    read_query(http, schema.NoQuery)
-    return json_response(schema.IsSleeping(await _engine(http).is_sleeping()))
+    return schema.IsSleeping(await _engine(http).is_sleeping())
 
 
-async def release_kv_cache_memory(http: Request) -> Response:
+@ROUTES.on("POST", "/release_kv_cache_memory")
+async def release_kv_cache_memory(http: Request) -> schema.ReleaseReply:
     """Gives the KV cache's memory back, in a pause."""
-    read_query(http, schema.NoQuery)
     engine = _engine(http)
     with _metrics(http).record("release_kv_cache_memory"), _mistakes():
         await engine.release_kv_cache_memory()
-    return json_response(schema.ReleaseReply())
+    return schema.ReleaseReply()
 
 
-async def pause(http: Request) -> Response:
+@ROUTES.on("POST", "/pause")
+async def pause(http: Request, query: schema.PauseQuery) -> schema.PauseReply:
     """Pauses generation: new requests wait."""
-    query, engine = read_query(http, schema.PauseQuery), _engine(http)
+    engine = _engine(http)
     with _mistakes():
         await engine.pause_generation(mode=query.mode, clear_cache=query.clear_cache)
-    return json_response(schema.PauseReply("paused"))
+    return schema.PauseReply("paused")
 
 
-async def resume(http: Request) -> Response:
+@ROUTES.on("POST", "/resume")
+async def resume(http: Request) -> schema.PauseReply:
     """Ends a pause."""
-    read_query(http, schema.NoQuery)
     with _mistakes():
         await _engine(http).resume_generation()
-    return json_response(schema.PauseReply("resumed"))
+    return schema.PauseReply("resumed")
 
 
-async def is_paused(http: Request) -> Response:
+@ROUTES.on("GET", "/is_paused")
+async def is_paused(http: Request) -> schema.IsPaused:
     """Whether generation is paused."""
-    read_query(http, schema.NoQuery)
-    return json_response(schema.IsPaused(await _engine(http).is_paused()))
+    return schema.IsPaused(await _engine(http).is_paused())
 
 
-async def reset_prefix_cache(http: Request) -> Response:
+@ROUTES.on("POST", "/reset_prefix_cache")
+async def reset_prefix_cache(http: Request, query: schema.ResetQuery) -> schema.ResetReply:
     """Forgets all cached prompts."""
-    query, engine = read_query(http, schema.ResetQuery), _engine(http)
+    engine = _engine(http)
     success = await engine.reset_prefix_cache(query.reset_running_requests, query.reset_external)
-    return json_response(schema.ResetReply(success))
+    return schema.ResetReply(success)
 
 
-async def reset_mm_cache(http: Request) -> Response:
+@ROUTES.on("POST", "/reset_mm_cache")
+async def reset_mm_cache(http: Request) -> None:
     """Forgets the rows of all images."""
-    read_query(http, schema.NoQuery)
     await _engine(http).reset_mm_cache()
-    return Response()
 
 
-async def reset_encoder_cache(http: Request) -> Response:
+@ROUTES.on("POST", "/reset_encoder_cache")
+async def reset_encoder_cache(http: Request) -> None:
     """Forgets the rows of all images."""
-    read_query(http, schema.NoQuery)
     await _engine(http).reset_encoder_cache()
-    return Response()
 
 
-async def abort_requests(http: Request) -> Response:
+@ROUTES.on("POST", "/abort_requests")
+async def abort_requests(http: Request, body: schema.AbortRequest) -> schema.AbortReply:
     """Ends requests in flight, by the ids of their replies, or all of them."""
-    body = await read_body(http, schema.AbortRequest)
     engine, wanted = _engine(http), set(body.request_ids or ())
     ids = [
         each
@@ -116,12 +121,12 @@ async def abort_requests(http: Request) -> Response:
         if not wanted or each in wanted or each.rpartition("-")[0] in wanted
     ]  # a reply's prompts are called ID-0, ID-1, ...
     await engine.abort(ids)
-    return json_response(schema.AbortReply(aborted=len(ids)))
+    return schema.AbortReply(aborted=len(ids))
 
 
-async def collective_rpc(http: Request) -> Response:
+@ROUTES.on("POST", "/collective_rpc", errors=(*BAD_BODY, 500, 504))
+async def collective_rpc(http: Request, call: schema.WorkerCall) -> schema.WorkerReply:
     """Calls a public method of the worker, by its name."""
-    call = await read_body(http, schema.WorkerCall)
     engine = _engine(http)
     try:
         with _mistakes():
@@ -130,10 +135,11 @@ async def collective_rpc(http: Request) -> Response:
         message = f"{call.method[:100]} has not returned within {call.timeout:g} s; it goes on"
         raise HttpError(Problem(504, message, param="timeout")) from None
     shown = [one if one is None or isinstance(one, (dict, list)) else str(one) for one in values]
-    return json_response(schema.WorkerReply(shown))
+    return schema.WorkerReply(shown)
 
 
-async def start_profile(http: Request) -> Response:
+@ROUTES.on("POST", "/start_profile", request=schema.StartProfile, switch="profiler")
+async def start_profile(http: Request) -> None:
     """Records the engine's steps, until /stop_profile."""
     engine = _engine(http)
     is_empty = not await http.body()
@@ -144,14 +150,13 @@ async def start_profile(http: Request) -> Response:
             delay_iterations=wanted.delay_iterations,
             max_iterations=wanted.max_iterations,
         )
-    return Response()
 
 
-async def stop_profile(http: Request) -> Response:
+@ROUTES.on("POST", "/stop_profile", switch="profiler")
+async def stop_profile(http: Request) -> None:
     """Writes what was recorded since /start_profile."""
     with _mistakes():
         await _engine(http).stop_profile()
-    return Response()
 
 
 def _engine(http: Request) -> AsyncLLM:
@@ -176,23 +181,24 @@ _PREFIXES = ("QUIRE_", "VLLM_")
 _LIBRARIES = ("numpy", "msgspec", "tokenizers", "jinja2", "starlette", "uvloop")
 
 
-async def server_info(http: Request) -> Response:
+@ROUTES.on("GET", "/server_info")
+async def server_info(http: Request, query: ServerInfoQuery) -> ServerInfo:
     """The engine's configuration, its environment variables, and the machine."""
-    form = read_query(http, ServerInfoQuery).config_format
     config = context_of(http).model.config
-    shown = str(config) if form == "text" else msgspec.to_builtins(config, enc_hook=str)
-    info = ServerInfo(
+    is_text = query.config_format == "text"
+    shown = str(config) if is_text else msgspec.to_builtins(config, enc_hook=str)
+    return ServerInfo(
         vllm_config=redacted(shown),
         vllm_env=environment(_PREFIXES),
         system_env=await asyncio.to_thread(_system),
     )
-    return json_response(info)
 
 
-async def get_world_size(http: Request) -> Response:
+@ROUTES.on("GET", "/get_world_size")
+async def get_world_size(_: Request, query: WorldSizeQuery) -> WorldSize:
     """How many processes compute one step: one."""
-    read_query(http, WorldSizeQuery)
-    return json_response(WorldSize(world_size=1))
+    del query  # there is one process in any case
+    return WorldSize(world_size=1)
 
 
 @lru_cache(maxsize=1)

@@ -11,10 +11,6 @@ from quire.core.pausing import PauseMode
 from quire.server.generation.request_fields import Count
 
 
-class NoQuery(msgspec.Struct, kw_only=True):
-    """A route without parameters."""
-
-
 class SleepQuery(msgspec.Struct, kw_only=True):
     """How to sleep."""
 

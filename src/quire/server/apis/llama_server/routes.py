@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -17,6 +14,7 @@ from quire.outputs import CompletionOutput, RequestOutput
 from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.llama_server.conversion import (
     AppliedTemplate,
     ApplyTemplateRequest,
@@ -32,47 +30,35 @@ from quire.server.apis.llama_server.conversion import (
     infill_ids,
 )
 from quire.server.apis.text.schema import TokenizeRequest
-from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.bodies.json_http import context_of
+from quire.server.generation.begin import generate
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.generation.replies.portions import ReplyHead, Update, Writer
+from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.event_stream import PLAIN_FORM, event
-from quire.server.http.problems import HttpError, Problem
-from quire.server.served_model import ServedModel
 from quire.version import __version__
-
-if TYPE_CHECKING:
-    pass
-
 
 LLAMA_FORM = PLAIN_FORM
 """The last event says `"stop": true`; nothing follows it."""
 
 
-@dataclass(slots=True)
-class LlamaWriter(Writer):
+class LlamaWriter(StepWriter):
     """Writes the reply to one request."""
 
-    model: str
-    returns_tokens: bool
-    _num_tokens: int = 0
-    """Tokens of the reply so far."""
+    def __init__(self, model: str, returns_tokens: bool) -> None:
+        self._model = model
+        self._returns_tokens = returns_tokens
+        self._num_tokens = 0
+        """Tokens of the reply so far."""
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        [final] = finals
-        return [msgspec.json.encode(self._part(final, final.outputs[0]))]
+    def line(self, data: bytes) -> bytes:
+        return event(data)
 
-    def events(self, updates: Sequence[Update]) -> bytes:
-        parts = (self._part(update.output, update.completion) for update in updates)
-        return b"".join(event(msgspec.json.encode(part)) for part in parts)
-
-    def _part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
+    def part(self, output: RequestOutput, one: CompletionOutput) -> LlamaReply:
         self._num_tokens += len(one.token_ids)
-        tokens = list(one.token_ids) if self.returns_tokens else []
+        tokens = list(one.token_ids) if self._returns_tokens else []
         if one.finish_reason is None:
             return LlamaReply(content=one.text, tokens=tokens, stop=False)
-        if one.finish_reason in ("abort", "error"):
-            raise HttpError(Problem(500, output.error or "The server aborted this request."))
+        check_end(output, one)
         is_word = isinstance(one.stop_reason, str)
         ended = "limit" if one.finish_reason == "length" else "word" if is_word else "eos"
         num_prompt, num_cached = len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
@@ -80,7 +66,7 @@ class LlamaWriter(Writer):
             content=one.text,
             tokens=tokens,
             stop=True,
-            model=self.model,
+            model=self._model,
             tokens_predicted=self._num_tokens,
             tokens_evaluated=num_prompt,
             tokens_cached=num_cached,
@@ -103,15 +89,21 @@ class LlamaWriter(Writer):
         return timings
 
 
-async def completion(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("server")
+_GENERATION: dict[str, Any] = {
+    "tag": "generation", "response": LlamaReply, "stream": LlamaReply, "has_named_events": True,
+}  # fmt: skip
+
+
+@ROUTES.on("POST", "/completion", "/completions", **_GENERATION)
+async def completion(http: Request, asked: LlamaCompletionRequest) -> Response | ASGIApp:
     """Continues a prompt, in llama-server's form."""
-    asked = await read_body(http, LlamaCompletionRequest)
     return await _answer(http, asked, completion_request(asked, asked.prompt))
 
 
-async def infill(http: Request) -> Response | ASGIApp:
+@ROUTES.on("POST", "/infill", **_GENERATION)
+async def infill(http: Request, asked: InfillRequest) -> Response | ASGIApp:
     """Fills the gap of a text, if the model has tokens for that."""
-    asked = await read_body(http, InfillRequest)
     model = context_of(http).target(asked.model).model
     texts = [asked.input_prefix, asked.input_suffix, asked.prompt]
     texts += [part for extra in asked.input_extra or () for part in (extra.filename, extra.text)]
@@ -126,21 +118,16 @@ async def infill(http: Request) -> Response | ASGIApp:
 async def _answer(
     http: Request, asked: LlamaFields, request: CompletionRequest
 ) -> Response | ASGIApp:
-    head = ReplyHead.of(context_of(http), http, request, "llama")
-
     def writer(_: CompletionRequest, head: ReplyHead, prompts: list[PreparedPrompt]) -> LlamaWriter:
         del prompts
         return LlamaWriter(head.model, asked.return_tokens is True)
 
-    generation, made = await begin(http, request, head, completion_prompts, writer)
-    if request.stream:
-        return stream_of(http, generation, made, LLAMA_FORM)
-    return await whole_of(http, generation, made, reports_load=False)
+    return await generate(http, request, "llama", completion_prompts, writer, LLAMA_FORM)
 
 
-async def apply_template(http: Request) -> Response:
+@ROUTES.on("POST", "/apply-template", tag="prompts")
+async def apply_template(http: Request, asked: ApplyTemplateRequest) -> AppliedTemplate:
     """The prompt that the chat template makes of a conversation."""
-    asked = await read_body(http, ApplyTemplateRequest)
     if not asked.messages:
         raise RequestError("messages must not be empty", parameter="messages")
     request = TokenizeRequest(
@@ -150,10 +137,11 @@ async def apply_template(http: Request) -> Response:
         chat_template_kwargs=asked.chat_template_kwargs,
     )
     prompt = await chat_prompt(context_of(http).target(asked.model).model, request)
-    return json_response(AppliedTemplate(prompt=prompt.text or ""))
+    return AppliedTemplate(prompt=prompt.text or "")
 
 
-async def props(http: Request) -> Response:
+@ROUTES.on("GET", "/props", errors=(404,))
+async def props(http: Request) -> Props:
     """What a model and its server can do. `?model=NAME` chooses the model."""
     target = context_of(http).target(http.query_params.get("model"))
     model, config = target.model, target.model.config
@@ -161,7 +149,7 @@ async def props(http: Request) -> Response:
     roles = {} if tokenizer is None else tokenizer.roles
     template = {} if tokenizer is None else tokenizer.config
     text = config.model.chat_template or template.get("chat_template") or ""
-    return json_response(Props(
+    return Props(
         default_generation_settings={
             "n_ctx": config.model.max_model_len,
             "params": dict(config.model.default_sampling_params),
@@ -175,16 +163,13 @@ async def props(http: Request) -> Response:
         modalities={"vision": False, "audio": False},
         is_sleeping=model.engine is None,
         build_info=f"quire {__version__}",
-    ))  # fmt: skip
+    )
 
 
-async def slots(http: Request) -> Response:
+@ROUTES.on("GET", "/slots", errors=(404,))
+async def slots(http: Request) -> list[Slot]:
     """The places for requests that run at once. `?model=NAME` chooses the model."""
     model = context_of(http).target(http.query_params.get("model")).model
-    return json_response(_slots(model))
-
-
-def _slots(model: ServedModel) -> list[Slot]:
     scheduler = model.config.scheduler
     running = 0 if model.engine is None else model.engine.metrics.latest.num_running
     return [
@@ -198,16 +183,25 @@ def _slots(model: ServedModel) -> list[Slot]:
     ]
 
 
-async def list_adapters(http: Request) -> Response:
+@ROUTES.on("GET", "/lora-adapters", tag="models", errors=(404,))
+async def list_adapters(http: Request) -> list[LlamaAdapter]:
     """The adapters of a model. `?model=NAME` chooses the model."""
     model = context_of(http).target(http.query_params.get("model")).model
-    return json_response([
+    return [
         LlamaAdapter(id=one.lora_int_id, name=one.lora_name, path=one.lora_name)
         for one in (model.adapters[name] for name in model.adapters)
         if isinstance(one, LoRARequest)
-    ])  # fmt: skip
+    ]
 
 
+@ROUTES.on(
+    "POST",
+    "/lora-adapters",
+    tag="models",
+    request=list[dict[str, Any]],
+    response=list[LlamaAdapter],
+    errors=(400,),
+)
 async def set_adapters(http: Request) -> Response:
     """Refuses: an adapter is chosen by each request, not for all of them."""
     value: Any = await http.json()

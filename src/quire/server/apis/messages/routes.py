@@ -17,6 +17,7 @@ from quire.server.apis.chat.prompts import chat_prompt, planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.messages.chat_request import (
     chat_prompt_fields,
     chat_request,
@@ -24,7 +25,12 @@ from quire.server.apis.messages.chat_request import (
     named_as_asked,
     own_name,
 )
-from quire.server.apis.messages.reply import ContextManagement, TokenCount
+from quire.server.apis.messages.reply import (
+    ContextManagement,
+    MessagesReply,
+    StreamEvent,
+    TokenCount,
+)
 from quire.server.apis.messages.schema import (
     CountTokensRequest,
     Effort,
@@ -33,8 +39,8 @@ from quire.server.apis.messages.schema import (
     held_as_asked,
 )
 from quire.server.apis.messages.writer import MESSAGES_FORM, MessagesWriter
-from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.bodies.json_http import context_of
+from quire.server.generation.begin import begin, reply_of
 from quire.server.generation.limits import count_chars
 from quire.server.generation.replies.portions import ReplyHead
 from quire.server.served_model import ServedModel
@@ -110,10 +116,15 @@ _PING_S = 15.0
 of agents are long, and their clients give up on a stream that is silent for minutes."""
 
 
-async def create_message(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("generation")
+
+
+@ROUTES.on(
+    "POST", "/v1/messages", response=MessagesReply, stream=StreamEvent, has_named_events=True
+)
+async def create_message(http: Request, asked: MessagesRequest) -> Response | ASGIApp:
     """Continues a conversation, in Anthropic's form."""
     context = context_of(http)
-    asked = await read_body(http, MessagesRequest)
     model = context.target(asked.model).model
     max_model_len = model.config.model.max_model_len
 
@@ -130,14 +141,12 @@ async def create_message(http: Request) -> Response | ASGIApp:
         head = ReplyHead.of(context, http, request, "msg")
         head = replace(head, id=head.id.replace("-", "_", 1))  # as Anthropic's begin
         generation, writer = await begin(http, request, head, _prompts, make_writer, own_name)
-    if asked.stream:
-        return stream_of(http, generation, writer, MESSAGES_FORM, _PING_S)
-    return await whole_of(http, generation, writer, reports_load=False)
+    return await reply_of(http, asked.stream is True, generation, writer, MESSAGES_FORM, _PING_S)
 
 
-async def count_tokens(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/messages/count_tokens", tag="prompts")
+async def count_tokens(http: Request, asked: CountTokensRequest) -> TokenCount:
     """How many tokens the prompt of a conversation has, in Anthropic's form."""
-    asked = await read_body(http, CountTokensRequest)
     model = context_of(http).target(asked.model).model
     with named_as_asked():
         fields = await _converted(model, asked, partial(chat_prompt_fields, asked))
@@ -145,7 +154,7 @@ async def count_tokens(http: Request) -> Response:
         tool_use(request)  # refuses tools that cannot be
         count = len((await chat_prompt(model, request)).token_ids)
     management = ContextManagement(original_input_tokens=count)
-    return json_response(TokenCount(input_tokens=count, context_management=management))
+    return TokenCount(input_tokens=count, context_management=management)
 
 
 async def _prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:

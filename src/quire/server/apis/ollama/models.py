@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from quire.config.records import ModelConfig
 from quire.errors import ModelError, RequestError
+from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.ollama.schema import (
     ListedModel,
     LoadedModel,
@@ -27,7 +28,7 @@ from quire.server.apis.ollama.schema import (
     ShowRequest,
 )
 from quire.server.apis.ollama.writer import OLLAMA_FORM, written_time
-from quire.server.bodies.json_http import context_of, json_response, read_body
+from quire.server.bodies.json_http import context_of, json_response
 from quire.server.context import ServerContext
 from quire.server.generation.request_fields import Count
 from quire.server.http.event_stream import EventStream, until_gone
@@ -45,14 +46,19 @@ _MAX_FILES = 1000
 """Most files of a model's directory whose size is added up."""
 
 
-async def tags(http: Request) -> Response:
+ROUTES = Routes("models")
+
+
+@ROUTES.on("GET", "/api/tags")
+async def tags(http: Request) -> ModelTags:
     """The models that are served."""
     context = context_of(http)
     found = [ListedModel(**_entry(context, name)) for name in _known(context)]
-    return json_response(ModelTags(models=found))
+    return ModelTags(models=found)
 
 
-async def running(http: Request) -> Response:
+@ROUTES.on("GET", "/api/ps")
+async def running(http: Request) -> LoadedModels:
     """The models in memory."""
     context = context_of(http)
     found = []
@@ -66,7 +72,7 @@ async def running(http: Request) -> Response:
             expires_at=end,
             context_length=model.config.model.max_model_len,
         ))  # fmt: skip
-    return json_response(LoadedModels(models=found))
+    return LoadedModels(models=found)
 
 
 def _known(context: ServerContext) -> list[str]:
@@ -87,14 +93,15 @@ def _expires_at(context: ServerContext, model: ServedModel) -> float:
     return forever if end is None else min(forever, time.time() + end - time.monotonic())
 
 
-async def show(http: Request) -> Response:
+@ROUTES.on("POST", "/api/show")
+async def show(http: Request, asked: ShowRequest) -> ShownModel:
     """What is known of one model."""
-    context, asked = context_of(http), await read_body(http, ShowRequest)
+    context = context_of(http)
     target = context.target(asked.model or asked.name)
     model, entry = target.model, _entry(context, target.name)
     config = model.config.model
     family = entry["details"].family
-    shown = ShownModel(
+    return ShownModel(
         modelfile=f"FROM {target.name}\n",
         parameters="\n".join(
             f"{name} {value}" for name, value in config.default_sampling_params.items()
@@ -109,12 +116,12 @@ async def show(http: Request) -> Response:
         capabilities=await _capabilities(model),
         modified_at=entry["modified_at"],
     )
-    return json_response(shown)
 
 
-async def version(_: Request) -> Response:
+@ROUTES.on("GET", "/api/version", tag="server")
+async def version(_: Request) -> OllamaVersion:
     """The version of Ollama's API that is here."""
-    return json_response(OllamaVersion(version=_VERSION))
+    return OllamaVersion(version=_VERSION)
 
 
 def _entry(context: ServerContext, name: str) -> dict[str, Any]:
@@ -216,9 +223,16 @@ class DeleteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """An older name of `model`."""
 
 
-async def pull_model(http: Request) -> Response | ASGIApp:
+@ROUTES.on(
+    "POST",
+    "/api/pull",
+    response=PullLine,
+    stream=PullLine,
+    errors=(*BAD_BODY, 500),
+    switch="library",
+)
+async def pull_model(http: Request, asked: PullRequest) -> Response | ASGIApp:
     """Fetches a model from the hub, and offers it."""
-    asked = await read_body(http, PullRequest)
     pull = _library_of(http).pull(_checked(asked.model or asked.name, "model"))
     if asked.stream is False:
         last = await until_gone(http, pull.close, _last(pull))
@@ -227,19 +241,17 @@ async def pull_model(http: Request) -> Response | ASGIApp:
     return EventStream(pull.lines(), pull.close, form=OLLAMA_FORM, keep_alive_s=keep_alive_s)
 
 
-async def copy_model(http: Request) -> Response:
+@ROUTES.on("POST", "/api/copy", switch="library")
+async def copy_model(http: Request, asked: CopyRequest) -> None:
     """Gives a model a further name."""
-    asked = await read_body(http, CopyRequest)
     library = _library_of(http)
     library.copy(_checked(asked.source, "source"), _checked(asked.destination, "destination"))
-    return Response()
 
 
-async def delete_model(http: Request) -> Response:
+@ROUTES.on("DELETE", "/api/delete", errors=(*BAD_BODY, 403, 409), switch="library")
+async def delete_model(http: Request, asked: DeleteRequest) -> None:
     """Deletes a further name, or a model that was pulled."""
-    asked = await read_body(http, DeleteRequest)
     await _library_of(http).delete(_checked(asked.model or asked.name, "model"))
-    return Response()
 
 
 async def _last(pull: Pull) -> PullLine:

@@ -17,6 +17,7 @@ from quire.server.apis.chat.prompts import planned_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import tool_use
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.ollama.conversion import (
     chat_request,
     fields_without_effect,
@@ -33,7 +34,7 @@ from quire.server.apis.ollama.schema import (
 from quire.server.apis.ollama.writer import OLLAMA_FORM, OllamaWriter, now
 from quire.server.apis.service import parsed_keep_alive
 from quire.server.bodies.json_http import context_of, json_response, read_body
-from quire.server.generation.begin import begin, stream_of, whole_of
+from quire.server.generation import begin
 from quire.server.generation.limits import count_chars
 from quire.server.generation.pooling import (
     PoolingFields,
@@ -64,18 +65,21 @@ def keep_loaded(http: Request, model: ServedModel, keep_alive: str | int | float
         context.fleet.keep_alive(model, seconds)
 
 
-async def chat(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("pooling")
+
+
+@ROUTES.on("POST", "/api/chat", tag="generation", response=OllamaChatReply, stream=OllamaChatReply)
+async def chat(http: Request, asked: OllamaChatRequest) -> Response | ASGIApp:
     """Continues a conversation, in Ollama's form."""
-    asked = await read_body(http, OllamaChatRequest)
     if not asked.messages:
         fields = await _loaded_or_unloaded(http, asked)
         return json_response(OllamaChatReply(**fields, message=ReplyMessage()))
     return await _answer(http, asked, partial(chat_request, asked), _prompt_of_chat, is_chat=True)
 
 
-async def generate(http: Request) -> Response | ASGIApp:
+@ROUTES.on("POST", "/api/generate", tag="generation", response=GenerateReply, stream=GenerateReply)
+async def generate(http: Request, asked: GenerateRequest) -> Response | ASGIApp:
     """Answers a prompt, in Ollama's form."""
-    asked = await read_body(http, GenerateRequest)
     if not asked.prompt and not asked.system:
         return json_response(GenerateReply(**await _loaded_or_unloaded(http, asked), response=""))
     make_prompt = partial(_raw_prompt, asked) if asked.raw else _prompt_of_chat
@@ -109,7 +113,6 @@ async def _answer(
     model = context.target(asked.model).model
     keep_loaded(http, model, asked.keep_alive)
     request = await model.pool.run(count_chars(asked, INLINE_SIZE), convert)
-    head = ReplyHead.of(context, http, request, "ollama")
 
     async def prompts(model: ServedModel, request: ChatRequest) -> list[ChatPrompt]:
         return [await make_prompt(model, request)]
@@ -117,10 +120,7 @@ async def _answer(
     def writer(_: ChatRequest, head: ReplyHead, prompts: list[ChatPrompt]) -> OllamaWriter:
         return OllamaWriter(head, prompts[0], model.loaded_engine().tokenizer, is_chat=is_chat)
 
-    generation, made = await begin(http, request, head, prompts, writer)
-    if request.stream:
-        return stream_of(http, generation, made, OLLAMA_FORM)
-    return await whole_of(http, generation, made, reports_load=False)
+    return await begin.generate(http, request, "ollama", prompts, writer, OLLAMA_FORM)
 
 
 async def _prompt_of_chat(model: ServedModel, request: ChatRequest) -> ChatPrompt:
@@ -176,7 +176,8 @@ class OllamaEmbedReply(msgspec.Struct, kw_only=True):
     prompt_eval_count: Count
 
 
-async def embed(http: Request) -> Response:
+@ROUTES.on("POST", "/api/embed", request=OllamaEmbedRequest, response=OllamaEmbedReply)
+async def embed(http: Request) -> Response | None:
     """A vector for each text."""
     began_at = time.monotonic()
     request = await read_body(http, OllamaEmbedRequest)
@@ -186,7 +187,7 @@ async def embed(http: Request) -> Response:
         http, request, "input", inputs, truncates=truncates, dimensions=request.dimensions
     )
     if results is None:
-        return Response()
+        return None
     reply = OllamaEmbedReply(
         model=job.name,
         embeddings=[one.outputs.data.tolist() for one in results],
@@ -196,13 +197,15 @@ async def embed(http: Request) -> Response:
     return await job.model.pool.run(sum(map(len, reply.embeddings)), json_response, reply)
 
 
-async def embeddings(http: Request) -> Response:
+@ROUTES.on("POST", "/api/embeddings")
+async def embeddings(
+    http: Request, request: OllamaEmbeddingsRequest
+) -> OllamaEmbeddingsReply | None:
     """The vector of one text, which loses its end if it is too long."""
-    request = await read_body(http, OllamaEmbeddingsRequest)
     _, results = await _vectors(http, request, "prompt", [request.prompt], truncates=True)
     if results is None:
-        return Response()
-    return json_response(OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist()))
+        return None
+    return OllamaEmbeddingsReply(embedding=results[0].outputs.data.tolist())
 
 
 async def _vectors(

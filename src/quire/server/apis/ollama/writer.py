@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,9 @@ from quire.server.apis.ollama.schema import (
     ReplyFunction,
     ReplyMessage,
 )
-from quire.server.generation.replies.portions import ReplyHead, Update, Writer
+from quire.server.generation.replies.portions import ReplyHead, StepWriter, check_end
 from quire.server.http.event_stream import StreamForm
-from quire.server.http.problems import HttpError, Problem, ollama_problem
+from quire.server.http.problems import ollama_problem
 from quire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def written_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-class OllamaWriter(Writer):
+class OllamaWriter(StepWriter):
     """Writes the reply to one request."""
 
     def __init__(
@@ -63,15 +62,10 @@ class OllamaWriter(Writer):
         self._calls: dict[int, tuple[CallBegins, list[str]]] = {}
         """Calls that are not complete, with the parts of their arguments."""
 
-    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
-        [final] = finals
-        return [msgspec.json.encode(self._part(final, final.outputs[0]))]
+    def line(self, data: bytes) -> bytes:
+        return data + b"\n"
 
-    def events(self, updates: Sequence[Update]) -> bytes:
-        parts = (self._part(update.output, update.completion) for update in updates)
-        return b"".join(msgspec.json.encode(part) + b"\n" for part in parts if part is not None)
-
-    def _part(self, output: RequestOutput, one: CompletionOutput) -> ReplyFields | None:
+    def part(self, output: RequestOutput, one: CompletionOutput) -> ReplyFields | None:
         """A line, which is the whole reply where all comes at once; None if the text is held back
         until its meaning is known."""
         self._num_tokens += len(one.token_ids)
@@ -106,8 +100,7 @@ class OllamaWriter(Writer):
         return "".join(content), "".join(thinking), calls
 
     def _end(self, output: RequestOutput, one: CompletionOutput) -> dict[str, Any]:
-        if one.finish_reason in ("abort", "error"):
-            raise HttpError(Problem(500, output.error or "The server aborted this request."))
+        check_end(output, one)
         fields: dict[str, Any] = {
             "done": True,
             "done_reason": "length" if one.finish_reason == "length" else "stop",

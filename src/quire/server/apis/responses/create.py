@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,17 +16,20 @@ from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.chat.reply_plan import ChatPrompt
 from quire.server.apis.chat.routes import chat_prompts
 from quire.server.apis.chat.schema import ChatRequest
+from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.responses.input.asked import Asked, asked_of
 from quire.server.apis.responses.input.conversion import named_as_asked
 from quire.server.apis.responses.output.shape import ResponseShape
 from quire.server.apis.responses.output.writer import ResponsesWriter
 from quire.server.apis.responses.schema.reply import (
+    AnyEvent,
     InputTokens,
     ItemList,
     ItemsQuery,
     ResponseDeleted,
     ResponseQuery,
 )
+from quire.server.apis.responses.schema.reply import Response as ResponseReply
 from quire.server.apis.responses.schema.request import ResponsesRequest
 from quire.server.apis.responses.store import (
     ResponseKey,
@@ -34,13 +38,11 @@ from quire.server.apis.responses.store import (
     StoredResponse,
     response_store,
 )
+from quire.server.apis.text.schema import RenderedPrompt
 from quire.server.bodies.json_http import (
     context_of,
-    json_response,
     named_event_stream,
     pieced_response,
-    read_body,
-    read_query,
 )
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.context import ServerContext
@@ -169,10 +171,16 @@ class ResponseRun:
                 store.set_reply(self._stored, writer.status, reply, writer.stored_output())
 
 
-async def create_response(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("responses")
+_RESPONSES: dict[str, Any] = {
+    "response": ResponseReply, "stream": AnyEvent, "has_named_events": True,
+}  # fmt: skip
+
+
+@ROUTES.on("POST", "/v1/responses", **_RESPONSES)
+async def create_response(http: Request, request: ResponsesRequest) -> Response | ASGIApp:
     """Responds to an input with messages and calls of tools."""
     context = context_of(http)
-    request = await read_body(http, ResponsesRequest)
     with named_as_asked():
         asked = await asked_of(http, context, request)
         run, writer = await _begin(http, context, asked)
@@ -184,23 +192,23 @@ async def create_response(http: Request) -> Response | ASGIApp:
     return whole_reply(http, run.generation, pieces) if pieces else Response()
 
 
-async def count_input_tokens(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/responses/input_tokens", errors=BAD_BODY)
+async def count_input_tokens(http: Request, request: ResponsesRequest) -> InputTokens:
     """How many tokens the prompt of a response has."""
     context = context_of(http)
-    request = await read_body(http, ResponsesRequest)
     with named_as_asked():
         asked = await asked_of(http, context, request)
         model = context.target(request.model).model
         prompt = await chat_prompt(model, asked.chat)
-    return json_response(InputTokens(input_tokens=len(prompt.token_ids)))
+    return InputTokens(input_tokens=len(prompt.token_ids))
 
 
-async def render_response(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/responses/render", response=RenderedPrompt, errors=BAD_BODY)
+async def render_response(http: Request, request: ResponsesRequest) -> Response:
     """The prompt and parameters that a request for a response would run with."""
     from quire.server.apis.text.routes import rendered_chat  # its chain of imports is long
 
     context = context_of(http)
-    request = await read_body(http, ResponsesRequest)
     with named_as_asked():
         asked = await asked_of(http, context, request)
         return await rendered_chat(http, asked.chat)
@@ -256,9 +264,9 @@ async def _in_background(
     return pieced_response(queued)
 
 
-async def get_response(http: Request) -> Response | ASGIApp:
+@ROUTES.on("GET", "/v1/responses/{response_id}", errors=(400, 404), **_RESPONSES)
+async def get_response(http: Request, query: ResponseQuery) -> Response | ASGIApp:
     """A stored response, or its events."""
-    query = read_query(http, ResponseQuery)
     stored = _stored(http)
     if query.stream:
         if not stored.has_events:
@@ -274,6 +282,7 @@ async def get_response(http: Request) -> Response | ASGIApp:
     return pieced_response(stored.reply)
 
 
+@ROUTES.on("POST", "/v1/responses/{response_id}/cancel", response=ResponseReply, errors=(400, 404))
 async def cancel_response(http: Request) -> Response:
     """Ends a response that is made in the background."""
     stored = _stored(http)
@@ -287,16 +296,17 @@ async def cancel_response(http: Request) -> Response:
     return pieced_response(stored.reply)
 
 
-async def delete_response(http: Request) -> Response:
+@ROUTES.on("DELETE", "/v1/responses/{response_id}", errors=(404,))
+async def delete_response(http: Request) -> ResponseDeleted:
     """Forgets a stored response, and ends it if it is still made."""
     stored = _stored(http)
     response_store(http).delete(stored.key)
-    return json_response(ResponseDeleted(id=stored.id))
+    return ResponseDeleted(id=stored.id)
 
 
-async def list_input_items(http: Request) -> Response:
+@ROUTES.on("GET", "/v1/responses/{response_id}/input_items", response=ItemList, errors=(400, 404))
+async def list_input_items(http: Request, query: ItemsQuery) -> Response:
     """The items that a stored response was made from, those of earlier responses first."""
-    query = read_query(http, ItemsQuery)
     items = list(_stored(http).given)
     if query.order == "desc":
         items.reverse()

@@ -15,6 +15,7 @@ from quire.server.apis.chat.prompts import chat_prompt
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.endpoint import Routes
 from quire.server.apis.text.schema import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -22,7 +23,7 @@ from quire.server.apis.text.schema import (
     TokenizeRequest,
     TokenizeResponse,
 )
-from quire.server.bodies.json_http import context_of, json_response, pieced_response, read_body
+from quire.server.bodies.json_http import context_of, json_response, pieced_response
 from quire.server.bodies.json_pieces import ITEMS_AT_ONCE, JsonPieces
 from quire.server.generation.beams import refuse_with_beams
 from quire.server.generation.limits import params_in_room, refuse_unsupported
@@ -43,9 +44,12 @@ _PATHS = ("vocab_file", "merges_file")
 """Fields of a tokenizer's configuration that name files."""
 
 
-async def tokenize(http: Request) -> Response:
+ROUTES = Routes("prompts")
+
+
+@ROUTES.on("POST", "/tokenize", response=TokenizeResponse)
+async def tokenize(http: Request, request: TokenizeRequest) -> Response:
     """The token ids of a text or a conversation."""
-    request = await read_body(http, TokenizeRequest)
     model = context_of(http).target(request.model).model
     model.tokenizer()  # refuses where there is none
     if request.content is not None and request.prompt is None:
@@ -80,12 +84,12 @@ def _tokenized(model: ServedModel, request: TokenizeRequest, token_ids: list[int
     return pieces.encode(response)
 
 
-async def detokenize(http: Request) -> Response:
+@ROUTES.on("POST", "/detokenize")
+async def detokenize(http: Request, request: DetokenizeRequest) -> DetokenizeResponse:
     """The text of some token ids."""
-    request = await read_body(http, DetokenizeRequest)
     model = context_of(http).target(request.model).model
     size = len(request.tokens)
-    return json_response(await model.pool.run(size, _detokenized, model, request.tokens))
+    return await model.pool.run(size, _detokenized, model, request.tokens)
 
 
 def _detokenized(model: ServedModel, token_ids: list[int]) -> DetokenizeResponse:
@@ -106,7 +110,8 @@ def _detokenized(model: ServedModel, token_ids: list[int]) -> DetokenizeResponse
     return DetokenizeResponse(prompt=text, content=text)
 
 
-async def tokenizer_info(http: Request) -> Response:
+@ROUTES.on("GET", "/tokenizer_info", switch="tokenizer_info")
+async def tokenizer_info(http: Request) -> dict[str, Any]:
     """The tokenizer's configuration, as tokenizer_config.json has it."""
     model = context_of(http).model
     config = model.tokenizer().config
@@ -115,7 +120,7 @@ async def tokenizer_info(http: Request) -> Response:
     template = model.config.model.chat_template
     if template is not None:  # the server's own takes the place of the checkpoint's
         info["chat_template"] = template
-    return json_response(info)
+    return info
 
 
 def _plain(value: Any) -> Any:
@@ -127,9 +132,9 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-async def render_completion(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/completions/render", response=list[RenderedPrompt])
+async def render_completion(http: Request, request: CompletionRequest) -> Response:
     """The prompts and parameters that a completion request would run with."""
-    request = await read_body(http, CompletionRequest)
     head = ReplyHead.of(context_of(http), http, request, "cmpl")
     model = head.target.model
     refuse_unsupported(request)
@@ -158,9 +163,10 @@ def _rendered_list(
     return list(rendered.pieces())
 
 
-async def render_chat(http: Request) -> Response:
+@ROUTES.on("POST", "/v1/chat/completions/render", response=RenderedPrompt)
+async def render_chat(http: Request, request: ChatRequest) -> Response:
     """The prompt and parameters that a chat request would run with."""
-    return await rendered_chat(http, await read_body(http, ChatRequest))
+    return await rendered_chat(http, request)
 
 
 async def rendered_chat(http: Request, request: ChatRequest) -> Response:

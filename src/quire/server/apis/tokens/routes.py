@@ -12,11 +12,12 @@ from starlette.types import ASGIApp
 
 from quire.config import ModelConfig
 from quire.config.checkpoint.model_files import MODEL_SAMPLING_KEYS
-from quire.errors import RequestError, quoted
+from quire.errors import RequestError
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.params import NOT_YET, SamplingParams
 from quire.server.apis.completions.routes import completion_prompts
 from quire.server.apis.completions.schema import CompletionRequest
+from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.tokens.schema import (
     AbortTokensRequest,
     OutputMode,
@@ -29,10 +30,11 @@ from quire.server.apis.tokens.schema import (
     TokensReply,
     TokensRequest,
 )
-from quire.server.bodies.json_http import context_of, read_body
+from quire.server.bodies.json_http import context_of
 from quire.server.bodies.json_pieces import JsonPieces
 from quire.server.context import ServerContext
 from quire.server.generation.begin import begin, reply_of
+from quire.server.generation.limits import refuse_other_values
 from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.replies.logprobs import LogprobsWriter, finite_logprob, prompt_logprobs
 from quire.server.generation.replies.portions import ReplyHead, Update, Writer, size_of
@@ -98,15 +100,9 @@ def fields_without_effect(request: TokensRequest) -> list[str]:
 
 
 def _refuse(request: TokensRequest) -> None:
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(request, name)
-        if value not in neutral:
-            raise _refusal(name, value, neutral[0])
+    refuse_other_values(request, _NEUTRAL)
     asked = request.sampling_params
-    for name, neutral in NOT_YET.items():
-        value = getattr(asked, name)
-        if value is not None and value not in neutral:
-            raise _refusal(name, value, neutral[0])
+    refuse_other_values(asked, NOT_YET)
     if asked.detokenize is False:
         _refuse_text(request, asked)
 
@@ -125,13 +121,6 @@ def _refuse_text(request: TokensRequest, asked: TokenSampling) -> None:
             "stop_token_ids.",
             parameter="stop",
         )
-
-
-def _refusal(name: str, value: Any, neutral: object) -> RequestError:
-    return RequestError(
-        f"{name} is not supported, got {quoted(value):.100}; leave it at {neutral!r}.",
-        parameter=name,
-    )
 
 
 class TokensWriter(Writer):
@@ -253,9 +242,12 @@ class TokensWriter(Writer):
 _PREFIX = "generate-tokens"
 
 
-async def generate(http: Request) -> Response | ASGIApp:
+ROUTES = Routes("generation")
+
+
+@ROUTES.on("POST", "/inference/v1/generate", response=TokensReply, stream=TokensChunk)
+async def generate(http: Request, request: TokensRequest) -> Response | ASGIApp:
     """Continues token ids with token ids."""
-    request = await read_body(http, TokensRequest)
     context = context_of(http)
     model, mode = context.target(request.model).model, request.output_mode
     tokenizer = model.loaded_engine().tokenizer
@@ -280,15 +272,14 @@ async def generate(http: Request) -> Response | ASGIApp:
     return await reply_of(http, request.stream is True, generation, writer)
 
 
-async def abort_requests(http: Request) -> Response:
+@ROUTES.on("POST", "/inference/v1/abort_requests", errors=BAD_BODY)
+async def abort_requests(http: Request, body: AbortTokensRequest) -> None:
     """Ends requests for tokens in flight, by the `request_id`s of their replies: those of this
     API key."""
-    body = await read_body(http, AbortTokensRequest)
     context, owner = context_of(http), getattr(http.state, TENANT_SALT, None)
     for request_id in set(body.request_ids):
         for abort in list(context.generating_tokens.get((owner, request_id), ())):
             abort()
-    return Response()
 
 
 def _can_be_aborted(

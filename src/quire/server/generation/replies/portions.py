@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
 from starlette.requests import Request
 
 from quire.errors import RequestError
 from quire.frontend.inputs.model_checks import cannot_generate
 from quire.outputs import CompletionOutput, FlatLogprobs, RequestOutput
 from quire.server.generation.request_fields import GenerationFields, ReplyFields
+from quire.server.http.problems import HttpError, Problem
 from quire.server.work_pool import INLINE_SIZE, WorkPool
 
 if TYPE_CHECKING:
@@ -178,6 +180,32 @@ class Writer(ABC):
     def last(self) -> bytes:
         """The last event, after those of all updates; empty if there is none."""
         return b""
+
+
+class StepWriter(Writer):
+    """A writer whose whole reply is one JSON text, as each event of a stream is."""
+
+    def whole(self, finals: Sequence[RequestOutput]) -> list[bytes]:
+        [final] = finals
+        return [msgspec.json.encode(self.part(final, final.outputs[0]))]
+
+    def events(self, updates: Sequence[Update]) -> bytes:
+        parts = (self.part(update.output, update.completion) for update in updates)
+        return b"".join(self.line(msgspec.json.encode(each)) for each in parts if each is not None)
+
+    @abstractmethod
+    def part(self, output: RequestOutput, one: CompletionOutput) -> msgspec.Struct | None:
+        """A step of the reply, or all of it; None: there is nothing to send yet."""
+
+    @abstractmethod
+    def line(self, data: bytes) -> bytes:
+        """A step as it is sent in a stream."""
+
+
+def check_end(output: RequestOutput, one: CompletionOutput) -> None:
+    """Raises HttpError if a reply has ended because it could not go on."""
+    if one.finish_reason in ("abort", "error"):
+        raise HttpError(Problem(500, output.error or "The server aborted this request."))
 
 
 def size_of(completion: CompletionOutput) -> int:
