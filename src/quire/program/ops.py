@@ -12,7 +12,7 @@ backends use only the properties of an op (`rows`, `memories`, `is_repeatable`, 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from quire.config.kv_groups import AnyKVGroup, FullGroup, KVShape, LatentGroup, WindowGroup
 from quire.program.values import ActivationBits, Param, Split, Value
@@ -68,15 +68,15 @@ class Op:
 
     def inputs(self) -> tuple[Value, ...]:
         """The values read, in field order."""
-        return _collect(self, Value, written=False)
+        return collect(self, Value, written=False)
 
     def outputs(self) -> tuple[Value, ...]:
         """The values written, in field order."""
-        return _collect(self, Value, written=True)
+        return collect(self, Value, written=True)
 
     def params(self) -> tuple[Param, ...]:
         """The weights used, in field order."""
-        return _collect(self, Param, written=None)
+        return collect(self, Param, written=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +539,9 @@ class Module(Op):
         return tuple(one for op in self.layers for one in op.memories())
 
 
-def _collect(op: Op, kind: type, written: bool | None) -> tuple:  # type: ignore[type-arg]
+def collect(op: Any, kind: type, written: bool | None) -> tuple:  # type: ignore[type-arg]
+    """The values of this kind in the fields of a dataclass, in order. `written`: only those of
+    `out` and `outs`, or only those of the others; None: all."""
     found = []
     for name in (field.name for field in fields(op)):
         if written is not None and (name in ("out", "outs")) is not written:

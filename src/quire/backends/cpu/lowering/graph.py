@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from functools import singledispatch
+from typing import TypeVar
 
 from quire.backends.cpu.lowering.native_op import NativeOp
 from quire.errors import BackendError
 from quire.program import Add, Op, Program, Value
+
+OpKind = TypeVar("OpKind", bound=Op)
 
 
 class Graph:
@@ -60,3 +64,8 @@ def lower(op: Op, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001 (implem
     """Return the native ops for an op and the later ops that they join; () if a later native op
     does its work. Each module of `ops/` registers implementations for its ops."""
     raise BackendError(f"the CPU backend does not support the op {type(op).__name__}")
+
+
+def lowers(kind: type[OpKind], make: Callable[[OpKind], NativeOp]) -> None:
+    """Registers an op that becomes one native op, whatever is around it."""
+    lower.register(kind, lambda op, _: (make(op),))

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.config.records import Dtype
-from quire.program import Activation, OpPlace, Param, Split, Tensor, Value
+from quire.program import Activation, Op, OpPlace, Param, Split, Tensor, Value
+from quire.program.ops import collect
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +124,21 @@ class NativeOp(ABC):
     """Name of the op's member of `quire_op.u`. QUIRE_OP_ and this name in capitals is its kind."""
     takes_rows: ClassVar[bool] = False
     """Whether the op reads all rows and writes only the rows for which logits are computed."""
+    in_float32: ClassVar[bool] = True
+    """Whether it reads its values in float32 even in a bfloat16 model."""
 
     @property
-    @abstractmethod
     def reads(self) -> tuple[Value, ...]:
-        """Values read, including a residual."""
+        """Values read, including a residual: those of its `op`, if it has one, and of its fields
+        except `out` and `outs`."""
+        op: Op | None = getattr(self, "op", None)
+        return (*(() if op is None else op.inputs()), *collect(self, Value, written=False))
 
     @property
-    @abstractmethod
     def writes(self) -> tuple[Value, ...]:
-        """Values written."""
+        """Values written: its `out` or `outs`, or those of its `op`."""
+        op: Op | None = getattr(self, "op", None)
+        return collect(self, Value, written=True) or (() if op is None else op.outputs())
 
     @abstractmethod
     def fill(self, struct: Any, fields: Fields) -> None:
@@ -185,4 +191,4 @@ class NativeOp(ABC):
 
         `wide`: values that later ops need in float32.
         """
-        return self.reads
+        return self.reads if self.in_float32 else ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ class NativeAttention(NativeOp):
     """
 
     struct: ClassVar[str] = "attention"
+    in_float32: ClassVar[bool] = False
     q: Value
     out: Value
     layer: int | None
@@ -44,19 +44,8 @@ class NativeAttention(NativeOp):
     spans: bool = False
 
     @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.q,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
     def place(self) -> OpPlace:
         return OpPlace.named(self.out.name, reads_cache=True)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.q, self.q)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import Graph, lower, lowers
 from quire.backends.cpu.lowering.native_op import ExchangeKind, Fields, Home, NativeOp
 from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
 from quire.program import (
@@ -29,18 +29,11 @@ class NativeGather(NativeOp):
     """Completes `out`, of which this rank has written `part` in its place."""
 
     struct: ClassVar[str] = "exchange"
+    in_float32: ClassVar[bool] = False
     part: Value
     out: Value
     split: Split
     by: Literal["columns", "owner"]
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.part,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
 
     @property
     def homes(self) -> dict[Value, Home]:
@@ -49,9 +42,6 @@ class NativeGather(NativeOp):
     @property
     def exchanges(self) -> bool:
         return True
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.value, self.out)
@@ -125,9 +115,7 @@ def _(op: RowsIn, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
     return tuple(NativePass("rows_in", value) for value in op.outs)
 
 
-@lower.register
-def _(op: RowsOut, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePass("rows_out", op.x),)
+lowers(RowsOut, lambda op: NativePass("rows_out", op.x))
 
 
 @lower.register

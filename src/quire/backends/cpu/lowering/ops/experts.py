@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import Graph, lower, lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
 from quire.program import Experts, OpPlace, Route, Scale, Value
 
@@ -17,14 +17,6 @@ class NativeRoute(NativeOp):
 
     struct: ClassVar[str] = "route"
     op: Route
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.op.logits,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.op.out,)
 
     def fill(self, struct: Any, fields: Fields) -> None:
         op = self.op
@@ -46,15 +38,6 @@ class NativeExperts(NativeOp):
     out: Value
     scale: float = 1.0
     residual: Value | None = None
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        given = (self.op.x, self.op.routes)
-        return given if self.residual is None else (*given, self.residual)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
 
     @property
     def place(self) -> OpPlace:
@@ -100,9 +83,7 @@ class NativeExperts(NativeOp):
         struct.exchange = fields.exchange("columns", op.inner, fields.dtype(op.x))
 
 
-@lower.register
-def _(op: Route, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeRoute(op),)
+lowers(Route, NativeRoute)
 
 
 @lower.register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -34,6 +33,7 @@ class NativeHeads(NativeOp):
     """One to three parts: q, k and v of an attention op, or a single value."""
 
     struct: ClassVar[str] = "heads"
+    in_float32: ClassVar[bool] = False
     parts: tuple[HeadsPart, ...]
     head_dim: int
     layer: int | None = None
@@ -46,9 +46,6 @@ class NativeHeads(NativeOp):
     @property
     def writes(self) -> tuple[Value, ...]:
         return tuple(part.out for part in self.parts if part.out is not None)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         struct.num_parts = len(self.parts)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
 from quire.program import Attention, HeadLinear, JoinHeads, OpPlace, Value
 
@@ -16,22 +15,12 @@ class NativeHeadLinear(NativeOp):
     """Each head times a matrix of its own."""
 
     struct: ClassVar[str] = "head_linear"
+    in_float32: ClassVar[bool] = False
     op: HeadLinear
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.op.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.op.out,)
 
     @property
     def weights(self) -> tuple[StoredWeight, ...]:
         return (StoredWeight("matrix", self.op.weight),)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.x, self.op.x)
@@ -45,18 +34,8 @@ class NativeJoin(NativeOp):
     """Heads made of two parts."""
 
     struct: ClassVar[str] = "join"
+    in_float32: ClassVar[bool] = False
     op: JoinHeads
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.op.a, self.op.b)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.op.out,)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.a, self.op.a)
@@ -70,6 +49,7 @@ class NativeLatent(NativeOp):
     """Writes k to the cache and attends. `taken_only`: as of `NativeAttention`."""
 
     struct: ClassVar[str] = "latent"
+    in_float32: ClassVar[bool] = False
     op: Attention
     k: Value
     layer: int
@@ -81,15 +61,8 @@ class NativeLatent(NativeOp):
         return (self.op.q, self.k)
 
     @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.op.out,)
-
-    @property
     def place(self) -> OpPlace:
         return OpPlace.named(self.op.out.name, reads_cache=True)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.q, self.op.q)
@@ -102,11 +75,5 @@ class NativeLatent(NativeOp):
         struct.taken_only = self.taken_only
 
 
-@lower.register
-def _(op: HeadLinear, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeHeadLinear(op),)
-
-
-@lower.register
-def _(op: JoinHeads, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeJoin(op),)
+lowers(HeadLinear, NativeHeadLinear)
+lowers(JoinHeads, NativeJoin)

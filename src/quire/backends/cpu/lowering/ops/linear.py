@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import Graph, lower, lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
 from quire.program import (
     LOGITS,
@@ -39,14 +39,6 @@ class NativeLinear(NativeOp):
     activation: Activation | None = None
     glu: bool = False
     residual: Value | None = None
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,) if self.residual is None else (self.x, self.residual)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return self.outs
 
     @property
     def place(self) -> OpPlace:
@@ -86,6 +78,7 @@ class NativeLogits(NativeOp):
     """The head and sampling; the logits are not stored in the workspace."""
 
     struct: ClassVar[str] = "logits"
+    in_float32: ClassVar[bool] = False
     x: Value
     weight: Param
     bias: Param | None
@@ -98,14 +91,6 @@ class NativeLogits(NativeOp):
         return self.columns is not None
 
     @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
     def place(self) -> OpPlace:
         return LOGITS
 
@@ -116,9 +101,6 @@ class NativeLogits(NativeOp):
     @property
     def weights(self) -> tuple[StoredWeight, ...]:
         return (StoredWeight("matrix", self.weight),)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.x, self.x)
@@ -166,6 +148,4 @@ def _with_epilogue(linear: NativeLinear, graph: Graph) -> NativeLinear:
     return replace(linear, outs=(add.out,), residual=other)
 
 
-@lower.register
-def _(op: Logits, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeLogits(op.x, op.weight, op.bias, op.scale, op.softcap, op.columns),)
+lowers(Logits, lambda op: NativeLogits(op.x, op.weight, op.bias, op.scale, op.softcap, op.columns))

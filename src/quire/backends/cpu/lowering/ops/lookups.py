@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import Graph, lower, lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp, StoredWeight
 from quire.program import (
     Embed,
@@ -36,14 +36,6 @@ class NativeEmbed(NativeOp):
     scale: float
     tied: bool
     owners: Split | None = None
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return self.outs
 
     @property
     def buffers(self) -> tuple[tuple[Value, ...], ...]:
@@ -78,14 +70,6 @@ class NativeGivenColumns(NativeOp):
     first: int
     vocab_size: int
 
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
-
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
         return (self.out,)
 
@@ -106,14 +90,6 @@ class NativePositions(NativeOp):
     table: Param
     offset: int = 0
     by_type: bool = False
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
 
     @property
     def place(self) -> OpPlace:
@@ -140,14 +116,6 @@ class NativeTakeRows(NativeOp):
     x: Value
     out: Value
 
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
-
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:
         return (self.x,) if self.out in wide else ()
 
@@ -163,26 +131,8 @@ def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
     return (NativeEmbed((op.out,), op.table, op.scale, tied, op.owners),)
 
 
-@lower.register
-def _(op: GivenColumns, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeGivenColumns(op.out, op.first, op.vocab_size),)
-
-
-@lower.register
-def _(op: EmbedSlices, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeEmbed(op.outs, op.table, op.scale, tied=False),)
-
-
-@lower.register
-def _(op: LearnedPositions, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePositions(op.x, op.out, op.table, op.offset),)
-
-
-@lower.register
-def _(op: TokenTypes, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePositions(op.x, op.out, op.table, by_type=True),)
-
-
-@lower.register
-def _(op: TakeRows, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeTakeRows(op.x, op.out),)
+lowers(GivenColumns, lambda op: NativeGivenColumns(op.out, op.first, op.vocab_size))
+lowers(EmbedSlices, lambda op: NativeEmbed(op.outs, op.table, op.scale, tied=False))
+lowers(LearnedPositions, lambda op: NativePositions(op.x, op.out, op.table, op.offset))
+lowers(TokenTypes, lambda op: NativePositions(op.x, op.out, op.table, by_type=True))
+lowers(TakeRows, lambda op: NativeTakeRows(op.x, op.out))

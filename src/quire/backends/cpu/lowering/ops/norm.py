@@ -25,14 +25,6 @@ class NativeNorm(NativeOp):
     residual: Value | None = None
 
     @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,) if self.residual is None else (self.x, self.residual)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
-
-    @property
     def place(self) -> OpPlace:
         return OpPlace.named(self.out.name if self.weight is None else self.weight.name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.program import (
     Act,
@@ -50,14 +50,6 @@ class NativePointwise(NativeOp):
     alphas: tuple[Param, ...] = ()
     """The two weights of xIELU, or the factor of each column of `a` for "weigh"."""
 
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.a,) if self.b is None else (self.a, self.b)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
-
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.a, self.a)
         fields.view(struct.b, self.b)
@@ -72,71 +64,28 @@ class NativePointwise(NativeOp):
             struct.alphas[place] = fields.vector(alpha)
 
 
-@lower.register
-def _(op: Glu, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("glu", op.gate, op.out, op.up, op.act),)
+lowers(Glu, lambda op: NativePointwise("glu", op.gate, op.out, op.up, op.act))
+lowers(Act, lambda op: NativePointwise("act", op.x, op.out, activation=op.act))
+lowers(Add, lambda op: NativePointwise("add", op.a, op.out, op.b))
+lowers(Scale, lambda op: NativePointwise("scale", op.x, op.out, factor=op.factor))
+lowers(Clamp, lambda op: NativePointwise("clamp", op.x, op.out, factor=op.limit))
 
 
-@lower.register
-def _(op: Act, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("act", op.x, op.out, activation=op.act),)
-
-
-@lower.register
-def _(op: Add, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("add", op.a, op.out, op.b),)
-
-
-@lower.register
-def _(op: Scale, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("scale", op.x, op.out, factor=op.factor),)
-
-
-@lower.register
-def _(op: Clamp, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("clamp", op.x, op.out, factor=op.limit),)
-
-
-@lower.register
-def _(op: PositionScale, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (
-        NativePointwise(
-            "position_scale", op.x, op.out, factor=op.beta, period=op.period, shift=op.shift
-        ),
-    )
-
-
-@lower.register
-def _(op: Xielu, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    alphas = (op.positive, op.negative)
-    return (NativePointwise("xielu", op.x, op.out, factor=op.beta, eps=op.eps, alphas=alphas),)
-
-
-@lower.register
-def _(op: SigmoidGate, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("gate", op.x, op.out, op.gate),)
-
-
-@lower.register
-def _(op: Weigh, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("weigh", op.x, op.out, alphas=(op.weight,)),)
-
-
-@lower.register
-def _(op: RowScale, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("row_scale", op.x, op.out, op.factor),)
-
-
-@lower.register
-def _(op: SoftCap, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("softcap", op.x, op.out, factor=op.cap),)
-
-
-@lower.register
-def _(op: Outliers, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("outliers", op.x, op.out, factor=op.deviations),)
-
-
-@lower.register
-def _(op: MatchRms, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativePointwise("match_rms", op.x, op.out, op.like, eps=op.eps),)
+lowers(
+    PositionScale,
+    lambda op: NativePointwise(
+        "position_scale", op.x, op.out, factor=op.beta, period=op.period, shift=op.shift
+    ),
+)
+lowers(
+    Xielu,
+    lambda op: NativePointwise(
+        "xielu", op.x, op.out, factor=op.beta, eps=op.eps, alphas=(op.positive, op.negative)
+    ),
+)
+lowers(SigmoidGate, lambda op: NativePointwise("gate", op.x, op.out, op.gate))
+lowers(Weigh, lambda op: NativePointwise("weigh", op.x, op.out, alphas=(op.weight,)))
+lowers(RowScale, lambda op: NativePointwise("row_scale", op.x, op.out, op.factor))
+lowers(SoftCap, lambda op: NativePointwise("softcap", op.x, op.out, factor=op.cap))
+lowers(Outliers, lambda op: NativePointwise("outliers", op.x, op.out, factor=op.deviations))
+lowers(MatchRms, lambda op: NativePointwise("match_rms", op.x, op.out, op.like, eps=op.eps))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import Graph, lower, lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.errors import BackendError
 from quire.program import CausalConv, GatedDelta, Mamba, OpPlace, Ssd, Value, place_of
@@ -17,15 +16,8 @@ class NativeConv(NativeOp):
     """A causal convolution; its results lie side by side."""
 
     struct: ClassVar[str] = "conv"
+    in_float32: ClassVar[bool] = False
     op: CausalConv
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.op.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return self.op.outs
 
     @property
     def buffers(self) -> tuple[tuple[Value, ...], ...]:
@@ -34,9 +26,6 @@ class NativeConv(NativeOp):
     @property
     def place(self) -> OpPlace:
         return place_of(self.op)
-
-    def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
-        return ()
 
     def fill(self, struct: Any, fields: Fields) -> None:
         op = self.op
@@ -56,14 +45,6 @@ class NativeRecurrence(NativeOp):
     @property
     def place(self) -> OpPlace:
         return OpPlace.named(self.writes[0].name, reads_cache=True)
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return self.op.inputs()  # type: ignore[attr-defined, no-any-return]
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return self.op.outputs()  # type: ignore[attr-defined, no-any-return]
 
     def fill(self, struct: Any, fields: Fields) -> None:
         """Fills the views, the weights and the numbers that have the names of the op's fields."""
@@ -117,16 +98,6 @@ def _(op: CausalConv, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
     return (NativeConv(op),)
 
 
-@lower.register
-def _(op: GatedDelta, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeDelta(op),)
-
-
-@lower.register
-def _(op: Ssd, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeSsd(op),)
-
-
-@lower.register
-def _(op: Mamba, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeMamba(op),)
+lowers(GatedDelta, NativeDelta)
+lowers(Ssd, NativeSsd)
+lowers(Mamba, NativeMamba)

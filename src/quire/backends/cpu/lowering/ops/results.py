@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quire.backends.cpu.lowering.graph import Graph, lower
+from quire.backends.cpu.lowering.graph import lowers
 from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.program import MeanRows, OpPlace, Value, Vectors
 
@@ -19,14 +19,6 @@ class NativeMean(NativeOp):
     takes_rows: ClassVar[bool] = True
     x: Value
     out: Value
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return (self.out,)
 
     def float32_values(self, wide: Collection[Value]) -> tuple[Value, ...]:  # noqa: ARG002
         return (self.x, self.out)
@@ -46,14 +38,6 @@ class NativeVectors(NativeOp):
     """That of the value in the program."""
 
     @property
-    def reads(self) -> tuple[Value, ...]:
-        return (self.x,)
-
-    @property
-    def writes(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
     def place(self) -> OpPlace:
         return OpPlace.named(self.name)
 
@@ -61,11 +45,5 @@ class NativeVectors(NativeOp):
         fields.view(struct.x, self.x)
 
 
-@lower.register
-def _(op: MeanRows, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeMean(op.x, op.out),)
-
-
-@lower.register
-def _(op: Vectors, graph: Graph) -> tuple[NativeOp, ...]:  # noqa: ARG001
-    return (NativeVectors(op.x, op.out.name),)
+lowers(MeanRows, lambda op: NativeMean(op.x, op.out))
+lowers(Vectors, lambda op: NativeVectors(op.x, op.out.name))
