@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.config.engine_args import EngineArgs
-from quire.config.records import EngineConfig, ModelConfig
+from quire.config.records import EngineConfig
 from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor import Executor
 from quire.frontend.arguments import UnsupportedEngineMethods, refuse_arguments, request_id_list
-from quire.frontend.hf.user_tokenizer import UserTokenizer
+from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
-from quire.frontend.observers.tracing import make_tracer
 from quire.frontend.offline.engine_control import EngineControl
 from quire.frontend.offline.turn_lock import IdleTime, TurnLock
 from quire.frontend.output_processor import OutputProcessor
@@ -33,15 +32,13 @@ from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol.pooling_params import PoolingParams
 from quire.system.deferred_signals import deferred_signals
-from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
-    from quire.frontend.hf.tokenizer import HFTokenizer
     from quire.frontend.observers.user_stats import StatLoggerFactory
     from quire.metrics.reader import Metric
 
 
-class LLMEngine(EngineControl, UnsupportedEngineMethods):
+class LLMEngine(EngineControl, EngineBase, UnsupportedEngineMethods):
     """One model, ready to serve. Threads may share it: each call waits for the running one.
 
     Exceptions of signal handlers, such as Ctrl+C, are raised at the end of a call, so that the
@@ -55,15 +52,12 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         stat_loggers: Sequence[StatLoggerFactory] = (),
     ) -> None:
         """Load tokenizer and model. Raises ConfigError, ModelError or BackendError."""
-        super().__init__()
-        self.config = config
-        self.tokenizer = load_tokenizer(config.model)
-        self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
+        EngineControl.__init__(self)
+        EngineBase.__init__(self, config)
         self.engine_core = engine_core or EngineCore(config)
         self.input_processor = InputProcessor(
             config, self.tokenizer, self.engine_core.commands["prepare_grammars"]
         )
-        self._tracer = make_tracer(config)
         self.metrics = EngineMetrics(config) if config.observability.log_stats else None
         """None with `disable_log_stats`."""
         self.observers: list[RequestObserver] = [] if self._tracer is None else [self._tracer]
@@ -110,21 +104,6 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """Load the model of another engine's `vllm_config`. See `from_engine_args`."""
         del usage_context
         return cls(vllm_config, stat_loggers=stat_loggers or ())
-
-    @property
-    def log_stats(self) -> bool:
-        """Whether statistics are collected: False with `disable_log_stats`."""
-        return self.metrics is not None
-
-    @property
-    def vllm_config(self) -> EngineConfig:
-        """The whole configuration."""
-        return self.config
-
-    @property
-    def model_config(self) -> ModelConfig:
-        """The configuration of the model."""
-        return self.config.model
 
     @property
     def model_executor(self) -> Executor:
@@ -246,11 +225,6 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
         """Number of unfinished outputs: a request of `n` outputs counts `n` times."""
         return self.output_processor.get_num_unfinished_requests()
 
-    def get_tokenizer(self) -> HFTokenizer:
-        """The tokenizer, with methods of `transformers` tokenizers. Raises ConfigError if the
-        engine has none."""
-        return self._user_tokenizer.get()
-
     def do_log_stats(self) -> None:
         """Log the statistics line now, if enabled, and call the user's loggers."""
         with self.turn():
@@ -274,9 +248,7 @@ class LLMEngine(EngineControl, UnsupportedEngineMethods):
             self._is_shut_down = True
             self._idle_time.end()
             self.engine_core.shutdown()
-            self._user_tokenizer.close()
-            if self._tracer is not None:
-                self._tracer.close()
+            self._close_parts()
 
     @contextmanager
     def turn(self) -> Iterator[Callable[[], None]]:

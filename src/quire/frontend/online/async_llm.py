@@ -27,13 +27,13 @@ from quire.frontend.arguments import (
     refuse_arguments,
     request_id_list,
 )
-from quire.frontend.hf.user_tokenizer import UserTokenizer
+from quire.frontend.engine_base import EngineBase
 from quire.frontend.inputs.input_processor import EngineInput, InputProcessor, check_request_id
 from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.observers.engine_metrics import EngineMetrics
 from quire.frontend.observers.observer import RequestLog, RequestLogChoice, RequestObserver
 from quire.frontend.observers.stat_logger import statistics_observers
-from quire.frontend.observers.tracing import RequestTracer, make_tracer
+from quire.frontend.observers.tracing import RequestTracer
 from quire.frontend.online.engine_control import EngineControl
 from quire.frontend.online.input_session import InputSession
 from quire.frontend.online.online_requests import OnlineRequests
@@ -46,10 +46,8 @@ from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
 from quire.protocol import EngineCoreOutputs
 from quire.protocol.pooling_params import PoolingParams
-from quire.tokenizer.for_model import load_tokenizer
 
 if TYPE_CHECKING:
-    from quire.frontend.hf.tokenizer import HFTokenizer
     from quire.frontend.observers.user_stats import StatLoggerFactory
 
 _LONGEST_WAIT_S = 1e6
@@ -57,7 +55,7 @@ _REFRESH_S = 0.2
 _IN_A_PROCESS = " if the engine runs in another process (engine_mode='thread' accepts any objects)"
 
 
-class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
+class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
     """One model, served to many callers of one event loop.
 
     The constructor loads the model and raises any error of that. The engine serves one event loop
@@ -79,17 +77,14 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         stat_loggers: Sequence[StatLoggerFactory] = (),
     ) -> None:
         """`client` and `tracer` replace those that `config` selects."""
-        self.config = config
-        self.tokenizer = load_tokenizer(config.model)
-        self._user_tokenizer = UserTokenizer(self.tokenizer, config.model)
+        super().__init__(config, tracer)
         this = weakref.ref(
             self
         )  # weak, so that a dropped engine is freed without the garbage collector
         self.input_processor = InputProcessor(
             config, self.tokenizer, lambda: _prepare_grammars(this())
         )
-        self._tracer = tracer = tracer or make_tracer(config)
-        observers: list[RequestObserver] = [] if tracer is None else [tracer]
+        observers: list[RequestObserver] = [] if self._tracer is None else [self._tracer]
         if request_log is not None:
             observers.append(RequestLog(request_log, self.tokenizer))
         observers += statistics_observers(config, stat_loggers)
@@ -403,9 +398,7 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
         if timeout is not None and not (is_number and 0 <= timeout < _LONGEST_WAIT_S):
             raise ConfigError(f"timeout must be a number of seconds, got {quoted(timeout)}; try 5")
         self._client.shutdown(timeout)
-        self._user_tokenizer.close()
-        if self._tracer is not None:
-            self._tracer.close()
+        self._close_parts()
         error = EngineDeadError("the engine was shut down")
         loop = self.requests.binding.loop
         if loop is not None and loop.is_running():
@@ -424,21 +417,6 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     def output_processor(self) -> OutputProcessor:
         """The processor that holds the unfinished requests."""
         return self.requests.outputs
-
-    @property
-    def log_stats(self) -> bool:
-        """Whether statistics are logged: False with `disable_log_stats`."""
-        return self.vllm_config.observability.log_stats
-
-    @property
-    def vllm_config(self) -> EngineConfig:
-        """The whole configuration."""
-        return self.config
-
-    @property
-    def model_config(self) -> ModelConfig:
-        """The configuration of the model."""
-        return self.config.model
 
     async def get_model_config(self) -> ModelConfig:
         """The configuration of the model."""
@@ -459,11 +437,6 @@ class AsyncLLM(EngineControl, UnsupportedAsyncMethods):
     async def is_tracing_enabled(self) -> bool:
         """Whether requests are traced."""
         return self._tracer is not None
-
-    def get_tokenizer(self) -> HFTokenizer:
-        """The tokenizer, with methods of `transformers` tokenizers. Raises ConfigError if the
-        engine has none."""
-        return self._user_tokenizer.get()
 
     async def do_log_stats(self) -> None:
         """Log the statistics line now, if enabled, and call the user's loggers."""
