@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.config.unsupported import Unsupported
+from quire.config.unsupported import unsupported
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 
@@ -15,54 +15,36 @@ logger = get_logger(__name__)
 
 _ONE_PROCESS = "one process answers HTTP; start several servers and a proxy in front of them"
 
-UNSUPPORTED_FLAGS: dict[str, Unsupported] = {
-    entry.name: entry
-    for entry in (
-        Unsupported(
-            "trust_request_chat_template", False, "no template from a request is ever trusted"
-        ),
-        Unsupported(
-            "trust_request_mm_kwargs", False,
-            "settings of a request never make images larger than the engine's do", is_refused=False,
-        ),
-        Unsupported("tool_server", None, "the server runs no tools; callers do"),
-        Unsupported(
-            "enable_scale_out", False, "/inference/v1/generate and /render are always there",
-            is_refused=False,
-        ),
-        Unsupported("api_server_count", None, _ONE_PROCESS, (1,)),
-        Unsupported("grpc", False, "the server speaks HTTP alone"),
-        Unsupported("grpc_port", None, "the server speaks HTTP alone"),
-        Unsupported("data_parallel_supervisor_port", 9256, _ONE_PROCESS, is_refused=False),
-        Unsupported("dp_supervisor_probe_interval_s", 5.0, _ONE_PROCESS, is_refused=False),
-        Unsupported("dp_supervisor_probe_timeout_s", 5.0, _ONE_PROCESS, is_refused=False),
-        Unsupported("dp_supervisor_probe_failure_threshold", 3, _ONE_PROCESS, is_refused=False),
-        Unsupported(
-            "enable_log_deltas", True, "outputs are logged whole, at their end", is_refused=False
-        ),
-        Unsupported(
-            "enable_prompt_tokens_details", False, "every usage has them", is_refused=False
-        ),
-        Unsupported("enable_request_id_headers", False, "every reply has one", is_refused=False),
-        Unsupported(
-            "enable_server_load_tracking", False, "/load always has the load", is_refused=False
-        ),
-        Unsupported(
-            "enable_offline_docs", False, "/docs takes nothing from the network", is_refused=False
-        ),
-        Unsupported(
-            "h11_max_header_count", 256, "the headers' size is bounded: max_header_bytes",
-            is_refused=False,
-        ),
-        Unsupported(
-            "enable_flash_late_interaction", True, "nothing here is scored", is_refused=False
-        ),
-        Unsupported(
-            "cohere_is_reasoning_model", True, "this server lacks Cohere routes", is_refused=False
-        ),
-        Unsupported("cohere_format", "cmd4", "this server lacks Cohere routes", is_refused=False),
-    )
-}  # fmt: skip
+UNSUPPORTED_FLAGS = unsupported(
+    {
+        "no template from a request is ever trusted": {"trust_request_chat_template": (False,)},
+        "the server runs no tools; callers do": {"tool_server": (None,)},
+        _ONE_PROCESS: {"api_server_count": (None, 1)},
+        "the server speaks HTTP alone": {"grpc": (False,), "grpc_port": (None,)},
+    },
+    {
+        "settings of a request never make images larger than the engine's do": {
+            "trust_request_mm_kwargs": False,
+        },
+        "/inference/v1/generate and /render are always there": {"enable_scale_out": False},
+        _ONE_PROCESS: {
+            "data_parallel_supervisor_port": 9256,
+            "dp_supervisor_probe_interval_s": 5.0,
+            "dp_supervisor_probe_timeout_s": 5.0,
+            "dp_supervisor_probe_failure_threshold": 3,
+        },
+        "outputs are logged whole, at their end": {"enable_log_deltas": True},
+        "every usage has them": {"enable_prompt_tokens_details": False},
+        "every reply has one": {"enable_request_id_headers": False},
+        "/load always has the load": {"enable_server_load_tracking": False},
+        "/docs takes nothing from the network": {"enable_offline_docs": False},
+        "the headers' size is bounded: max_header_bytes": {"h11_max_header_count": 256},
+        "nothing here is scored": {"enable_flash_late_interaction": True},
+        "this server lacks Cohere routes": {
+            "cohere_is_reasoning_model": True, "cohere_format": "cmd4",
+        },
+    },
+)  # fmt: skip
 
 
 def check_flags(given: Mapping[str, object]) -> None:

@@ -46,17 +46,27 @@ def _is_same(value: object, allowed: object) -> bool:
     return isinstance(value, (int, float, str)) and value == allowed
 
 
-__all__ = ["UNSUPPORTED", "Unsupported"]
+__all__ = ["UNSUPPORTED", "Unsupported", "unsupported"]
 
-UNSUPPORTED: dict[str, Unsupported] = {
-    **{
-        name: Unsupported(name, values[0], reason, values[1:])
-        for reason, names in REFUSED.items()
-        for name, values in names.items()
-    },
-    **{
-        name: Unsupported(name, default, reason, is_refused=False)
-        for reason, names in WITHOUT_EFFECT.items()
-        for name, default in names.items()
-    },
-}
+
+def unsupported(
+    refused: Mapping[str, Mapping[str, tuple[object, ...]]],
+    without_effect: Mapping[str, Mapping[str, object]],
+) -> dict[str, Unsupported]:
+    """By name, from tables by reason. `refused`: the values without effect, vLLM's default first;
+    `without_effect`: the default."""
+    return {
+        **{
+            name: Unsupported(name, values[0], reason, values[1:])
+            for reason, names in refused.items()
+            for name, values in names.items()
+        },
+        **{
+            name: Unsupported(name, default, reason, is_refused=False)
+            for reason, names in without_effect.items()
+            for name, default in names.items()
+        },
+    }
+
+
+UNSUPPORTED = unsupported(REFUSED, WITHOUT_EFFECT)
