@@ -7,11 +7,11 @@ request.
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass
 from operator import attrgetter
 
 from quire.kvcache import KVCacheManager
 from quire.protocol import SchedulerStats
-from quire.scheduler.counts import Counts
 from quire.scheduler.queue import RequestQueue
 from quire.scheduler.request import Request, RequestStatus
 from quire.scheduler.stored_kv.loads import PrefixLoad
@@ -19,6 +19,16 @@ from quire.scheduler.stored_kv.saves import ChunkSaves
 from quire.system import clock
 
 _by_sort_key = attrgetter("sort_key")
+
+
+@dataclass(slots=True)
+class Counts:
+    """Reset whenever `RequestStates.take_stats` copies them to a `SchedulerStats`."""
+
+    num_preemptions: int = 0
+    num_queried_tokens: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    num_hit_tokens: int = 0
 
 
 class RequestStates:

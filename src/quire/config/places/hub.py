@@ -8,16 +8,18 @@ engine is configured.
 from __future__ import annotations
 
 import errno
+import io
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
 from quire.config.places import aliases, gguf
 from quire.config.places.known import suggestion
-from quire.config.places.progress import Report, bar_class
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB
@@ -335,3 +337,32 @@ def _weight_pattern(model: str, files: Iterable[str]) -> str:
     raise ModelNotFoundError(
         f"{model}: the hub has neither .safetensors nor .bin nor .gguf weights of it"
     )
+
+
+Report = Callable[[int, int], None]
+"""Takes the bytes that were fetched so far, and all bytes as far as they are known."""
+
+
+def bar_class(report: Report) -> type[Any]:
+    """A class of progress bars that calls `report` from the threads of the download."""
+    tqdm: Any = import_module("tqdm.auto").tqdm  # huggingface_hub needs it
+
+    class ReportingBar(tqdm):  # type: ignore[misc]
+        """Prints nothing. Bars that do not count bytes report nothing."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **{**options, "file": io.StringIO(), "disable": False})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            """Counts `n` more, and reports the sum."""
+            result: bool | None = super().update(n)
+            if self.unit == "B":
+                report(int(self.n), max(int(self.n), int(self.total or 0)))
+            return result
+
+        def display(self, *_: Any, **__: Any) -> bool:
+            """Shows nothing."""
+            return True
+
+    return ReportingBar
