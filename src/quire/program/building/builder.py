@@ -133,7 +133,7 @@ class Builder(RecurrentBuilder):
         given with the step, times `given_scale`."""
         out = self._value("embed", tensor.shape[1])
         table = self._param("embed_tokens", (tensor,))
-        return self._emit(Embed(out, table, scale, given_scale=given_scale), out)
+        return self._emit(Embed(out, table, scale, given_scale=given_scale))
 
     def embed_slices(
         self, parts: Sequence[Tensor], dim: int, hint: str, scale: float = 1.0
@@ -149,17 +149,19 @@ class Builder(RecurrentBuilder):
         """x plus the rows of `tensor` [P, D] at the tokens' positions + offset."""
         out = self._value("positioned", x.dim)
         table = self._param("embed_positions", (tensor,))
-        return self._emit(LearnedPositions(x, out, table, offset), out)
+        return self._emit(LearnedPositions(x, out, table, offset))
 
     def token_types(self, x: Value, tensor: Tensor) -> Value:
         """x plus the rows of `tensor` [types, D] of the tokens' types."""
-        out = self._value("typed", x.dim)
-        return self._emit(TokenTypes(x, out, self._param("embed_types", (tensor,))), out)
+        return self._emit(
+            TokenTypes(x, self._value("typed", x.dim), self._param("embed_types", (tensor,)))
+        )
 
     def add_vector(self, x: Value, name: str, hint: str) -> Value:
         """x plus the checkpoint's vector `name`: token types of a model that has one of them."""
-        out = self._value(hint, x.dim)
-        return self._emit(TokenTypes(x, out, self._param(hint, (Tensor(name, (1, x.dim)),))), out)
+        return self._emit(
+            TokenTypes(x, self._value(hint, x.dim), self._param(hint, (Tensor(name, (1, x.dim)),)))
+        )
 
     def rms_norm(
         self,
@@ -176,7 +178,7 @@ class Builder(RecurrentBuilder):
         slot = None
         if weight is not None:
             slot = self._param(f"{hint}.weight", (Tensor(weight, (x.dim,)),))
-        return self._emit(RmsNorm(x, out, slot, eps, weight_offset), out)
+        return self._emit(RmsNorm(x, out, slot, eps, weight_offset))
 
     def layer_norm(
         self,
@@ -197,7 +199,7 @@ class Builder(RecurrentBuilder):
             weight = self._param(f"{hint}.weight", (Tensor(f"{prefix}.weight", (x.dim,)),))
         if affine and has_bias:
             bias = self._param(f"{hint}.bias", (Tensor(f"{prefix}.bias", (x.dim,)),))
-        return self._emit(LayerNorm(x, out, weight, bias, eps, weight_offset), out)
+        return self._emit(LayerNorm(x, out, weight, bias, eps, weight_offset))
 
     def head_norm(
         self,
@@ -221,7 +223,7 @@ class Builder(RecurrentBuilder):
                 tuple(weights),
             )
         op = HeadNorm(x, out, slot, eps, x.dim // head_dim, head_dim, weight_offset, kind)
-        return self._emit(op, out)
+        return self._emit(op)
 
     def linears(
         self, x: Value, outs: Sequence[Out], hint: str = "linear", *, exact: bool = False
@@ -249,7 +251,7 @@ class Builder(RecurrentBuilder):
         """x times a matrix with a name of its own [K, N], stored transposed, in the exact form."""
         out = self._value(hint, matrix.shape[1])
         weight = self._param(f"{hint}.weight", (matrix,))
-        return self._emit(Linear(x, (out,), weight, exact=True), out)
+        return self._emit(Linear(x, (out,), weight, exact=True))
 
     def conv1d(
         self, x: Value, prefix: str, dims: dict[str, int], *, hint: str
@@ -270,17 +272,15 @@ class Builder(RecurrentBuilder):
         op = Rope(
             x, out, heads, head_dim, rotary.inv_freq, rotary.scale, rotary.interleaved, rotary.axes
         )
-        return self._emit(op, out)
+        return self._emit(op)
 
     def given_columns(self, first: int, dim: int, vocab_size: int) -> Value:
         """Numbers of given rows; see `GivenColumns`."""
-        out = self._value("given", dim)
-        return self._emit(GivenColumns(out, first, vocab_size), out)
+        return self._emit(GivenColumns(self._value("given", dim), first, vocab_size))
 
     def position_scale(self, x: Value, beta: float, period: int, shift: int, hint: str) -> Value:
         """x times a factor that grows with the position; see `PositionScale`."""
-        out = self._value(hint, x.dim)
-        return self._emit(PositionScale(x, out, beta, period, shift), out)
+        return self._emit(PositionScale(x, self._value(hint, x.dim), beta, period, shift))
 
     def attention(
         self,
@@ -317,12 +317,11 @@ class Builder(RecurrentBuilder):
             sinks=slot, is_chunked=is_chunked, is_causal=is_causal, relative=relative,
             buckets=buckets, value_dim=latent_dim, spans=spans,
         )  # fmt: skip
-        return self._emit(op, out)
+        return self._emit(op)
 
     def glu(self, gate: Value, up: Value, act: Activation) -> Value:
         """act(gate) * up."""
-        out = self._value("glu", gate.dim)
-        return self._emit(Glu(gate, up, out, act), out)
+        return self._emit(Glu(gate, up, self._value("glu", gate.dim), act))
 
     def multiply(self, a: Value, b: Value) -> Value:
         """a * b, elementwise."""
@@ -330,66 +329,56 @@ class Builder(RecurrentBuilder):
 
     def act(self, x: Value, act: Activation) -> Value:
         """act(x)."""
-        out = self._value("act", x.dim)
-        return self._emit(Act(x, out, act), out)
+        return self._emit(Act(x, self._value("act", x.dim), act))
 
     def xielu(self, x: Value, positive: str, negative: str) -> Value:
         """xIELU with two numbers of the checkpoint; see `Xielu`."""
         out = self._value("act", x.dim)
         first = self._param("act.positive", (Tensor(positive, (1,)),))
         second = self._param("act.negative", (Tensor(negative, (1,)),))
-        return self._emit(Xielu(x, out, first, second), out)
+        return self._emit(Xielu(x, out, first, second))
 
     def clamp(self, x: Value, limit: float, hint: str) -> Value:
         """x, bounded to -limit .. limit."""
-        out = self._value(hint, x.dim)
-        return self._emit(Clamp(x, out, limit), out)
+        return self._emit(Clamp(x, self._value(hint, x.dim), limit))
 
     def add(self, a: Value, b: Value) -> Value:
         """a + b."""
-        out = self._value("sum", a.dim)
-        return self._emit(Add(a, b, out), out)
+        return self._emit(Add(a, b, self._value("sum", a.dim)))
 
     def scale(self, x: Value, factor: float) -> Value:
         """x * factor."""
-        out = self._value("scaled", x.dim)
-        return self._emit(Scale(x, out, factor), out)
+        return self._emit(Scale(x, self._value("scaled", x.dim), factor))
 
     def weigh(self, x: Value, weight: str, size: int, hint: str) -> Value:
         """x times the checkpoint's `weight` of `size` numbers: the width of x, or 1."""
         out = self._value(hint, x.dim)
         slot = self._param(f"{hint}.weight", (Tensor(weight, (size,)),))
-        return self._emit(Weigh(x, out, slot), out)
+        return self._emit(Weigh(x, out, slot))
 
     def row_scale(self, x: Value, factor: Value) -> Value:
         """x * factor, factor [T, 1]."""
-        out = self._value("scaled", x.dim)
-        return self._emit(RowScale(x, factor, out), out)
+        return self._emit(RowScale(x, factor, self._value("scaled", x.dim)))
 
     def columns(self, x: Value, first: int, count: int) -> Value:
         """Some columns of x."""
-        out = self._value("columns", count)
-        return self._emit(Columns(x, out, first), out)
+        return self._emit(Columns(x, self._value("columns", count), first))
 
     def soft_cap(self, x: Value, cap: float) -> Value:
         """cap * tanh(x / cap)."""
-        out = self._value("capped", x.dim)
-        return self._emit(SoftCap(x, out, cap), out)
+        return self._emit(SoftCap(x, self._value("capped", x.dim), cap))
 
     def outliers(self, x: Value, deviations: float) -> Value:
         """The excess of x over its row's mean plus some standard deviations; see `Outliers`."""
-        out = self._value("outliers", x.dim)
-        return self._emit(Outliers(x, out, deviations), out)
+        return self._emit(Outliers(x, self._value("outliers", x.dim), deviations))
 
     def match_rms(self, x: Value, like: Value, eps: float) -> Value:
         """x, scaled to the root mean square of `like`; see `MatchRms`."""
-        out = self._value("matched", x.dim)
-        return self._emit(MatchRms(x, like, out, eps), out)
+        return self._emit(MatchRms(x, like, self._value("matched", x.dim), eps))
 
     def sigmoid_gate(self, x: Value, gate: Value) -> Value:
         """x * sigmoid(gate), gate [T, 1] or as wide as x."""
-        out = self._value("gated", x.dim)
-        return self._emit(SigmoidGate(x, gate, out), out)
+        return self._emit(SigmoidGate(x, gate, self._value("gated", x.dim)))
 
     def route(self, logits: Value, routing: Routing, bias: Tensor | None = None) -> Value:
         """The weights [T, E] of the experts that each row of `logits` selects. `bias`: E numbers
@@ -403,7 +392,7 @@ class Builder(RecurrentBuilder):
             logits, out, routing.top_k, routing.score, routing.normalise, slot, routing.num_groups,
             routing.top_groups, routing.group_best, routing.floor, routing.scale, routing.jitter,
         )  # fmt: skip
-        return self._emit(op, out)
+        return self._emit(op)
 
     def experts(
         self,
@@ -426,7 +415,7 @@ class Builder(RecurrentBuilder):
             self._optional_param("experts.down.bias", weights.down_bias),
             weighs_inputs, gated=weights.gated,
         )  # fmt: skip
-        return self._emit(op, out)
+        return self._emit(op)
 
     def _experts_param(
         self, hint: str, parts: tuple[Tensor, ...], num_experts: int, k: int
@@ -445,8 +434,11 @@ class Builder(RecurrentBuilder):
     def chosen_rows(self, x: Value, tensor: Tensor, rows: Sequence[int], hint: str) -> Value:
         """x times some rows of the matrix `tensor`, one number for each."""
         parts = tuple(replace(tensor, rows=((row, 1),)) for row in rows)
-        out = self._value(hint, len(rows))
-        return self._emit(Linear(x, (out,), self._param(f"{hint}.weight", parts), None, True), out)
+        return self._emit(
+            Linear(
+                x, (self._value(hint, len(rows)),), self._param(f"{hint}.weight", parts), None, True
+            )
+        )
 
     def rows_in(self, *dims: int, vocab_size: int = 0) -> tuple[Value, ...]:
         """The rows that are given with the step, in parts of these widths. `vocab_size`: as of
@@ -461,18 +453,15 @@ class Builder(RecurrentBuilder):
 
     def take_rows(self, x: Value) -> Value:
         """The rows of x whose results are wanted."""
-        out = self._value("taken", x.dim)
-        return self._emit(TakeRows(x, out), out)
+        return self._emit(TakeRows(x, self._value("taken", x.dim)))
 
     def mean_rows(self, x: Value) -> Value:
         """The mean of x over each request's tokens, see `MeanRows`."""
-        out = self._value("mean", x.dim)
-        return self._emit(MeanRows(x, out), out)
+        return self._emit(MeanRows(x, self._value("mean", x.dim)))
 
     def vectors(self, x: Value) -> Value:
         """Ends the program: its result is x."""
-        out = self._value("vectors", x.dim)
-        return self._emit(Vectors(x, out), out)
+        return self._emit(Vectors(x, self._value("vectors", x.dim)))
 
     def logits(
         self,
@@ -497,7 +486,7 @@ class Builder(RecurrentBuilder):
         slot = None
         if bias is not None:
             slot = self._param("lm_head.bias", (Tensor(bias, (tensor.shape[0],)),))
-        return self._emit(Logits(taken, out, head, slot, scale, softcap), out)
+        return self._emit(Logits(taken, out, head, slot, scale, softcap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class RecurrentBuilder(ScopedOps):
             k.dim // num_key_heads, v.dim // num_heads,
             self._flat(a_log, "a_log"), self._flat(dt_bias, "dt_bias"), is_tiled,
         )  # fmt: skip
-        return self._emit(op, out)
+        return self._emit(op)
 
     def ssd(
         self,
@@ -81,7 +81,7 @@ class RecurrentBuilder(ScopedOps):
             self._vector(f"{prefix}dt_bias", heads, "dt_bias"),
             self._vector(f"{prefix}D", heads, "d"), *dt_limits,
         )  # fmt: skip
-        return self._emit(op, out)
+        return self._emit(op)
 
     def mamba(self, x: Value, dt: Value, bc: tuple[Value, Value], prefix: str) -> Value:
         """Mamba 1's recurrence with the tensors `prefix`A_log, dt_proj.bias and D, see `Mamba`."""
@@ -93,7 +93,7 @@ class RecurrentBuilder(ScopedOps):
             self._vector(f"{prefix}dt_proj.bias", x.dim, "dt_bias"),
             self._vector(f"{prefix}D", x.dim, "d"),
         )  # fmt: skip
-        return self._emit(op, out)
+        return self._emit(op)
 
     def head_linear(
         self, x: Value, parts: Sequence[Tensor], shape: tuple[int, int, int], hint: str
@@ -102,12 +102,11 @@ class RecurrentBuilder(ScopedOps):
         heads' matrices in order."""
         out = self._value(hint, shape[0] * shape[1])
         weight = Param(self._unique(f"{self._scope}{hint}.weight"), shape, tuple(parts))
-        return self._emit(HeadLinear(x, out, weight), out)
+        return self._emit(HeadLinear(x, out, weight))
 
     def join_heads(self, a: Value, b: Value, num_heads: int, hint: str) -> Value:
         """Heads with the numbers of a's, then those of b's."""
-        out = self._value(hint, a.dim + b.dim)
-        return self._emit(JoinHeads(a, b, out, num_heads), out)
+        return self._emit(JoinHeads(a, b, self._value(hint, a.dim + b.dim), num_heads))
 
     def _vector(self, name: str, size: int, hint: str) -> Param:
         return self._param(hint, (Tensor(name, (size,)),))

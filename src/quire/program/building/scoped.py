@@ -34,8 +34,10 @@ class ScopedOps:
         number, self._num_memories = self._num_memories, self._num_memories + 1
         return number
 
-    def _emit(self, op: Op, out: Value) -> Value:
+    def _emit(self, op: Op) -> Value:
+        """Adds an op; returns the one value that it writes."""
         self._ops.append(op)
+        [out] = op.outputs()
         return out
 
     def _value(self, hint: str, dim: int) -> Value:
