@@ -7,13 +7,11 @@ import itertools
 from harness import Weights
 
 from quire.backends.cpu.lowering import assign_storage, fuse
-from quire.backends.cpu.lowering.ops import (
-    NativeAttention,
-    NativeHeads,
-    NativeLinear,
-    NativeNorm,
-    NativePointwise,
-)
+from quire.backends.cpu.lowering.ops.attention import NativeAttention
+from quire.backends.cpu.lowering.ops.heads import NativeHeads
+from quire.backends.cpu.lowering.ops.linear import NativeLinear
+from quire.backends.cpu.lowering.ops.norm import NativeNorm
+from quire.backends.cpu.lowering.ops.pointwise import NativePointwise
 from quire.program import (
     Add,
     Attention,

@@ -30,7 +30,7 @@ from quire.backends.base import CompiledModel, Dtype
 from quire.backends.cpu import CpuBackend
 from quire.program import ActivationBits, Glu, Linear, Logits, Op, Param, Program, Value
 from quire.program.values import WeightFormat
-from quire.sampling import not_finite
+from quire.sampling.reference import not_finite
 from quire.weights import TensorDtype
 
 POISON = 15

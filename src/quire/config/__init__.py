@@ -1,17 +1,15 @@
 """The engine's configuration, resolved once into frozen records."""
 
 from quire.config.records import (
-    BackendName,
     CacheConfig,
     DeviceConfig,
     EngineConfig,
     ModelConfig,
     ObservabilityConfig,
     SchedulerConfig,
-    SchedulingPolicy,
 )
 
 __all__ = [
-    "BackendName", "CacheConfig", "DeviceConfig", "EngineConfig", "ModelConfig",
-    "ObservabilityConfig", "SchedulerConfig", "SchedulingPolicy",
+    "CacheConfig", "DeviceConfig", "EngineConfig", "ModelConfig",
+    "ObservabilityConfig", "SchedulerConfig",
 ]  # fmt: skip

@@ -6,10 +6,9 @@ from quire.kvcache.hashing import hash_block, model_root, request_root
 from quire.kvcache.manager import KVCacheManager
 from quire.kvcache.reservation import Reservation
 from quire.kvcache.sequence import CachedPrefix, SequenceBlocks
-from quire.kvcache.snapshots import BlockCopy
 from quire.kvcache.tail import Tail
 
 __all__ = [
-    "BlockCopy", "BlockEvents", "BlockKey", "BlockPool", "CachedPrefix", "KVCacheManager",
+    "BlockEvents", "BlockKey", "BlockPool", "CachedPrefix", "KVCacheManager",
     "Reservation", "SequenceBlocks", "Tail", "hash_block", "model_root", "request_root",
 ]  # fmt: skip

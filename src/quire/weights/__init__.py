@@ -12,10 +12,10 @@ from quire.weights.open import (
 )
 from quire.weights.packed_file import PACKED_NAME, PackedFile, PackedHeader, PackedWriter
 from quire.weights.sharded import FolderStore
-from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore
+from quire.weights.store import HostTensor, TensorDtype, WeightStore
 
 __all__ = [
-    "ITEM_BYTES", "PACKED_NAME", "BoundStore", "FolderStore", "HostTensor", "PackedFile",
+    "PACKED_NAME", "BoundStore", "FolderStore", "HostTensor", "PackedFile",
     "PackedHeader", "PackedWriter", "TensorDtype", "WeightStore", "bind", "open_checkpoint",
     "open_encoder", "open_tensor_file", "open_with_folders", "projector_file", "warn_not_finite",
     "weight_files",

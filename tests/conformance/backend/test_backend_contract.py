@@ -20,7 +20,8 @@ from quire.errors import BackendError, QuireError
 from quire.program import keep_all
 from quire.program.passes import quantise_weights
 from quire.program.values import WeightFormat
-from quire.sampling import COLUMNS, logprobs, sample
+from quire.sampling.columns import COLUMNS
+from quire.sampling.reference import logprobs, sample
 
 SPEC = KVCacheSpec(6, 16, "float32", keep_all(small_program()))
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]

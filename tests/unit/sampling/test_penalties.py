@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from sampling_columns import SamplingRow, build_columns
 
-from quire.sampling import TokenLists, sample
-from quire.sampling.reference import adjust
+from quire.sampling.columns import TokenLists
+from quire.sampling.reference import adjust, sample
 
 VOCAB = 50
 

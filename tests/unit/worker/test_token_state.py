@@ -9,7 +9,7 @@ import pytest
 
 from quire.params import SamplingParams
 from quire.protocol import ScheduledRequest
-from quire.sampling import TOKEN_LISTS
+from quire.sampling.columns import TOKEN_LISTS
 from quire.worker.token_state import TOKEN_STATES, TokenState
 
 PROMPT = [1, 2, 3]

@@ -6,6 +6,6 @@ number of threads and the instruction-set tiers.
 
 from quire.backends.cpu.backend import CpuBackend
 from quire.backends.cpu.library import Library, load
-from quire.backends.cpu.machine import CpuReport, cpu_report, default_num_threads
+from quire.backends.cpu.machine import cpu_report, default_num_threads
 
-__all__ = ["CpuBackend", "CpuReport", "Library", "cpu_report", "default_num_threads", "load"]
+__all__ = ["CpuBackend", "Library", "cpu_report", "default_num_threads", "load"]

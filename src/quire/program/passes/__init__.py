@@ -7,11 +7,11 @@ The lowering of a backend is part of the backend.
 
 from quire.program.passes.give_hidden import give_hidden
 from quire.program.passes.quantise_weights import quantise_weights
-from quire.program.passes.run_passes import PartOfProgram, of_rank, run_passes
+from quire.program.passes.run_passes import of_rank, run_passes
 from quire.program.passes.shard import kv_columns
 from quire.program.passes.take_rows_early import take_rows_early
 
 __all__ = [
-    "PartOfProgram", "give_hidden", "kv_columns", "of_rank", "quantise_weights", "run_passes",
+    "give_hidden", "kv_columns", "of_rank", "quantise_weights", "run_passes",
     "take_rows_early",
 ]  # fmt: skip

@@ -4,7 +4,6 @@ from quire.weights.adapters.bind import bind_adapter
 from quire.weights.adapters.parts import AdapterPart, AdapterWeights
 from quire.weights.adapters.prompts import (
     PromptAdapter,
-    is_prompt_adapter,
     num_virtual_tokens,
     read_prompt_adapter,
 )
@@ -14,6 +13,6 @@ from quire.weights.adapters.slots import adapter_bytes, adapter_width
 
 __all__ = [
     "AdapterPart", "AdapterWeights", "PromptAdapter", "adapter_bytes", "adapter_of_rank",
-    "adapter_width", "bind_adapter", "is_prompt_adapter", "num_virtual_tokens", "read_adapter",
+    "adapter_width", "bind_adapter", "num_virtual_tokens", "read_adapter",
     "read_prompt_adapter",
 ]  # fmt: skip

@@ -3,9 +3,9 @@
 from quire.backends.cpu.lowering.fuse import fuse, homes
 from quire.backends.cpu.lowering.native_op import Home, NativeOp, StoredWeight
 from quire.backends.cpu.lowering.stages import Pieces, pieces_of
-from quire.backends.cpu.lowering.storage import Place, Storage, assign_storage
+from quire.backends.cpu.lowering.storage import Storage, assign_storage
 
 __all__ = [
-    "Home", "NativeOp", "Pieces", "Place", "Storage", "StoredWeight", "assign_storage", "fuse",
+    "Home", "NativeOp", "Pieces", "Storage", "StoredWeight", "assign_storage", "fuse",
     "homes", "pieces_of",
 ]  # fmt: skip
