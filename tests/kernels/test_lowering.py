@@ -76,7 +76,7 @@ def test_heads_carry_norm_rotation_and_target() -> None:
     assert [part.norm is not None for part in heads.parts] == [True, True, False]
     assert [part.rotation is not None for part in heads.parts] == [True, True, False]
     [attention] = [op for op in fuse(layer_program()) if isinstance(op, NativeAttention)]
-    assert attention.q == heads.parts[0].out
+    assert attention.op.q == heads.parts[0].out
 
 
 def test_residual_and_glu_join_their_products() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from quire.backends.cpu.lowering.native_op import NativeOp
 from quire.backends.cpu.lowering.ops.attention import NativeAttention
 from quire.backends.cpu.lowering.ops.results import NativeMean, NativeVectors
+from quire.program import Attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def pieces_of(ops: Sequence[NativeOp], max_rows: int) -> Pieces | None:
     is_encoder = isinstance(ops[-1], NativeVectors)
     if not max_rows or not is_encoder or any(isinstance(op, NativeMean) for op in ops):
         return None
-    attention = {index: op for index, op in enumerate(ops) if isinstance(op, NativeAttention)}
+    attention = {at: one.op for at, one in enumerate(ops) if isinstance(one, NativeAttention)}
     if not all(map(_needs_no_positions, attention.values())):
         return None
     begins, ends = [0, *attention], [*attention, len(ops)]
@@ -55,7 +56,7 @@ def pieces_of(ops: Sequence[NativeOp], max_rows: int) -> Pieces | None:
     )
 
 
-def _needs_no_positions(op: NativeAttention) -> bool:
+def _needs_no_positions(op: Attention) -> bool:
     """Whether attention of an encoder gives a row the same result at any position."""
     return (
         op.layer is None

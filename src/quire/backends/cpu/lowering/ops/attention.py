@@ -13,7 +13,7 @@ from quire.backends.cpu.lowering.native_op import Fields, NativeOp
 from quire.backends.cpu.lowering.ops.heads import heads_of
 from quire.backends.cpu.lowering.ops.latent import NativeLatent
 from quire.errors import BackendError
-from quire.program import ActivationBits, Attention, OpPlace, Param, TakeRows, Value, place_of
+from quire.program import Attention, OpPlace, TakeRows, Value, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,53 +25,43 @@ class NativeAttention(NativeOp):
 
     struct: ClassVar[str] = "attention"
     in_float32: ClassVar[bool] = False
-    q: Value
-    out: Value
-    layer: int | None
-    """None: K and V of the step alone, see `CpuModel`."""
-    num_heads: int
-    scale: float
-    window: int | None
-    softcap: float | None
-    alibi_slopes: tuple[float, ...] | None
-    activation_bits: ActivationBits
+    op: Attention
     taken_only: bool
-    sinks: Param | None = None
-    is_chunked: bool = False
-    is_causal: bool = True
-    relative: Param | None = None
-    buckets: tuple[int, ...] = ()
-    spans: bool = False
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        return (self.op.q,)
 
     @property
     def place(self) -> OpPlace:
-        return OpPlace.named(self.out.name, reads_cache=True)
+        return OpPlace.named(self.op.out.name, reads_cache=True)
 
     def fill(self, struct: Any, fields: Fields) -> None:
-        fields.view(struct.q, self.q)
-        fields.view(struct.out, self.out)
-        fields.kv_place(struct.kv, self.layer)
-        struct.num_heads = self.num_heads
-        struct.scale = self.scale
-        struct.softcap = self.softcap or 0.0
-        struct.window = self.window or 0
-        struct.is_chunked = self.is_chunked
-        struct.is_bidirectional = not self.is_causal
-        if self.spans:
+        op = self.op
+        fields.view(struct.q, op.q)
+        fields.view(struct.out, op.out)
+        fields.kv_place(struct.kv, op.layer)  # None: K and V of the step alone, see `CpuModel`
+        struct.num_heads = op.num_heads
+        struct.scale = op.scale
+        struct.softcap = op.softcap or 0.0
+        struct.window = op.window or 0
+        struct.is_chunked = op.is_chunked
+        struct.is_bidirectional = not op.is_causal
+        if op.spans:
             struct.spans = True
         struct.relative = -1
-        if self.relative is not None:
-            struct.relative = fields.gathered(self.relative, self._relative_places())
-        struct.activation_bits = self.activation_bits
+        if op.relative is not None:
+            struct.relative = fields.gathered(op.relative, self._relative_places())
+        struct.activation_bits = op.activation_bits
         struct.taken_only = self.taken_only
-        slopes = self.alibi_slopes
-        struct.sinks = fields.vector(self.sinks)
+        slopes = op.alibi_slopes
+        struct.sinks = fields.vector(op.sinks)
         struct.alibi = -1 if slopes is None else fields.constant(np.array(slopes, np.float32))
 
     def _relative_places(self) -> NDArray[np.intp]:
         """Where each head's bias for each distance lies among the weights [buckets, N]."""
-        buckets, heads = np.array(self.buckets, np.intp), np.arange(self.num_heads)
-        return (buckets * self.num_heads + heads[:, None]).reshape(-1)
+        buckets, heads = np.array(self.op.buckets, np.intp), np.arange(self.op.num_heads)
+        return (buckets * self.op.num_heads + heads[:, None]).reshape(-1)
 
 
 @lower.register
@@ -82,15 +72,4 @@ def _(op: Attention, graph: Graph) -> tuple[NativeOp, ...]:
         return (NativeLatent(op, op.k, op.layer, op.value_dim, taken_only),)
     if op.value_dim not in (None, op.head_dim):
         raise BackendError(f"{place_of(op)}: the CPU backend needs keys and values of one width")
-    attention = NativeAttention(
-        op.q, op.out, op.layer, op.num_heads, op.scale, op.window, op.softcap, op.alibi_slopes,
-        op.activation_bits,
-        taken_only=taken_only,
-        sinks=op.sinks,
-        is_chunked=op.is_chunked,
-        is_causal=op.is_causal,
-        relative=op.relative,
-        buckets=op.buckets,
-        spans=op.spans,
-    )  # fmt: skip
-    return *heads_of(op, graph), attention
+    return *heads_of(op, graph), NativeAttention(op, taken_only)
