@@ -16,11 +16,11 @@ from quire.cli.completion import SHELLS, script
 from quire.cli.conversation.client import Server
 from quire.config.checkpoint.model_files import DEMO_MODEL, read_config
 from quire.config.command_line.parser import Parser
-from quire.config.places.aliases import read_aliases, remove_alias, set_alias, target_of
-from quire.config.places.hub import fetch_model, hub_name, resolve_model
+from quire.config.places.aliases import read_aliases, remove_alias, set_alias
+from quire.config.places.hub import fetch_model, resolve_model
 from quire.config.places.library import (
     LibraryModel,
-    find_model,
+    cached_model,
     models_of,
     remove_model,
     verify_files,
@@ -316,13 +316,6 @@ def pull_model(
     fresh = [path for path in files if verifies_all or path.stat().st_mtime >= began_at]
     count = verify_files(iter(fresh))
     return Pulled(cached_model(name), count)
-
-
-def cached_model(name: str) -> LibraryModel:
-    """The model of this name, alias or address in the hub's cache. Raises ModelNotFoundError."""
-    cache = env.hub_cache_dir()
-    repo, wanted = hub_name(target_of(name) or name, cache)
-    return find_model(repo if wanted is None else f"{repo}:{wanted}", cache)
 
 
 def named(models: list[str]) -> list[str]:

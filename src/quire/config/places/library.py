@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from quire import env
 from quire.config.places import gguf
+from quire.config.places.aliases import target_of
+from quire.config.places.hub import hub_name
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
 
 _PREFIX = "models--"
@@ -52,6 +55,13 @@ def models_of(cache: Path) -> list[LibraryModel]:
             with suppress(OSError):
                 found += _models_of_repo(repo)
     return found
+
+
+def cached_model(name: str) -> LibraryModel:
+    """The model of this name, alias or address in the hub's cache. Raises QuireError."""
+    cache = env.hub_cache_dir()
+    repo, wanted = hub_name(target_of(name) or name, cache)
+    return find_model(repo if wanted is None else f"{repo}:{wanted}", cache)
 
 
 def find_model(name: str, cache: Path) -> LibraryModel:

@@ -15,7 +15,7 @@ from quire import env
 from quire.config.engine_args import EngineArgs
 from quire.config.places.aliases import read_aliases, remove_alias, set_alias, target_of
 from quire.config.places.hub import hub_name
-from quire.config.places.library import LibraryModel, find_model, remove_model
+from quire.config.places.library import LibraryModel, cached_model, remove_model
 from quire.errors import ConfigError, ModelNotFoundError, QuireError, RequestError
 from quire.log import get_logger
 from quire.server.context import ServerContext
@@ -195,7 +195,7 @@ class Library:
 
     def _cached(self, name: str) -> LibraryModel:
         try:
-            return _found(name)
+            return cached_model(name)
         except ModelNotFoundError:
             raise HttpError(
                 Problem(404, f"The model `{name[:200]}` is neither served nor in the hub's cache.")
@@ -205,13 +205,6 @@ class Library:
         found = []
         for member in self._fleet.members:
             with suppress(QuireError):
-                if _found(member.entry.engine.model or "").name == cached.name:
+                if cached_model(member.entry.engine.model or "").name == cached.name:
                     found.append(member.model)
         return found
-
-
-def _found(name: str) -> LibraryModel:
-    """The model of the hub's cache that a name or an alias stands for. Raises QuireError."""
-    cache = env.hub_cache_dir()
-    repo, wanted = hub_name(target_of(name) or name, cache)
-    return find_model(repo if wanted is None else f"{repo}:{wanted}", cache)
