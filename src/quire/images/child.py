@@ -24,7 +24,7 @@ from quire.images.job import (
     DecodeJob,
 )
 from quire.images.rules import Frames, Layout
-from quire.system.child_serving import limit, limit_processor_time, serve
+from quire.system.child_serving import limit_harm, limit_processor_time, serve
 from quire.units import MiB
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False
@@ -152,20 +152,12 @@ def _rgb(image: Any) -> Image.Image:
 
 
 _LARGE_BYTES = 128 * MiB
-_LIMITS = {
-    "RLIMIT_AS": 2 * MAX_MEMORY_BYTES,
-    "RLIMIT_DATA": MAX_MEMORY_BYTES,
-    "RLIMIT_CORE": 0,
-    "RLIMIT_FSIZE": 0,
-    "RLIMIT_NPROC": 0,
-}
 
 
 def main() -> None:
     """Decodes pictures until the parent closes the socket, or until the process has grown."""
     gc.freeze()
-    for name, most in _LIMITS.items():
-        limit(name, most)
+    limit_harm(MAX_MEMORY_BYTES)
     serve(_answer, _LARGE_BYTES)
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -20,6 +18,7 @@ from quire.errors import QuireError, RequestError
 from quire.images.job import MAX_SECONDS, PICTURE, REFUSAL, DecodedHead, DecodeJob
 from quire.images.rules import AnyResizing
 from quire.system.child_process import ChildPool, ChildProcess, encoded_job
+from quire.system.child_python import isolated_command
 from quire.units import GiB
 
 MAX_PROCESSES = 2
@@ -29,7 +28,7 @@ _CLOCK_S = 6 * MAX_SECONDS
 _EXIT_S = 2.0
 _MAX_REPLY_BYTES = 1 * GiB
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)
-_BOOTSTRAP = "import sys; sys.path += sys.argv[1:]; from quire.images.child import main; main()"
+_PACKAGES = ("quire", "PIL", "msgspec")
 _heads = msgspec.msgpack.Decoder(DecodedHead)
 
 
@@ -77,20 +76,10 @@ def _start() -> ChildProcess:
     check_installed()
     variables = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     try:
-        return ChildProcess(_command(), PICTURE + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/")
+        command = isolated_command("quire.images.child", _PACKAGES, "images")
+        return ChildProcess(command, PICTURE + REFUSAL, _MAX_REPLY_BYTES, env=variables, cwd="/")
     except OSError as error:
         raise QuireError(f"no process for images can be started: {error}") from None
-
-
-def _command() -> list[str]:
-    """This interpreter, isolated: no `site`, no user's modules, no environment variables."""
-    places = []
-    for package in ("quire", "PIL", "msgspec"):
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise QuireError(f"images need the package {package}, which cannot be found")
-        places.append(str(Path(spec.origin).parents[1]))
-    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *dict.fromkeys(places)]
 
 
 _children = ChildPool(MAX_PROCESSES, _start)

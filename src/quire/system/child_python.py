@@ -1,7 +1,4 @@
-"""Child processes that run a module of Quire with this interpreter, and end with this process.
-
-For trusted processes: they have the same `sys.path` and environment as this one.
-"""
+"""Commands of child processes that run a module of Quire with this interpreter."""
 
 from __future__ import annotations
 
@@ -9,6 +6,11 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from quire.errors import QuireError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -19,12 +21,27 @@ _RUN_MODULE = (
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module.main(*arguments)`; its result is the exit code.
+    """The command that runs `module.main(*arguments)`; its result is the exit code. For trusted
+    processes: they have the same `sys.path` as this one.
 
     Entries of `sys.path` that are not strings are left out, as the import system ignores them.
     """
     paths = [path for path in sys.path if isinstance(path, str)]
     return [sys.executable, "-c", _RUN_MODULE, module, str(len(paths)), *paths, *arguments]
+
+
+def isolated_command(module: str, packages: Sequence[str], user: str) -> list[str]:
+    """The command that runs `module.main()` without `site`, users' modules, and the environment
+    variables of Python. `packages`: what it can import besides the standard library. Raises
+    QuireError, naming the `user`, if one is not there."""
+    folders = []
+    for package in packages:
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise QuireError(f"{user} need the package {package}, which cannot be found")
+        folders.append(str(Path(spec.origin).parents[1]))
+    code = f"import sys; sys.path += sys.argv[1:]; from {module} import main; main()"
+    return [sys.executable, "-I", "-S", "-c", code, *dict.fromkeys(folders)]
 
 
 def die_with_parent(parent: int | None = None) -> None:

@@ -40,6 +40,15 @@ def send_reply(kind: bytes, payload: bytes) -> None:
     replies.flush()
 
 
+def limit_harm(max_memory_bytes: int) -> None:
+    """Limits what hostile input can do to the system through this process: its memory is bounded,
+    and it writes no file and starts no process."""
+    limit("RLIMIT_AS", 2 * max_memory_bytes)
+    limit("RLIMIT_DATA", max_memory_bytes)
+    for name in ("RLIMIT_CORE", "RLIMIT_FSIZE", "RLIMIT_NPROC"):
+        limit(name, 0)
+
+
 def limit(name: str, most: int) -> None:
     """Sets a limit of this process, such as `RLIMIT_AS`, where the system has it; a lower limit
     stays."""

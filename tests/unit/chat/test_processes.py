@@ -104,9 +104,8 @@ def test_it_has_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_imports_jinja_and_no_part_of_the_engine() -> None:
     code = "import sys, quire.chat.process.child; print(*sys.modules)"
-    command = [part if part != process_module._BOOTSTRAP else code for part in _command()]
-    paths = "; ".join(["import sys", "sys.path += sys.argv[1:]", code])
-    command[command.index(code)] = paths
+    command = _command()
+    command[command.index("-c") + 1] = f"import sys; sys.path += sys.argv[1:]; {code}"
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "jinja2" in modules
     ours = {name for name in modules if name.startswith("quire.")}

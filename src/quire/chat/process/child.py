@@ -13,7 +13,7 @@ import json
 from quire.chat.job import MAX_MEMORY_BYTES, ChatInput, RenderJob
 from quire.chat.rendering import render
 from quire.errors import RequestError
-from quire.system.child_serving import limit, limit_processor_time, serve
+from quire.system.child_serving import limit_harm, limit_processor_time, serve
 from quire.units import MiB
 
 TEXT, REFUSAL = b"T", b"R"
@@ -21,21 +21,13 @@ TEXT, REFUSAL = b"T", b"R"
 _LARGE_BYTES = 64 * MiB
 _GC_THRESHOLD = 20_000
 """A job makes many values at once, and few reference cycles: collect less often."""
-_LIMITS = {
-    "RLIMIT_AS": 2 * MAX_MEMORY_BYTES,
-    "RLIMIT_DATA": MAX_MEMORY_BYTES,
-    "RLIMIT_CORE": 0,
-    "RLIMIT_FSIZE": 0,
-    "RLIMIT_NPROC": 0,
-}
 
 
 def main() -> None:
     """Renders jobs until the parent closes the socket, or until the process has grown too much."""
     gc.freeze()  # modules are never garbage
     gc.set_threshold(_GC_THRESHOLD)
-    for name, most in _LIMITS.items():
-        limit(name, most)
+    limit_harm(MAX_MEMORY_BYTES)
     serve(_answer, _LARGE_BYTES)
 
 

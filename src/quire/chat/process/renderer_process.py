@@ -4,19 +4,17 @@ an event loop."""
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from quire.chat.job import TOO_LONG, RenderJob
 from quire.errors import QuireError, RequestError
 from quire.system.child_process import ChildProcess, Reply, encoded_job
+from quire.system.child_python import isolated_command
 from quire.units import format_bytes
 
 
@@ -114,9 +112,6 @@ _MAX_REPLY_BYTES = 1 << 26
 """Enough for the longest text that a rendering may give."""
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH", "TZ")
 """The environment variables that a child gets: none that can hold a key or a token."""
-_BOOTSTRAP = (
-    "import sys; sys.path += sys.argv[1:]; from quire.chat.process.child import main; main()"
-)
 
 
 class Refusal(msgspec.Struct):
@@ -209,13 +204,5 @@ def encoded(job: RenderJob) -> bytes:
 
 
 def _command() -> list[str]:
-    """This interpreter, isolated: no `site`, no user's modules, no environment variables."""
-    packages = [_directory_of(name) for name in ("quire", "jinja2", "markupsafe")]
-    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, *dict.fromkeys(packages)]
-
-
-def _directory_of(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise QuireError(f"chat templates need the package {package}, which cannot be found")
-    return str(Path(spec.origin).parents[1])
+    packages = ("quire", "jinja2", "markupsafe")
+    return isolated_command("quire.chat.process.child", packages, "chat templates")
