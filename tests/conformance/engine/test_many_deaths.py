@@ -230,14 +230,14 @@ async def die(config: Any, victim: Victim, moment: str) -> tuple[float, float]:
         engine, found = await asyncio.wait_for(in_start(config, victim), 200)
     else:
         engine, found = await asyncio.wait_for(in_use(config, victim, moment), 200)
-    for error, _ in found:
-        assert victim.text in str(error)
-        assert isinstance(error, EngineDeadError)
     known_at = max(at for _, at in found)
     if engine is not None:
         with pytest.raises(EngineDeadError):
             await engine.collective_rpc("check_health")
         await asyncio.to_thread(engine.shutdown)
+    for error, _ in found:
+        assert victim.text in str(error)
+        assert isinstance(error, EngineDeadError)
     until = time.monotonic() + LIMIT_S
     while left_over(before) and time.monotonic() < until:
         await asyncio.sleep(0.02)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -91,11 +91,23 @@ class ParallelClient(EngineCoreClient):
         """Runs a command on all engines at once and joins their answers."""
         if self._dead_cause is not None:
             raise EngineDeadError(self._dead_cause)
-        calls = [host.call(command, *args, **kwargs) for host in self._hosts_up()]
+        calls = [self._call(number, command, *args, **kwargs) for number in self._numbers_up()]
         answers = await asyncio.gather(*calls)
         if command == "reset_prefix_cache":
             self._placement.forget_prefixes()
         return join_answers(command, answers)
+
+    async def _call(self, number: int, command: str, *args: Any, **kwargs: Any) -> Any:
+        with self._named(number):
+            return await self._hosts[number].call(command, *args, **kwargs)
+
+    @contextmanager
+    def _named(self, number: int) -> Iterator[None]:
+        """An error about the death of an engine names the engine."""
+        try:
+            yield
+        except EngineDeadError as error:
+            raise EngineDeadError(f"{self._name(number)}: {error}") from None
 
     def health(self) -> EngineHealth:
         if self._dead_cause is not None:
@@ -137,17 +149,18 @@ class ParallelClient(EngineCoreClient):
                 request.data_parallel_rank,
                 request.input_rows,
             )
-            self._hosts[number].add_request(request)
+            with self._named(number):
+                self._hosts[number].add_request(request)
         elif isinstance(command, AbortRequests):
             self._abort(command.request_ids)
         elif isinstance(command, Call):  # of `notify`
             for host in self._hosts:
                 host.notify(command.command)
 
-    def _hosts_up(self) -> list[ProcessHost]:
-        """Raises EngineDeadError if all engines are being started again."""
+    def _numbers_up(self) -> list[int]:
+        """Engines that are not being started again. Raises EngineDeadError if there is none."""
         self._require_engine(None)
-        return [host for number, host in enumerate(self._hosts) if number not in self._down]
+        return [number for number in range(len(self._hosts)) if number not in self._down]
 
     def _require_engine(self, chosen: int | None) -> None:
         """Raises EngineDeadError if no engine, or not the one that was chosen, is there."""
