@@ -142,8 +142,8 @@ typedef struct quire_embed {
   float scale;
   int32_t first_id;  // the token id of the table's first row; rows of other ids are left as they are
   int32_t num_ids;   // of the tables of all ranks
-  int32_t given_first;  // the first of a given row's numbers that is read. A given row is read alone
-                        // if there is neither matrix nor table: other tokens get zeros
+  int32_t given_first;  // the first of a given row's numbers that is read, or -1: none is. Without
+                        // matrix and table, tokens that have no given row get zeros
 } quire_embed;
 
 // out = x + table[i + offset], i is the token's position, or its type.
@@ -241,7 +241,8 @@ enum quire_pointwise_kind {
   QUIRE_POINTWISE_SOFTCAP = 10,   // factor * tanh(a / factor)
   // max(0, a - mean - factor * deviation), both of a's row
   QUIRE_POINTWISE_OUTLIERS = 11,
-  QUIRE_POINTWISE_MATCH_RMS = 12  // a * rms(b) / sqrt(max(eps, mean(a^2))), of a row
+  QUIRE_POINTWISE_MATCH_RMS = 12, // a * rms(b) / sqrt(max(eps, mean(a^2))), of a row
+  QUIRE_POINTWISE_BETWEEN = 13    // a, bounded to the numbers alphas[0] .. alphas[1]
 };
 
 typedef struct quire_pointwise {
@@ -254,7 +255,7 @@ typedef struct quire_pointwise {
   float eps;
   int32_t period;
   int32_t shift;
-  int32_t alphas[2];  // vectors: of xIELU, positive and negative, of one number; or of WEIGH
+  int32_t alphas[2];  // vectors: of XIELU or BETWEEN, two of one number; or of WEIGH
 } quire_pointwise;
 
 enum quire_route_score {

@@ -13,6 +13,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from gguf_gemma import GemmaFile
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -20,12 +21,12 @@ Floats = NDArray[np.float32]
 Named = Iterator[tuple[str, Floats]]
 
 _TEXT = re.compile(
-    r"(?:(?:model\.)?(?:language_model|text_model)\.(?:model\.)?|model\.(?=embed_|layers|norm))(.+)"
+    r"(?:(?:model\.)?(?:language_model|text_model)\.(?:model\.)?|model\.(?=embed_tokens|layers|norm))(.+)"
 )
 _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen2_vl_text": "qwen2vl",
     "qwen2_5_vl_text": "qwen2vl", "qwen3_vl_text": "qwen3vl", "qwen3_vl_moe_text": "qwen3vlmoe",
-    "gemma3_text": "gemma3",
+    "gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4",
 }  # fmt: skip
 _PERMUTED = ("q_proj.weight", "k_proj.weight")
 
@@ -76,6 +77,10 @@ class ImagesModel:
         self._add_vocabulary(writer)
         arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
         names = gguf.get_tensor_name_map(arch, self.text["num_hidden_layers"])
+        if architecture == "gemma4":
+            for name, array, _ in self._gemma4(dict(self._text_tensors(architecture))).stored:
+                writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
+            return _finished(writer, path)
         for name, array in self._text_tensors(architecture):
             stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
             if stored is None:
@@ -103,6 +108,9 @@ class ImagesModel:
         if text["model_type"] == "gemma3_text":
             keys["attention.sliding_window"] = text["sliding_window"]
             keys["rope.freq_base"] = 1e6
+        if text["model_type"].startswith("gemma4"):
+            own = self._gemma4({}).own_keys()
+            return {**keys, **{key: value for key, value in own.items() if value is not None}}
         if "moe_intermediate_size" in text:
             keys |= {
                 "expert_count": text.get("num_local_experts") or text["num_experts"],
@@ -110,6 +118,13 @@ class ImagesModel:
                 "expert_feed_forward_length": text["moe_intermediate_size"],
             }
         return keys
+
+    def _gemma4(self, tensors: dict[str, Floats]) -> GemmaFile:
+        missing = {
+            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+            "use_double_wide_mlp": False,
+        }  # fmt: skip
+        return GemmaFile("gemma4", {**missing, **self.text}, tensors)
 
     def _text_tensors(self, architecture: str) -> Named:
         for stored, array in self.tensors.items():
@@ -160,6 +175,8 @@ def _paired(rows: Floats, heads: int) -> Floats:
 def projector_keys(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The metadata of the `mmproj` file."""
     vision, kind = config["vision_config"], config["model_type"]
+    if kind.startswith("gemma4"):
+        return _gemma4_keys(config)
     is_qwen = kind.startswith("qwen")
     width = vision["embed_dim"] if "embed_dim" in vision else vision["hidden_size"]
     # Of Qwen2-VL, the conversion writes the text's width.
@@ -201,6 +218,24 @@ def _gemma3_keys(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, 
     scale = side // int(config["mm_tokens_per_image"] ** 0.5)
     return {"clip.projector_type": "gemma3", "clip.use_gelu": True,
             "clip.vision.projector.scale_factor": scale}  # fmt: skip
+
+
+def _gemma4_keys(config: dict[str, Any]) -> dict[str, Any]:
+    vision, is_unified = config["vision_config"], config["model_type"].endswith("unified")
+    return {
+        "clip.has_vision_encoder": True,
+        "clip.vision.projector_type": "gemma4uv" if is_unified else "gemma4v",
+        "clip.vision.projection_dim": config["text_config"]["hidden_size"],
+        "clip.vision.image_size": 224,
+        "clip.vision.patch_size": vision["patch_size"],
+        "clip.vision.embedding_length": vision["mm_embed_dim" if is_unified else "hidden_size"],
+        "clip.vision.feed_forward_length": vision.get("intermediate_size", 0),
+        "clip.vision.block_count": vision.get("num_hidden_layers", 0),
+        "clip.vision.attention.head_count": vision.get("num_attention_heads", 0),
+        "clip.vision.attention.layer_norm_epsilon": 1e-6,
+        "clip.vision.image_mean": [0.0, 0.0, 0.0],
+        "clip.vision.image_std": [1.0, 1.0, 1.0],
+    }
 
 
 def _llava_keys(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -292,6 +327,9 @@ def projector_tensors(config: dict[str, Any], tensors: dict[str, Floats]) -> Nam
     for stored, array in tensors.items():
         if _TEXT.fullmatch(stored) or stored == "lm_head.weight" or ".head." in stored:
             continue
+        if kind.startswith("gemma4"):
+            yield _gemma4_tensor(stored, array)
+            continue
         name = stored.removeprefix("model.")
         if vision["model_type"] == "pixtral" and re.search(r"\.[qk]_proj\.", name):
             array = _paired(array, vision["num_attention_heads"])
@@ -321,6 +359,37 @@ def _named(kind: str, vision: dict[str, Any], name: str, array: Floats) -> Named
             yield f"mm.{_LLAVA_LINEAR[match[1]]}.{match[2]}", array
     elif not _is_dropped(kind, vision, name):
         yield _name(name), array
+
+
+_GEMMA4_UNIFIED = {
+    "patch_dense": "v.patch_embd", "patch_ln1": "v.patch_norm.1", "patch_ln2": "v.patch_norm.2",
+    "pos_norm": "v.patch_norm.3",
+}  # fmt: skip
+
+
+def _gemma4_tensor(name: str, array: Floats) -> tuple[str, Floats]:
+    """Patches are read one channel after the other, and numbers are vectors."""
+    array = array.reshape(array.shape or (1,))
+    side = int((array.shape[-1] // 3) ** 0.5)
+    if name.endswith("patch_embedder.input_proj.weight"):
+        return "v.patch_embd.weight", array.reshape(-1, side, side, 3).transpose(0, 3, 1, 2)
+    if name.endswith("position_embedding_table"):
+        return "v.position_embd.weight", array
+    if name.endswith("pos_embedding"):
+        return "v.position_embd.weight", array.swapaxes(0, 1)
+    module, kind = name.split(".")[-2:]
+    if module in _GEMMA4_UNIFIED:
+        if module == "patch_ln1" or (module, kind) == ("patch_dense", "weight"):
+            pixels = array.reshape(*array.shape[:-1], side, side, 3)
+            array = np.moveaxis(pixels, -1, -3).reshape(array.shape)
+        return f"{_GEMMA4_UNIFIED[module]}.{kind}", array
+    name = name.replace("model.vision_tower.encoder.", "vision_model.model.")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 16)
+    ends = (".weight", ".input_min", ".input_max", ".output_min", ".output_max")
+    stored = names.get_name(name.replace(".linear.weight", ".weight"), try_suffixes=ends)
+    if stored is None:
+        raise RuntimeError(f"gguf-py has no name for {name}")
+    return str(stored), array
 
 
 def _is_dropped(kind: str, vision: dict[str, Any], name: str) -> bool:

@@ -27,6 +27,7 @@ from quire.program import (
     Activation,
     Add,
     Attention,
+    Between,
     Clamp,
     Embed,
     EmbedSlices,
@@ -166,6 +167,18 @@ def test_clamp_position_scale_and_xielu(backend: CpuBackend, dtype: Dtype) -> No
             Scale(x, wide, 3.0), Xielu(wide, bent, *alphas), PositionScale(bent, far, 0.4, 7, 1),
             Clamp(far, out, 2.5),
         ], out  # fmt: skip
+
+    assert_close(compile_pair(backend, body, 40, dtype), [30, 9], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bounds", [(-0.5, 1.25), (0.25, np.inf), (-np.inf, np.inf), (1.0, -1.0)])
+def test_between(backend: CpuBackend, dtype: Dtype, bounds: tuple[float, float]) -> None:
+    def body(x: Value, w: Weights) -> tuple[list[Op], Value]:
+        out = Value("y", 40)
+        names = zip(("low", "high"), bounds, strict=True)
+        given = (w.given(name, np.array([one], np.float32)) for name, one in names)
+        return [Between(x, out, *given)], out
 
     assert_close(compile_pair(backend, body, 40, dtype), [30, 9], TOLERANCE[dtype])
 

@@ -151,7 +151,16 @@ TIGHT: dict[str, Any] = {
         ("gemma3", "float32", 12),
         *(
             pytest.param(family, dtype, 120, marks=pytest.mark.long)
-            for family in ("smolvlm", "qwen2-vl", "qwen2.5-vl", "qwen3-vl", "gemma3", "mistral3")
+            for family in (
+                "smolvlm",
+                "qwen2-vl",
+                "qwen2.5-vl",
+                "qwen3-vl",
+                "gemma3",
+                "mistral3",
+                "gemma4",
+                "gemma4-spans",
+            )
             for dtype in ("float32", "bfloat16")
         ),
     ],

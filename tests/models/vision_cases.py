@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from quire.models.vision.model import VisionModel
+from quire.models.vision.pooled import PooledPatches
 from quire.outputs import RequestOutput
 
 _TEXT: dict[str, Any] = {
@@ -52,6 +55,26 @@ def check_reply(model: Any, output: RequestOutput, num_tokens: int, **given: Any
     logprobs = torch.log_softmax(wanted.scores[0][0], -1)
     for token_id, one in found.logprobs[0].items():
         assert abs(logprobs[token_id].item() - one.logprob) < 1e-3
+
+
+def gemma4_values(vision: VisionModel, tiles: list[Any]) -> dict[str, torch.Tensor]:
+    """The arguments of transformers' Gemma 4 for normalised tiles [3, height, width]: rows of
+    patches with their places (column, row), padded to the number of the largest."""
+    patching = vision.patching
+    assert isinstance(patching, PooledPatches)
+    rows, places, side = [], [], patching.patch
+    for tile in tiles:
+        height, width = tile.shape[1] // side, tile.shape[2] // side
+        mean, std = vision.resizing.mean[0], vision.resizing.std[0]
+        cut = (tile * std + mean).reshape(3, height, side, width, side).transpose(1, 3, 2, 4, 0)
+        more = ((0, patching.most_patches - height * width), (0, 0))
+        rows.append(np.pad(cut.reshape(height * width, -1), more))
+        place = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).reshape(-1, 2)
+        places.append(np.pad(place, more, constant_values=-1))
+    return {
+        "pixel_values": torch.tensor(np.array(rows)),
+        "image_position_ids": torch.tensor(np.array(places)),
+    }
 
 
 def idefics3(path: Path, name: str = "Idefics3") -> None:
@@ -227,6 +250,57 @@ def gemma3(path: Path, types: tuple[str, ...] = ("sliding", "full", "sliding")) 
     _settings(path, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3, resample=2)
 
 
+_GEMMA4_VISION: dict[str, Any] = {
+    "hidden_size": 40, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 12, "patch_size": 4, "pooling_kernel_size": 3,
+    "position_embedding_size": 60, "initializer_range": 0.2,
+}  # fmt: skip
+_GEMMA4_TEXT: dict[str, Any] = {
+    **_TEXT, "num_hidden_layers": 4, "sliding_window": 20, "global_head_dim": 24,
+    "layer_types": [f"{one}_attention" for one in ("sliding", "full", "sliding", "full")],
+    "vocab_size_per_layer_input": 300, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def gemma4(path: Path, **vision: Any) -> None:
+    """Gemma 4 E2B: layers with own rows of a token, products with bounds, and no spans."""
+    text = {
+        "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 2,
+        "use_bidirectional_attention": None,
+    }  # fmt: skip
+    _gemma4(path, "Gemma4", text, {**_GEMMA4_VISION, "use_clipped_linears": True, **vision})
+
+
+def gemma4_spans(path: Path) -> None:
+    """Gemma 4 31B: the tokens of an image see each other, and the means are normalised."""
+    text = {"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"}
+    _gemma4(path, "Gemma4", text, {**_GEMMA4_VISION, "standardize": True})
+
+
+def gemma4_unified(path: Path) -> None:
+    """Gemma 4 12B, whose encoder has no layers."""
+    vision = {
+        "patch_size": 4, "pooling_kernel_size": 3, "mm_embed_dim": 40, "mm_posemb_size": 20,
+        "output_proj_dims": 40, "initializer_range": 0.2,
+    }  # fmt: skip
+    _gemma4(path, "Gemma4Unified", {"use_bidirectional_attention": "vision"}, vision)
+
+
+def _gemma4(path: Path, name: str, text: dict[str, Any], vision: dict[str, Any]) -> None:
+    ids = _tokenizer(path, ["<|image|>", "<|image>", "<image|>"])
+    kind = "gemma4_unified" if name.endswith("Unified") else "gemma4"
+    config = getattr(transformers, f"{name}Config")(
+        text_config={**_GEMMA4_TEXT, **text, "model_type": f"{kind}_text"},
+        vision_config={**vision, "model_type": f"{kind}_vision"},
+        audio_config=None,
+        image_token_id=ids("<|image|>"),
+        boi_token_id=ids("<|image>"),
+        eoi_token_id=ids("<image|>"),
+    )
+    _save(getattr(transformers, f"{name}ForConditionalGeneration"), config, path)
+    _settings(path, max_soft_tokens=18, do_normalize=False, resample=3)
+
+
 _PIXTRAL = {
     "model_type": "pixtral", "hidden_size": 48, "intermediate_size": 50, "num_hidden_layers": 3,
     "num_attention_heads": 3, "patch_size": 4, "image_size": 64, "initializer_range": 0.2,
@@ -275,6 +349,9 @@ CASES: dict[str, Callable[[Path], None]] = {
     "qwen3-vl-moe": qwen3_vl_moe,
     "qwen3-vl-moe-saved": lambda path: qwen3_vl_moe(path, is_published=False),
     "gemma3": gemma3,
+    "gemma4": gemma4,
+    "gemma4-spans": gemma4_spans,
+    "gemma4-unified": gemma4_unified,
     "mistral3": mistral3,
     "pixtral": pixtral,
 }
@@ -306,10 +383,16 @@ def _save(model_class: Any, config: Any, path: Path) -> None:
     torch.manual_seed(1)
     model = model_class(config).eval()
     for name, weight in model.named_parameters():
-        if "position" in name or "cls" in name or "class_emb" in name:
+        if "position" in name or "pos_emb" in name or "cls" in name or "class_emb" in name:
             weight.data.normal_(0, 0.3)
         elif weight.dim() <= 1:
             weight.data.add_(torch.randn_like(weight) * 0.1)
+    for name, values in model.named_buffers():
+        # Of Gemma 4: bounds of products, which cut off a part of the numbers, and of means.
+        if name.endswith(("put_min", "put_max")):
+            values.fill_((1 if name.endswith("max") else -1) * (1 + torch.rand(()).item()))
+        elif name.endswith(("std_bias", "std_scale")):
+            values.normal_(1, 0.3)
     model.save_pretrained(path)
 
 

@@ -25,7 +25,7 @@ bool is_exchanged(const Model& model, const quire_embed& embed) {
 
 void embed_rows(const Step& step, const quire_embed& op, Span span) {
   const int64_t num_rows = table_rows(step.model, op);
-  const float* const* given = step.batch.input_rows;
+  const float* const* given = op.given_first < 0 ? nullptr : step.batch.input_rows;
   for (int64_t t = span.first; t < span.last; ++t) {
     const int64_t id = step.batch.token_ids[t] - int64_t{op.first_id};
     if (id < 0 || id >= num_rows) continue;  // another rank has it
@@ -91,7 +91,7 @@ void check_embed(const OpChecks& checks, const quire_op& op) {
   const quire_embed& embed = op.u.embed;
   checks.view(embed.out);
   checks.require(embed.out.dtype == QUIRE_F32, "out is not float32");
-  checks.require(embed.given_first >= 0, "given_first");
+  checks.require(embed.given_first >= -1, "given_first");
   int64_t width = embed.out.dim;
   if (embed.matrix >= 0) {
     width = checks.matrix(embed.matrix).k;

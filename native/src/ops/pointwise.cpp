@@ -164,6 +164,12 @@ void pointwise_rows(const Step& step, const quire_pointwise& op, Span span) {
          [limit](F32x16 a, F32x16) { return gemm::maximum(-limit, gemm::minimum(limit, a)); });
     return;
   }
+  if (op.kind == QUIRE_POINTWISE_BETWEEN) {
+    const F32x16 low = splat(*step.vector(op.alphas[0])), high = splat(*step.vector(op.alphas[1]));
+    each(step, op, span,
+         [=](F32x16 a, F32x16) { return gemm::maximum(low, gemm::minimum(high, a)); });
+    return;
+  }
   if (op.kind == QUIRE_POINTWISE_POSITION_SCALE) return scale_by_position(step, op, span);
   if (op.kind == QUIRE_POINTWISE_XIELU) return xielu_rows(step, op, span);
   if (op.kind == QUIRE_POINTWISE_GATE) return gated(step, op, span);
@@ -204,7 +210,7 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
   const bool by_row = kind == QUIRE_POINTWISE_GATE || kind == QUIRE_POINTWISE_ROW_SCALE;
   const bool binary = by_row || kind == QUIRE_POINTWISE_ADD || kind == QUIRE_POINTWISE_GLU ||
                       kind == QUIRE_POINTWISE_MATCH_RMS;
-  checks.require(kind >= QUIRE_POINTWISE_ADD && kind <= QUIRE_POINTWISE_MATCH_RMS, "kind");
+  checks.require(kind >= QUIRE_POINTWISE_ADD && kind <= QUIRE_POINTWISE_BETWEEN, "kind");
   checks.require(pointwise.activation >= QUIRE_ACT_NONE && pointwise.activation <= QUIRE_ACT_TANH,
                  "activation");
   checks.view(pointwise.a);
@@ -219,7 +225,7 @@ void check_pointwise(const OpChecks& checks, const quire_op& op) {
     checks.require(pointwise.period >= 1 && pointwise.shift >= 0, "period");
     checks.require(checks.rows() == QUIRE_ROWS_TOKENS, "rows without positions");
   }
-  if (pointwise.kind == QUIRE_POINTWISE_XIELU) {
+  if (kind == QUIRE_POINTWISE_XIELU || kind == QUIRE_POINTWISE_BETWEEN) {
     checks.require(pointwise.alphas[0] >= 0 && pointwise.alphas[1] >= 0, "no alphas");
     for (const int32_t alpha : pointwise.alphas) checks.vector(alpha, 1);
   }

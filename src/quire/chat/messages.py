@@ -24,6 +24,8 @@ _TEXT_KEYS = {
     "thinking": "thinking",
 }
 """Kinds of content parts that hold text, and the key of the text."""
+_SOUND_KINDS = ("input_audio", "audio_url", "audio_embeds")
+_SOUND = "; sound is not supported"
 _KNOWN_FIELDS = frozenset({"type", "uuid", "closed", *_TEXT_KEYS.values()})
 """Fields of text parts that templates do not get."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -157,7 +159,7 @@ def _text_part(index: int, part: Any, images: Images) -> dict[str, Any]:
         known = ", ".join(_TEXT_KEYS)
         raise _error(
             f"messages[{index}].content has a part of type {kind!r:.50}; "
-            f"this model takes: {known}{images.reason}",
+            f"this model takes: {known}{_SOUND if kind in _SOUND_KINDS else images.reason}",
             part,
         )
     text = part.get(_TEXT_KEYS[kind])

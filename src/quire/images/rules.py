@@ -284,9 +284,34 @@ class LongestEdge(Resizing, frozen=True, tag="longest_edge"):
         return _multiple(height, self.patch[0]), _multiple(width, self.patch[1])
 
 
+class MostTokens(Resizing, frozen=True, tag="most_tokens"):
+    """One tile of squares, as many as a limit allows in the picture's ratio (Gemma 4)."""
+
+    side: int
+    most: int
+    """Squares; at least 2, so that a square picture has one."""
+
+    def layout(self, size: Size) -> Layout:
+        return Layout((self._size(size),))
+
+    def tiles(self, image: Image) -> Iterator[Image]:
+        yield self._resized(image, self._size((image.height, image.width)))
+
+    def _size(self, size: Size) -> Size:
+        (height, width), side = size, self.side
+        factor = math.sqrt(self.most * side * side / (height * width))
+        rows, columns = (math.floor(factor * one / side) for one in size)
+        if rows == 0:
+            rows, columns = 1, min(width // height, self.most)
+        elif columns == 0:
+            rows, columns = min(height // width, self.most), 1
+        return rows * side, columns * side
+
+
 AnyResizing = (
     Whole | Cropped | SquareTiles | RatioTiles | GridTiles | Multiples | Frames | LongestEdge
-)
+    | MostTokens
+)  # fmt: skip
 
 
 def _check_ratio(size: Size) -> None:

@@ -107,14 +107,17 @@ class NameMap:
             return None if found is None else found.rstrip("._")
         return name.removeprefix("model.").partition(".")[0]
 
-    def summary(self, names: Iterable[str]) -> str | None:
+    def summary(self, names: Iterable[str], *, has_encoder: bool) -> str | None:
         """Return a message about the unused parts of a checkpoint with these tensors; None if there
-        are none."""
+        are none. `has_encoder`: images are computed, too."""
         counts = Counter(part for name in names if (part := self.part_left_out(name)) is not None)
-        if not counts:
-            return None
-        parts = ", ".join(f"{part} ({count} tensors)" for part, count in sorted(counts.items()))
-        return f"only the text model is computed; unused: {parts}"
+        used = "text and images are" if has_encoder else "the text model is"
+        parts = ", ".join(
+            f"{part} ({count} tensors)"
+            for part, count in sorted(counts.items())
+            if not has_encoder or part == "mtp" or "audio" in part
+        )
+        return f"only {used} computed; unused: {parts}" if parts else None
 
     def _without_wrapper(self, name: str) -> str:
         if not self.has_other_parts:

@@ -19,7 +19,9 @@ DEEPSTACK = "num_deepstack_layers"
 TRANSPOSED = "transposed_weights"
 """Whether tensors with the matrices of all experts have transposed matrices (Qwen3-VL)."""
 IMAGE_SPANS = "images_see_themselves"
-"""Whether the tokens of an image see each other (Gemma 3)."""
+"""Whether the tokens of an image see each other (Gemma 3 and 4)."""
+PADDED_TOKENS = "tokens_like_padding"
+"""Tokens whose rows of the layers' own tables are that of padding (Gemma 4)."""
 _OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
 """Keys that may be outside of the section and then apply to it."""
 
@@ -35,10 +37,10 @@ def text_part(hf_config: HfConfig) -> HfConfig:
         for key in _OUTER_KEYS
         if section.get(key) is None and hf_config.get(key) is not None
     }
-    return {**section, **outer, **_of_images(hf_config)}
+    return {**section, **outer, **_of_images(hf_config, section)}
 
 
-def _of_images(hf_config: HfConfig) -> dict[str, Any]:
+def _of_images(hf_config: HfConfig, section: HfConfig) -> dict[str, Any]:
     """What a text model does with images, as keys of its configuration."""
     vision = hf_config.get("vision_config")
     if not isinstance(vision, Mapping):
@@ -47,8 +49,12 @@ def _of_images(hf_config: HfConfig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(layers, list) and layers:
         found[DEEPSTACK] = len(layers)
-    if hf_config.get("model_type") == "gemma3":
+    kind = hf_config.get("model_type")
+    if kind == "gemma3" or section.get("use_bidirectional_attention") == "vision":
         found[IMAGE_SPANS] = True
+    if kind == "gemma4":
+        tokens = (hf_config.get(f"{name}_token_id") for name in ("image", "video", "audio"))
+        found[PADDED_TOKENS] = [one for one in tokens if one is not None]
     return found
 
 

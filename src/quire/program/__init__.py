@@ -41,6 +41,7 @@ from quire.program.place import LOGITS, OpPlace, place_of
 from quire.program.pointwise_ops import (
     Act,
     Add,
+    Between,
     Clamp,
     Glu,
     MatchRms,
@@ -67,8 +68,8 @@ from quire.program.values import (
 )
 
 __all__ = [
-    "LOGITS", "MAX_AXES", "Act", "Activation", "ActivationBits", "Add", "Attention", "Builder",
-    "CausalConv", "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts",
+    "LOGITS", "MAX_AXES", "Act", "Activation", "ActivationBits", "Add", "Attention", "Between",
+    "Builder", "CausalConv", "Clamp", "Columns", "Embed", "EmbedSlices", "ExpertTensors", "Experts",
     "GatedDelta", "Gather", "GivenColumns", "Glu", "GroupedFormat", "HeadLayout", "HeadLinear",
     "HeadNorm", "JoinHeads", "LayerNorm", "LearnedPositions", "Linear", "Logits", "Mamba",
     "MatchRms", "MeanRows", "Memory", "Module", "ModuleSource", "NormKind", "Op", "OpPlace",

@@ -114,7 +114,8 @@ class GivenColumns(Op):
 class EmbedSlices(Op):
     """concat(outs)[t] = table[token_ids[t]] * scale; table is [V, W], W the sum of the outs' dims.
 
-    A table with rows for several layers side by side (Gemma 3n).
+    A table with rows for several layers side by side (Gemma 3n). Rows that the step has for tokens
+    change nothing.
     """
 
     rows: ClassVar[RowsRead] = "step"

@@ -66,6 +66,16 @@ class Clamp(Op):
 
 
 @dataclass(frozen=True, slots=True)
+class Between(Op):
+    """out = x, bounded to low .. high, which are weights [1] of the checkpoint (Gemma 4)."""
+
+    x: Value
+    out: Value
+    low: Param
+    high: Param
+
+
+@dataclass(frozen=True, slots=True)
 class Weigh(Op):
     """out = x * weight; weight is [dim], or [1] for all numbers."""
 

@@ -143,8 +143,8 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
     head = pooling_head(model.hf_config)
     folders = () if head is None else [layer.folder for layer in head.dense]
     store = as_shipped(open_with_folders(model.path, folders), description.shipped)
-    has_encoder = model.images is not None
-    if not has_encoder and (left_out := names.summary(store.names())) is not None:
+    left_out = names.summary(store.names(), has_encoder=model.images is not None)
+    if left_out is not None:
         logger.info("%s", left_out)
     return bind(program, store, names.canonical, origin.given)
 

@@ -22,6 +22,7 @@ from quire.images.rules import (  # noqa: E402
     Frames,
     GridTiles,
     LongestEdge,
+    MostTokens,
     Multiples,
     RatioTiles,
     SquareTiles,
@@ -49,6 +50,16 @@ def _of_patches(found: Any) -> list[Any]:
     _, height, width = found["image_grid_thw"][0]
     parts = found["pixel_values"].reshape(height // 2, width // 2, 2, 2, 3, 2, 4, 4)[..., 0, :, :]
     return [parts.transpose(4, 0, 2, 5, 1, 3, 6).reshape(3, height * 4, width * 4)]
+
+
+def _of_places(found: Any) -> list[Any]:
+    """The picture from Gemma's rows of patches of 2 x 2 pixels, by their columns and rows."""
+    places = found["image_position_ids"][0]
+    count = int((places[:, 0] >= 0).sum())
+    columns, rows = places[:count].max(0) + 1
+    patches = found["pixel_values"][0][:count].reshape(rows, columns, 2, 2, 3)
+    assert np.array_equal(places[:count, 1] * columns + places[:count, 0], np.arange(count))
+    return [patches.transpose(4, 0, 2, 1, 3).reshape(3, rows * 2, columns * 2)]
 
 
 _CASES: dict[str, tuple[AnyResizing, str, dict[str, Any], Callable[[Any], list[Any]]]] = {
@@ -98,6 +109,12 @@ _CASES: dict[str, tuple[AnyResizing, str, dict[str, Any], Callable[[Any], list[A
         {"patch_size": 4, "merge_size": 2, "size": {"shortest_edge": 256, "longest_edge": 3200}},
         _of_patches,
     ),
+    "gemma4": (
+        MostTokens(resample=3, side=6, most=70, mean=(0.0,) * 3, std=(1.0,) * 3),
+        "gemma4.image_processing_pil_gemma4:Gemma4ImageProcessorPil",
+        {"patch_size": 2, "pooling_kernel_size": 3, "max_soft_tokens": 70},
+        _of_places,
+    ),
     "pixtral": (
         LongestEdge(resample=3, most=(96, 96), patch=(16, 16), **_CLIP),
         "pixtral.image_processing_pil_pixtral:PixtralImageProcessorPil",
@@ -134,6 +151,14 @@ def test_pixel_values_are_exact(name: str) -> None:
         found = _values(file.getvalue(), rules)
         assert [one.shape for one in found] == [one.shape for one in wanted], (height, width)
         assert all(map(np.array_equal, found, wanted)), (height, width)
+
+
+def test_narrow_pictures_of_gemma4_have_a_line_of_squares() -> None:
+    module = importlib.import_module("transformers.models.gemma4.image_processing_pil_gemma4")
+    rules = _CASES["gemma4"][0]
+    for size in [(1, 5000), (5000, 1), (3, 250), (700, 10), (1, 70), (71, 1), (9, 640)]:
+        wanted = module.get_aspect_ratio_preserving_size(*size, 2, 70 * 9, 3)
+        assert rules.layout(size).sizes == (tuple(wanted),)
 
 
 @pytest.mark.parametrize("name", ["qwen2-vl", "pixtral"])

@@ -34,6 +34,7 @@ from quire.program import (
     Activation,
     Add,
     Attention,
+    Between,
     CausalConv,
     Clamp,
     Columns,
@@ -471,6 +472,12 @@ def _(op: Xielu, frame: Frame) -> None:
 def _(op: Clamp, frame: Frame) -> None:
     limit = np.float32(op.limit)
     frame.values[op.out] = np.clip(frame.values[op.x], -limit, limit)
+
+
+@run.register
+def _(op: Between, frame: Frame) -> None:
+    low, high = frame.array(op.low), frame.array(op.high)
+    frame.values[op.out] = np.maximum(low, np.minimum(high, frame.values[op.x]))
 
 
 @run.register

@@ -15,6 +15,7 @@ from quire.program import (
     Act,
     Activation,
     Attention,
+    Between,
     CausalConv,
     Clamp,
     Embed,
@@ -156,7 +157,7 @@ class _Bounds:
                 return 2 * self.values(op.out.dim)
             case Receive() | Send() | RowsIn() | RowsOut():
                 return self.values(sum(value.dim for value in (*op.inputs(), *op.outputs())))
-            case PositionScale() | Clamp() | MeanRows():
+            case PositionScale() | Between() | Clamp() | MeanRows():
                 return 2 * self.values(op.x.dim)
             case _:
                 return 0

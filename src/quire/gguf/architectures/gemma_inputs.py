@@ -113,6 +113,8 @@ def _gemma4(keys: Keys) -> Config:
         "num_global_key_value_heads": _one(keys, kv_heads, full, is_full=True),
         "rope_parameters": _gemma4_rope(keys, head_dim, in_windows),
         "attention_bias": has_part(keys, "attn_q.bias"),
+        # Files do not say it: in E2B and E4B, the tokens of an image do not see each other.
+        "use_bidirectional_attention": None if own["hidden_size_per_layer_input"] else "vision",
         **_gemma4_mlp(keys, own["num_kv_shared_layers"]),
     }
     if keys.whole("{arch}.expert_count", 0) == 0:

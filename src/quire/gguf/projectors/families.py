@@ -10,6 +10,7 @@ from typing import Any
 from quire.errors import UnsupportedModelError, quoted
 from quire.gguf.architectures.row import Config, Part, Parts, Place
 from quire.gguf.keys import Keys
+from quire.gguf.projectors.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from quire.gguf.projectors.row import ImageParts, Projector, shape_of
 
 _TANH = "gelu_pytorch_tanh"
@@ -408,6 +409,8 @@ _QWEN3 = replace(
 _TYPES: Mapping[str, Callable[[Keys], Projector]] = {
     "idefics3": _fixed(_IDEFICS3),
     "gemma3": _fixed(_GEMMA3),
+    "gemma4uv": _fixed(GEMMA4_UNIFIED),
+    "gemma4v": _fixed(GEMMA4),
     "mlp": _llava_row,
     "internvl": _fixed(_INTERNVL),
     "pixtral": _pixtral_row,
@@ -431,7 +434,7 @@ def projector_of(keys: Keys) -> Projector:
         if kind in (None, "mlp") and keys.tensor(name) is not None:
             raise UnsupportedModelError(f"{keys.path}: {what} is not read")
     row = make(keys)
-    return _with_names(row) if _is_swapped(keys) else row
+    return _with_names(row) if row.parts and _is_swapped(keys) else row
 
 
 def _is_swapped(keys: Keys) -> bool:

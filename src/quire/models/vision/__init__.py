@@ -7,6 +7,8 @@ grid.py        `GridPatches`: tiles of any size
 qwen.py        Qwen2-VL, Qwen2.5-VL, Qwen3-VL
 llava.py       LLaVA 1.5, LLaVA-NeXT
 gemma.py       Gemma 3
+gemma4.py      Gemma 4
+pooled.py      `PooledPatches`: the patches of Gemma 4
 pixtral.py     Pixtral, Mistral 3
 reading.py     settings that several families have
 settings.py    the settings of the checkpoint's image processor

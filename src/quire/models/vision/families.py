@@ -13,6 +13,7 @@ from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import Biases, EncoderNames
 from quire.models.text_part import text_part
 from quire.models.vision.gemma import gemma3
+from quire.models.vision.gemma4 import gemma4, gemma4_unified
 from quire.models.vision.llava import llava
 from quire.models.vision.model import VisionModel
 from quire.models.vision.pixtral import mistral3
@@ -182,6 +183,8 @@ _FAMILIES: dict[str, Callable[[ConfigReader, ConfigReader, HfConfig], VisionMode
     "qwen3_vl": qwen_vl,
     "qwen3_vl_moe": qwen_vl,
     "gemma3": gemma3,
+    "gemma4": gemma4,
+    "gemma4_unified": gemma4_unified,
     "mistral3": mistral3,
 }
 """By the `model_type` of the whole checkpoint."""

@@ -72,8 +72,8 @@ class GridPatches(Patching):
             pixels = np.concatenate([pixels, _interpolated(tables[0], places, patches)], axis=1)
         return TileStep(pixels, axis_positions=places, spans=spans)
 
-    def merged(self, hidden: Floats, size: Size) -> Floats:
-        del size
+    def merged(self, hidden: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
+        del size, tables
         squares = hidden.reshape(len(hidden) // self.merge**2, self.merge**2, self.num_parts, -1)
         order = (0, 2, 3, 1) if self.channels_first else (0, 2, 1, 3)
         return np.ascontiguousarray(squares.transpose(order)).reshape(len(squares), -1)

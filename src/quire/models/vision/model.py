@@ -39,7 +39,7 @@ class Patching(ABC):
     """How a tile becomes rows of the tower, and how the tower's rows become those of the text."""
 
     tables: tuple[Tensor, ...] = ()
-    """Tensors of the checkpoint that `step` and `ordered` read."""
+    """Tensors of the checkpoint that `step`, `merged` and `ordered` read."""
     most_patches: int
     """Most rows of the tower for a tile."""
     most_rows: int
@@ -57,7 +57,7 @@ class Patching(ABC):
         [frames, height, width, 3]."""
 
     @abstractmethod
-    def merged(self, hidden: Floats, size: Size) -> Floats:
+    def merged(self, hidden: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
         """The projector's input rows, made of the tower's results."""
 
     def ordered(self, rows: Floats, size: Size, tables: Sequence[Floats]) -> Floats:

@@ -23,7 +23,7 @@ _VIDEO_FILE = "video_preprocessor_config.json"
 _MAX_BYTES = 1 << 20
 OF_REQUESTS = frozenset({
     "size", "min_pixels", "max_pixels", "do_image_splitting", "crop_to_patches", "min_patches",
-    "max_patches", "fps",
+    "max_patches", "max_soft_tokens", "fps",
 })  # fmt: skip
 """The settings that a request may change: how large images are, into how many tiles they are
 divided, and how many frames of a video are one second."""

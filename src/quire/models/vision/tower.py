@@ -129,8 +129,8 @@ class SquarePatches(Patching):
             return TileStep(np.ascontiguousarray(flat))
         return TileStep(np.concatenate([np.zeros((1, flat.shape[1]), np.float32), flat]), 1)
 
-    def merged(self, hidden: Floats, size: Size) -> Floats:
-        del size
+    def merged(self, hidden: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
+        del size, tables
         factor, count = self.factor, self.side // self.factor
         parts = hidden.reshape(count, factor, count, factor, -1)
         if self.has_means:

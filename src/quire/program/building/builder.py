@@ -39,6 +39,7 @@ from quire.program.ops import (
 from quire.program.pointwise_ops import (
     Act,
     Add,
+    Between,
     Clamp,
     Glu,
     MatchRms,
@@ -341,6 +342,15 @@ class Builder(RecurrentBuilder):
     def clamp(self, x: Value, limit: float, hint: str) -> Value:
         """x, bounded to -limit .. limit."""
         return self._emit(Clamp(x, self._value(hint, x.dim), limit))
+
+    def between(self, x: Value, prefix: str, hint: str) -> Value:
+        """x, bounded by the checkpoint's numbers `prefix_min` and `prefix_max`; see `Between`."""
+        out = self._value(hint, x.dim)
+        low, high = (
+            self._param(f"{hint}.{end}", (Tensor(f"{prefix}_{end}", (1,)),))
+            for end in ("min", "max")
+        )
+        return self._emit(Between(x, out, low, high))
 
     def add(self, a: Value, b: Value) -> Value:
         """a + b."""

@@ -38,6 +38,7 @@ from quire.program.passes.shares import Run, between, even, shared, shared_by_ex
 from quire.program.pointwise_ops import (
     Act,
     Add,
+    Between,
     Clamp,
     Glu,
     PositionScale,
@@ -52,8 +53,8 @@ from quire.program.program import Program
 from quire.program.values import Split, Value
 
 _BY_COLUMN = (
-    Act, Add, Clamp, Glu, HeadNorm, PositionScale, Rope, RowScale, Scale, SigmoidGate, SoftCap,
-    TakeRows, Weigh, Xielu,
+    Act, Add, Between, Clamp, Glu, HeadNorm, PositionScale, Rope, RowScale, Scale, SigmoidGate,
+    SoftCap, TakeRows, Weigh, Xielu,
 )  # fmt: skip
 """Ops of which a column (or a head) of the output needs the same column of each input alone."""
 

@@ -92,7 +92,7 @@ class TileEncoding:
             output = self._tower.advance(seconds)
             if output is None:
                 return None
-            merged = self._patching.merged(_vectors(output), self._size)
+            merged = self._patching.merged(_vectors(output), self._size, self._tables)
             self._tower = None
             self._projection = self._projector.in_pieces(_batch(TileStep(merged)))
             if time.perf_counter() >= end:
@@ -126,7 +126,7 @@ def load_encoder(config: EngineConfig, backend: Backend) -> ImageEncoder | None:
 def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:
     tensors = vision.patching.tables
     if store is None:
-        return [np.zeros(one.shape, np.float32) for one in tensors]
+        return [np.zeros(one.slot_shape, np.float32) for one in tensors]
     found = VisionStore(store, vision, vision.tower)
     return [found.table(one) for one in tensors]
 

@@ -57,9 +57,13 @@ class VisionStore(WeightStore):
         self._store.check()
 
     def table(self, tensor: Tensor) -> NDArray[np.float32]:
-        """A tensor that no program has, in float32."""
+        """A tensor that no program has, or the rows of it that are named, in float32."""
         self._check(tensor.name, tensor)
-        return self._store.get(self._stored(tensor.name)).to_float32().reshape(tensor.shape)
+        found = self._store.get(self._stored(tensor.name)).to_float32().reshape(tensor.shape)
+        if tensor.rows is None:
+            return found
+        runs = [found[..., first : first + count, :] for first, count in tensor.rows]
+        return np.concatenate(runs, axis=-2)
 
     def _values(self, name: str) -> NDArray[np.float32]:
         return self._store.get(self._stored(name)).to_float32().reshape(-1)
@@ -91,8 +95,8 @@ class VisionStore(WeightStore):
 
 
 def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without leading ones."""
-    return shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+    """The shape without leading ones; that of a number is [1]."""
+    return shape[1:] if len(shape) == 3 and shape[0] == 1 else shape or (1,)
 
 
 def _host(name: str, values: NDArray[np.float32]) -> HostTensor:

@@ -17,7 +17,7 @@ from quire.errors import PromptError, quoted
 from quire.frontend.inputs.prompt_embeds import as_rows
 from quire.frontend.inputs.tensors import tensor_of
 from quire.images.picture import Picture
-from quire.images.rules import GridTiles, Layout, LongestEdge, RatioTiles, Size
+from quire.images.rules import GridTiles, Layout, LongestEdge, MostTokens, RatioTiles, Size
 
 if TYPE_CHECKING:
     from quire.models.vision.model import VisionModel
@@ -93,8 +93,13 @@ def _layout_of_grid(vision: VisionModel, grid: list[int]) -> Layout:
 
 
 def _layout(vision: VisionModel, count: int) -> Layout:
-    """The layout of an image with so many rows, for models whose tiles have one size."""
+    """The layout of an image with so many rows, for models whose tiles have one size, or whose rows
+    have no places."""
     resizing = vision.resizing
+    if isinstance(resizing, MostTokens):
+        if not 1 <= count <= resizing.most:
+            raise _error(f"must have 1 to {resizing.most} rows, not {count}")
+        return Layout(((resizing.side, resizing.side * count),))
     if isinstance(resizing, LongestEdge | GridTiles):
         raise _error("cannot be used: the tokens of this model depend on the size of an image")
     tile = resizing.layout((64, 64)).sizes[0]

@@ -25,6 +25,7 @@ from quire.models.reading import (
     read_layer_types,
     read_num_layers,
 )
+from quire.models.text_part import PADDED_TOKENS
 from quire.program import Activation, Builder, HeadLayout, Out, Program, Rotary, Tensor, Value
 
 ROOT = "model."
@@ -45,6 +46,8 @@ class Layer:
     """Index of the layer whose K and V it reads; None: its own."""
     has_v: bool = True
     """False: v is k before k's norm and rotation."""
+    spans: bool = False
+    """Whether the tokens of an image see each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class GemmaSpec:
     """P; 0: layers have no token embedding."""
     input_vocab: int
     """Rows of the per-layer table; tokens after its end use the first row."""
+    padded: tuple[int, ...]
+    """Other tokens that use the first row, which is that of padding."""
 
 
 Spec = TypeVar("Spec", bound=GemmaSpec)
@@ -87,6 +92,7 @@ def read_common(reader: ConfigReader, layers: tuple[Layer, ...]) -> dict[str, An
         "logits_softcap": read_cap(reader, "final_logit_softcapping"),
         "input_dim": input_dim,
         "input_vocab": input_vocab,
+        "padded": tuple(one for one in reader.token_ids(PADDED_TOKENS) if one < input_vocab),
     }
 
 
@@ -204,7 +210,9 @@ def attention(builder: Builder, x: Value, spec: GemmaSpec, index: int) -> Value:
     if layer.reads is None:
         k = normed(values["k"], "k_norm")
         v = builder.head_norm(values.get("v", values["k"]), [], spec.eps, dim, "v_norm")
-    attended = builder.attention(q, k, v, heads, scale=1.0, window=layer.window, layer=layer.reads)
+    attended = builder.attention(
+        q, k, v, heads, scale=1.0, window=layer.window, layer=layer.reads, spans=layer.spans
+    )
     return builder.linear(attended, f"{prefix}o_proj", spec.hidden_size, bias=bias, hint="o")
 
 
@@ -238,7 +246,7 @@ def layer_inputs(builder: Builder, x: Value, spec: GemmaSpec) -> list[LayerInput
     count, dim = len(spec.layers), spec.input_dim
     shape = (spec.input_vocab, count * dim)
     name = f"{ROOT}embed_tokens_per_layer.weight"
-    parts = [Tensor(name, shape)]
+    parts = [Tensor(name, shape, rows=_table_rows(spec))]
     if (missing := spec.vocab_size - spec.input_vocab) > 0:
         parts.append(Tensor(name, shape, rows=((0, 1),) * missing))
     tokens = builder.embed_slices(parts, dim, "layer_tokens", float(dim**0.5))
@@ -249,6 +257,18 @@ def layer_inputs(builder: Builder, x: Value, spec: GemmaSpec) -> list[LayerInput
     ]
     projected = builder.linears(x, outs, hint="layer_projection")
     return [LayerInput(*pair) for pair in zip(projected, tokens, strict=True)]
+
+
+def _table_rows(spec: GemmaSpec) -> tuple[tuple[int, int], ...] | None:
+    """Rows of the per-layer table, with the first one in place of those of padded tokens."""
+    if not spec.padded:
+        return None
+    runs, begin = list[tuple[int, int]](), 0
+    for token in sorted(set(spec.padded)):
+        runs += [(begin, token - begin), (0, 1)]
+        begin = token + 1
+    runs.append((begin, spec.input_vocab - begin))
+    return tuple(run for run in runs if run[1])
 
 
 def from_layer_input(

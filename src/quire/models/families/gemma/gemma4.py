@@ -1,5 +1,5 @@
 """Gemma 4 (text): layers with full attention have wider heads than layers with windows, and experts
-may run in addition to the MLP.
+may run in addition to the MLP. The tokens of an image see each other in layers with windows alone.
 
 Source: transformers, `models/gemma4`.
 """
@@ -30,6 +30,7 @@ from quire.models.families.gemma.blocks import (
 )
 from quire.models.reading import read_heads, read_mlp_size, read_window
 from quire.models.rope import rotary
+from quire.models.text_part import IMAGE_SPANS
 from quire.program import Builder, HeadLayout, Program, Routing, Value
 
 _NAMES = ExpertNames("fused", "experts", down="down_proj")
@@ -61,7 +62,7 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
     window = read_window(reader) if "sliding_attention" in kinds else None
     size = read_mlp_size(reader)
     doubles = reader.flag("use_double_wide_mlp", False)
-    has_v = not reader.flag("attention_k_eq_v", False)
+    has_v, spans = not reader.flag("attention_k_eq_v", False), reader.flag(IMAGE_SPANS, False)
     layers = []
     for index, (kind, reads) in enumerate(zip(kinds, read_sharing(reader, kinds), strict=True)):
         heads, is_full = _heads(reader, index, kind), kind == "full_attention"
@@ -73,6 +74,7 @@ def read_spec(reader: ConfigReader) -> Gemma4Spec:
                 size * (2 if doubles and reads is not None else 1),
                 reads,
                 has_v or not is_full,
+                spans and not is_full,
             )
         )
     experts = None

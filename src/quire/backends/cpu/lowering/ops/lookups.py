@@ -36,6 +36,8 @@ class NativeEmbed(NativeOp):
     scale: float
     tied: bool
     owners: Split | None = None
+    takes_given: bool = True
+    """Whether rows that the step has for some tokens take the place of the table's."""
 
     @property
     def buffers(self) -> tuple[tuple[Value, ...], ...]:
@@ -57,6 +59,7 @@ class NativeEmbed(NativeOp):
         weight = fields.weight(self.weights[0])
         struct.matrix, struct.table = (weight, -1) if self.tied else (-1, weight)
         struct.scale = self.scale
+        struct.given_first = 0 if self.takes_given else -1
         struct.first_id = 0 if self.owners is None else self.owners.own[0]
         struct.num_ids = self.table.shape[0] if self.owners is None else self.owners.total
 
@@ -132,7 +135,10 @@ def _(op: Embed, graph: Graph) -> tuple[NativeOp, ...]:
 
 
 lowers(GivenColumns, lambda op: NativeGivenColumns(op.out, op.first, op.vocab_size))
-lowers(EmbedSlices, lambda op: NativeEmbed(op.outs, op.table, op.scale, tied=False))
+lowers(
+    EmbedSlices,
+    lambda op: NativeEmbed(op.outs, op.table, op.scale, tied=False, takes_given=False),
+)
 lowers(LearnedPositions, lambda op: NativePositions(op.x, op.out, op.table, op.offset))
 lowers(TokenTypes, lambda op: NativePositions(op.x, op.out, op.table, by_type=True))
 lowers(TakeRows, lambda op: NativeTakeRows(op.x, op.out))

@@ -11,6 +11,7 @@ from quire.program import (
     Act,
     Activation,
     Add,
+    Between,
     Clamp,
     Glu,
     MatchRms,
@@ -28,7 +29,7 @@ from quire.program import (
 
 Kind = Literal[
     "add", "glu", "act", "scale", "clamp", "position_scale", "xielu", "gate", "weigh",
-    "row_scale", "softcap", "outliers", "match_rms",
+    "row_scale", "softcap", "outliers", "match_rms", "between",
 ]  # fmt: skip
 
 
@@ -48,7 +49,8 @@ class NativePointwise(NativeOp):
     shift: int = 0
     eps: float = 0.0
     alphas: tuple[Param, ...] = ()
-    """The two weights of xIELU, or the factor of each column of `a` for "weigh"."""
+    """The two weights of xIELU, the bounds of "between", or the factor of each column of `a` for
+    "weigh"."""
 
     def fill(self, struct: Any, fields: Fields) -> None:
         fields.view(struct.a, self.a)
@@ -69,6 +71,7 @@ lowers(Act, lambda op: NativePointwise("act", op.x, op.out, activation=op.act))
 lowers(Add, lambda op: NativePointwise("add", op.a, op.out, op.b))
 lowers(Scale, lambda op: NativePointwise("scale", op.x, op.out, factor=op.factor))
 lowers(Clamp, lambda op: NativePointwise("clamp", op.x, op.out, factor=op.limit))
+lowers(Between, lambda op: NativePointwise("between", op.x, op.out, alphas=(op.low, op.high)))
 
 
 lowers(
