@@ -151,7 +151,8 @@ class _Quoter(reprlib.Repr):
 
 def quoted(value: object) -> str:
     """`repr(value)` for a message: shortened, and never an error."""
-    return _QUOTER.repr(value)
+    text = _QUOTER.repr(value)
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
 
 
 def reason(error: BaseException) -> str:
@@ -160,3 +161,4 @@ def reason(error: BaseException) -> str:
 
 
 _QUOTER = _Quoter()
+_MAX_QUOTED = 1000

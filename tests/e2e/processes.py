@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -11,6 +12,14 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
+
+
+def children_of(pid: int) -> list[int]:
+    """Its children."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def resident_mib(pid: int) -> float:
@@ -27,3 +36,12 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:
         return False
+
+
+def proportional_mib(pids: Iterable[int]) -> float:
+    """Their memory in use together; what several processes share counts once (PSS)."""
+    kib = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            kib += int(line.split()[1]) if line.startswith("Pss:") else 0
+    return kib / 1024

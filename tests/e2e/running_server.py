@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from processes import command_line
+from processes import children_of, command_line
 
 _SERVING = re.compile(r"Serving (.+) at (\S+), ready")
 _START_S = 120.0
@@ -105,10 +105,13 @@ class RunningServer:
 
     def children(self) -> list[int]:
         """Process ids of its children."""
-        path = Path(f"/proc/{self.process.pid}/task")
-        found = []
-        for task in path.iterdir():
-            found += [int(pid) for pid in (task / "children").read_text().split()]
+        return children_of(self.process.pid)
+
+    def family(self) -> list[int]:
+        """Process ids of itself, its children and theirs."""
+        found = [self.process.pid]
+        for pid in found:
+            found += children_of(pid)
         return found
 
     def engine_pid(self) -> int:

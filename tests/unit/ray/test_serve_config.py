@@ -95,7 +95,7 @@ def test_what_cannot_be_served_is_refused(given: dict[str, Any], text: str) -> N
     [
         ({"llm_config": [DEMO]}, "'llm_config' is not known"),
         ({"llm_configs": [DEMO, DEMO]}, "a list with one configuration"),
-        ({"llm_configs": ["/nowhere.yaml"]}, "cannot be read as YAML"),
+        ({"llm_configs": ["/nowhere.yaml"]}, "llm_configs /nowhere.yaml: cannot be read"),
     ],
 )
 def test_an_application_has_one_model(given: dict[str, Any], text: str) -> None:

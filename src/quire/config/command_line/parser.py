@@ -150,6 +150,8 @@ class Parser(argparse.ArgumentParser):
         path = config_path(words)[0]
         if path is None:
             return []
+        from quire.config.command_line.config_files import read_config  # rarely used
+
         found: list[str] = []
         for key, value in read_config(path).items():
             name = "--" + str(key).replace("_", "-")
@@ -204,37 +206,3 @@ def _kebab(word: str) -> str:
     name, sign, value = word.partition("=")
     flag, dot, parts = name.partition(".")
     return flag.replace("_", "-") + dot + parts + sign + value
-
-
-def read_config(path: Path, option: str = "--config") -> dict[str, Any]:
-    """The options of a YAML or JSON file, which `option` names. Raises ConfigError."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option} {path}: {error}") from None
-    parse = _parse_json if path.suffix == ".json" else _parse_yaml
-    values = parse(text, f"{option} {path}")
-    if not isinstance(values, dict):
-        raise ConfigError(f"{option} {path}: expected `option: value` lines")
-    return values
-
-
-def _parse_json(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{place}: {error}") from None
-
-
-def _parse_yaml(text: str, place: str) -> Any:
-    try:
-        import yaml  # type: ignore[import-untyped]
-    except ImportError:
-        raise ConfigError(
-            f"{place}: reading YAML needs PyYAML: `{sys.executable} -m pip install "
-            "pyyaml`; or write the file as JSON with the ending .json"
-        ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{place}: {error}") from None

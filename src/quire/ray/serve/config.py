@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
+from quire.config.command_line.config_files import read_config
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, quoted
 from quire.server.args import ServerArgs
@@ -80,10 +79,7 @@ class LLMConfig:
         if isinstance(given, cls):
             return given
         if isinstance(given, str | Path):
-            try:
-                given = yaml.safe_load(Path(given).read_text())
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-                raise ConfigError(f"{given} cannot be read as YAML: {error}") from None
+            given = read_config(Path(given), "llm_configs")
         if not isinstance(given, Mapping):
             raise ConfigError(
                 f"llm_configs must have LLMConfig, mappings or files, got {quoted(given)}"

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from quire.config.checkpoint.model_files import DEMO_MODEL
-from quire.config.command_line.parser import read_config
+from quire.config.command_line.config_files import read_config
 from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
+from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
-from quire.server.args import ServerArgs
+from quire.server.args import LONGEST_S, ServerArgs
 from quire.suggest import did_you_mean
 
 _OF_SERVER = frozenset({
@@ -26,6 +27,7 @@ _OF_SERVER = frozenset({
     "prompt_adapters", "response_role", "tool_call_parser", "tool_strict_level",
 })  # fmt: skip
 """Options of the server that a model may have for itself."""
+_MAX_MODELS = 256
 _KEYS = ("name", "model", "aliases", "preload", "keep_alive", "options")
 
 
@@ -80,10 +82,10 @@ def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[Cata
     """
     found = read_config(Path(path), "--models")
     models = found.pop("models", None)
-    if found or not isinstance(models, list) or not models:
+    if found or not isinstance(models, list) or not 0 < len(models) <= _MAX_MODELS:
         raise ConfigError(
-            f"--models {path}: must have the key `models` with a list, and no other key; an "
-            "element of the list is `model: PATH` with options"
+            f"--models {path}: must have the key `models` with a list of 1 to {_MAX_MODELS} models, "
+            "and no other key; an element of the list is `model: PATH` with options"
         )
     try:
         return _checked([_entry(one, engine, server) for one in models])
@@ -97,7 +99,7 @@ def keep_alive_seconds(value: Any) -> float | None:
         with suppress(ArgumentTypeError):
             seconds = parse_duration(value.removeprefix("-"))
             return None if value.startswith("-") else seconds
-    elif type(value) in (int, float):
+    elif type(value) in (int, float) and value <= LONGEST_S:
         return float(value) if value >= 0 else None
     raise ConfigError(
         f"keep_alive must be seconds, a time such as 10m, or a negative number for ever, got "
@@ -108,51 +110,67 @@ def keep_alive_seconds(value: Any) -> float | None:
 def _entry(fields: Any, engine: EngineArgs, server: ServerArgs) -> CatalogEntry:
     if isinstance(fields, str):
         fields = {"model": fields}
-    if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
+    if not isinstance(fields, dict) or not fields.get("model"):
         raise ConfigError(f"a model must be `model: PATH` with options, got {quoted(fields)}")
     for key in fields:
         if key not in _KEYS:
             near = did_you_mean(str(key), _KEYS)
             raise ConfigError(
-                f"{fields['model']}: unknown key {quoted(key)}{near or '; use one of '}"
+                f"{quoted(fields['model'])}: unknown key {quoted(key)}{near or '; use one of '}"
                 f"{'' if near else ', '.join(_KEYS)}"
             )
-    options = fields.get("options") or {}
-    if not isinstance(options, Mapping):
-        raise ConfigError(f"{fields['model']}: options must be `option: value` lines")
-    options = {str(name).replace("-", "_"): value for name, value in options.items()}
+    fields = {key: value for key, value in fields.items() if value is not None}
     names = _names(fields)
+    try:
+        return _entry_of(names, fields, engine, server)
+    except (ConfigError, TypeError) as error:
+        raise ConfigError(f"{names[0]}: {error}") from None
+
+
+def _entry_of(
+    names: tuple[str, ...], fields: Mapping[str, Any], engine: EngineArgs, server: ServerArgs
+) -> CatalogEntry:
+    options = _options(fields.get("options", {}))
     own = {name: value for name, value in options.items() if name not in _OF_SERVER}
     shared: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in options.items()
         if name in _OF_SERVER
     }
-    if not isinstance(fields.get("preload", False), bool):
-        raise ConfigError(f"{names[0]}: preload must be true or false")
-    try:
-        made = dataclasses.replace(
-            engine, **{"model": fields["model"], "served_model_name": list(names), **own}
-        )
-        served = dataclasses.replace(server, **shared)
-        keep_alive_s = server.model_ttl
-        if fields.get("keep_alive") is not None:
-            keep_alive_s = keep_alive_seconds(fields["keep_alive"])
-    except (ConfigError, TypeError) as error:
-        raise ConfigError(f"{names[0]}: {error}") from None
-    return CatalogEntry(names, made, served, keep_alive_s, fields.get("preload", False))
+    is_preloaded = fields.get("preload", False)
+    if not isinstance(is_preloaded, bool):
+        raise ConfigError(f"preload must be true or false, got {quoted(is_preloaded)}")
+    made = dataclasses.replace(
+        engine, **{**own, "model": fields["model"], "served_model_name": list(names)}
+    )
+    check_fields(made)
+    served = dataclasses.replace(server, **shared)
+    keep_alive_s = server.model_ttl
+    if "keep_alive" in fields:
+        keep_alive_s = keep_alive_seconds(fields["keep_alive"])
+    return CatalogEntry(names, made, served, keep_alive_s, is_preloaded)
+
+
+def _options(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"options must be `option: value` lines, got {quoted(given)}")
+    options = {str(name).replace("-", "_"): value for name, value in given.items()}
+    if len(options) < len(given):
+        raise ConfigError("each of the options must be given once, with dashes or without")
+    for name in ("model", "served_model_name"):
+        if name in options:
+            raise ConfigError(f"options must not have {name}; use the keys model, name and aliases")
+    return options
 
 
 def _names(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    aliases = fields.get("aliases") or []
-    names = [
-        fields.get("name") or fields["model"],
-        *(aliases if isinstance(aliases, list) else [0]),
-    ]
+    aliases = fields.get("aliases", [])
+    names = [fields.get("name", fields["model"]), *(aliases if isinstance(aliases, list) else [0])]
     for name in names:
         if not isinstance(name, str) or not name or not name.isprintable():
             raise ConfigError(
-                f"{fields['model']}: name must be a printable text, and aliases a list of them"
+                f"{quoted(fields['model'])}: name must be a printable text, and aliases a list of "
+                "them"
             )
     return tuple(dict.fromkeys(names))
 

@@ -111,7 +111,9 @@ def make_member(entry: CatalogEntry, model: ServedModel, share: int, budget: int
     except DoesNotFitError as error:
         return Member(entry, model, None, 0, str(error))
     except QuireError as error:
-        raise ConfigError(f"{model.names[0]}: {error}") from None
+        file = entry.server.models
+        place = f"--models {file}: " if file else ""
+        raise ConfigError(f"{place}{model.names[0]}: {error}") from None
     return Member(entry, model, config, num_bytes, keep_alive_s=entry.keep_alive_s)
 
 

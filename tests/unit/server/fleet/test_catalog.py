@@ -65,21 +65,49 @@ def test_words_are_models_and_the_first_is_loaded() -> None:
     [
         ([], "must have the key `models`"),
         ({"a": 1}, "must have the key `models`"),
+        (257 * ["demo"], "a list of 1 to 256 models"),
         ([{"name": "a"}], "must be `model: PATH`"),
         ([7], "must be `model: PATH`"),
+        ([None], "must be `model: PATH`"),
+        ([[12 * [12 * [12 * ["demo"]]]]], "must be `model: PATH`"),
+        ([{"model": ""}], "must be `model: PATH`"),
+        ([{"model": 7}], "7: name must be a printable text"),
+        ([{"model": 7, "name": "a"}], "a: model must be a text, got 7"),
+        ([{"model": "x\0y", "name": "a"}], "a: model must be a text of valid Unicode without NUL"),
         ([{"model": "a", "preloaded": True}], "did you mean preload"),
-        ([{"model": "a", "preload": "yes"}], "preload must be true or false"),
+        ([{"model": "a", "k" * 30_000: True}], "unknown key 'kkk"),
+        ([{"model": "a", "name": 0}], "'a': name must be a printable text"),
+        ([{"model": "a", "name": "b\n"}], "'a': name must be a printable text"),
+        ([{"model": "a", "preload": "yes"}], "a: preload must be true or false, got 'yes'"),
         ([{"model": "a", "keep_alive": "soon"}], "a: keep_alive must be seconds"),
+        ([{"model": "a", "keep_alive": 10**400}], "a: keep_alive must be seconds"),
+        ([{"model": "a", "keep_alive": float("nan")}], "a: keep_alive must be seconds"),
+        ([{"model": "a", "keep_alive": float("inf")}], "a: keep_alive must be seconds"),
+        ([{"model": "a", "keep_alive": True}], "a: keep_alive must be seconds"),
+        ([{"model": "a", "keep_alive": [1]}], "a: keep_alive must be seconds"),
         ([{"model": "a", "options": {"max_model_lenn": 5}}], "a: .*max_model_len"),
+        ([{"model": "a", "options": {"max_model_len": "5"}}], "a: max_model_len must be a whole"),
+        ([{"model": "a", "options": {"max_model_len": 10**30}}], "a: max_model_len must be a whole"),
+        ([{"model": "a", "options": {"max_model_len": [[5]]}}], "a: max_model_len must be a whole"),
+        ([{"model": "a", "options": {"max-num-seqs": 1, "max_num_seqs": 2}}], "a: .* given once"),
+        ([{"model": "a", "options": {"model": "b"}}], "a: options must not have model"),
+        ([{"model": "a", "options": {"dtype": "int3"}}], "a: dtype='int3' is not known"),
+        ([{"model": "a", "options": {"tool_call_parser": 5}}], "a: tool_call_parser must be"),
+        ([{"model": "a", "options": {"lora_modules": "x=y"}}], "a: lora_modules must be a list"),
         ([{"model": "a", "options": {"port": 5}}], "a: .*port"),
-        ([{"model": "a", "options": [1]}], "options must be `option: value` lines"),
+        ([{"model": "a", "options": [1]}], "a: options must be `option: value` lines"),
+        ([{"model": "a", "options": 0}], "a: options must be `option: value` lines"),
         ([{"model": "a", "aliases": "b"}], "aliases a list of them"),
+        ([{"model": "a", "aliases": 0}], "aliases a list of them"),
         ([{"model": "a"}, {"model": "b", "name": "a"}], "two models have the name 'a'"),
+        ([{"model": "a"}, {"model": "b", "aliases": ["a"]}], "two models have the name 'a'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(tmp_path: Path, models: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as found:
         read(tmp_path, models)
+    assert str(found.value).startswith(f"--models {tmp_path / 'models.json'}: ")
+    assert len(str(found.value)) < 1500
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.config.command_line.parser import Parser, config_path, read_config
+from quire.config.command_line.config_files import read_config
+from quire.config.command_line.parser import Parser, config_path
 from quire.errors import ConfigError, quoted
 from quire.log import get_logger
 
