@@ -84,8 +84,8 @@ def read_catalog(path: str, engine: EngineArgs, server: ServerArgs) -> list[Cata
     models = found.pop("models", None)
     if found or not isinstance(models, list) or not 0 < len(models) <= _MAX_MODELS:
         raise ConfigError(
-            f"--models {path}: must have the key `models` with a list of 1 to {_MAX_MODELS} models, "
-            "and no other key; an element of the list is `model: PATH` with options"
+            f"--models {path}: must have the key `models` with a list of 1 to {_MAX_MODELS} "
+            "models, and no other key; an element of the list is `model: PATH` with options"
         )
     try:
         return _checked([_entry(one, engine, server) for one in models])
