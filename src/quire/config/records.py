@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -282,14 +281,14 @@ class EngineConfig:
     """A class whose methods workers have too, by import path; "": none."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
-    model_config = property(attrgetter("model"))
-    cache_config = property(attrgetter("cache"))
-    scheduler_config = property(attrgetter("scheduler"))
-    device_config = property(attrgetter("device"))
-    observability_config = property(attrgetter("observability"))
-    structured_outputs_config = property(attrgetter("structured_outputs"))
-    kv_events_config = property(attrgetter("kv_events"))
-    reasoning_config = property(attrgetter("reasoning"))
-    lora_config = property(attrgetter("lora"))
-    prompt_adapter_config = property(attrgetter("prompt_adapters"))
-    parallel_config = property(attrgetter("parallel"))
+    model_config = property(lambda self: self.model)
+    cache_config = property(lambda self: self.cache)
+    scheduler_config = property(lambda self: self.scheduler)
+    device_config = property(lambda self: self.device)
+    observability_config = property(lambda self: self.observability)
+    structured_outputs_config = property(lambda self: self.structured_outputs)
+    kv_events_config = property(lambda self: self.kv_events)
+    reasoning_config = property(lambda self: self.reasoning)
+    lora_config = property(lambda self: self.lora)
+    prompt_adapter_config = property(lambda self: self.prompt_adapters)
+    parallel_config = property(lambda self: self.parallel)

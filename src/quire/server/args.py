@@ -297,8 +297,8 @@ class ServerArgs:
             if value is not None and not value > 0:
                 default = type(self).__dataclass_fields__[name].default
                 raise ConfigError(f"{name} must be positive, got {value}; the default is {default}")
-            if isinstance(value, float) and value > LONGEST_S:
-                raise ConfigError(f"{name} must be at most {LONGEST_S:g} seconds, got {value}")
+            if isinstance(value, float) and value > _LONGEST_S:
+                raise ConfigError(f"{name} must be at most {_LONGEST_S:g} seconds, got {value}")
         for name in (
             "sse_keep_alive_interval", "max_log_len", "response_store_bytes",
             "max_engine_restarts",
@@ -308,9 +308,9 @@ class ServerArgs:
                     f"{name} must be a non-negative integer, got {getattr(self, name)}; leave it "
                     "out for the default"
                 )
-        if not 0 <= self.shutdown_timeout <= LONGEST_S:
+        if not 0 <= self.shutdown_timeout <= _LONGEST_S:
             raise ConfigError(
-                f"shutdown_timeout must be from 0 to {LONGEST_S:g} seconds, got "
+                f"shutdown_timeout must be from 0 to {_LONGEST_S:g} seconds, got "
                 f"{self.shutdown_timeout}; try 30"
             )
 
@@ -361,7 +361,7 @@ def _is_loopback_ip(host: str) -> bool:
         return False
 
 
-LONGEST_S = 1e9
+_LONGEST_S = 1e9
 """Thirty years: what an event loop can still wait for."""
 _HEADER_TEXTS = (
     "host", "root_path", "fingerprint_value", "allowed_hosts", "allowed_origins",
