@@ -6,6 +6,7 @@ Reads no checkpoints: `members` plans each model.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from quire.config.command_line.values import parse_duration
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
 from quire.errors import ConfigError, quoted
-from quire.server.args import LONGEST_S, ServerArgs
+from quire.server.args import ServerArgs
 from quire.suggest import did_you_mean
 
 _OF_SERVER = frozenset({
@@ -99,7 +100,7 @@ def keep_alive_seconds(value: Any) -> float | None:
         with suppress(ArgumentTypeError):
             seconds = parse_duration(value.removeprefix("-"))
             return None if value.startswith("-") else seconds
-    elif type(value) in (int, float) and value <= LONGEST_S:
+    elif type(value) in (int, float) and value <= sys.float_info.max:
         return float(value) if value >= 0 else None
     raise ConfigError(
         f"keep_alive must be seconds, a time such as 10m, or a negative number for ever, got "

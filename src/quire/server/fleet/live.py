@@ -18,7 +18,7 @@ from quire.server.fleet.catalog import CatalogEntry
 from quire.server.fleet.fleet import Fleet
 from quire.server.fleet.live_models import LiveModels, context_of_configs
 from quire.server.fleet.loading import ModelLoader
-from quire.server.fleet.member import Member, make_member
+from quire.server.fleet.member import Member, make_member, naming
 from quire.server.http.problems import HttpError
 from quire.server.served_adapters import served_modules
 from quire.units import format_bytes
@@ -76,8 +76,9 @@ def _prepare(member: Member) -> None:
     if config is None:
         logger.warning("%s cannot be loaded: %s", member.name, member.failure)
         return
-    for module in served_modules(entry.server, model.names, config):
-        model.adapters.add(module)
+    with naming(entry):
+        for module in served_modules(entry.server, model.names, config):
+            model.adapters.add(module)
     logger.info("%s: %s while it is loaded", member.name, format_bytes(member.num_bytes))
 
 

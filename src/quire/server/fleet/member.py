@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -103,17 +105,27 @@ def planned(entry: CatalogEntry, share_bytes: int, budget_bytes: int) -> tuple[E
     return plan.config, held + _PROCESS_BYTES
 
 
+@contextmanager
+def naming(entry: CatalogEntry) -> Iterator[None]:
+    """Lets mistakes name the file, if any, and the model."""
+    try:
+        yield
+    except DoesNotFitError:
+        raise
+    except QuireError as error:
+        file = entry.server.models
+        place = f"--models {file}: " if file else ""
+        raise ConfigError(f"{place}{entry.names[0]}: {error}") from None
+
+
 def make_member(entry: CatalogEntry, model: ServedModel, share: int, budget: int) -> Member:
     """A member that is not loaded. One that does not fit has a `failure`. Raises QuireError for a
     model that cannot be served for another reason."""
     try:
-        config, num_bytes = planned(entry, share, budget)
+        with naming(entry):
+            config, num_bytes = planned(entry, share, budget)
     except DoesNotFitError as error:
         return Member(entry, model, None, 0, str(error))
-    except QuireError as error:
-        file = entry.server.models
-        place = f"--models {file}: " if file else ""
-        raise ConfigError(f"{place}{model.names[0]}: {error}") from None
     return Member(entry, model, config, num_bytes, keep_alive_s=entry.keep_alive_s)
 
 
