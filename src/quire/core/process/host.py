@@ -181,8 +181,11 @@ class ProcessHost(EngineCoreClient):
                 is_connected = True
                 self._commands.send(encoder.encode(self._boot))
                 shutil.rmtree(self._directory, ignore_errors=True)
-            if event is None and (end := self._end_of(process)) is not None:
-                raise EngineDeadError(end)
+            if event is None:
+                if not is_stopped(process.pid):
+                    self._silent_s = 0.0  # while it imports modules it sends nothing
+                if (end := self._end_of(process)) is not None:
+                    raise EngineDeadError(end)
         raise EngineDeadError("shut down while the engine was starting")
 
     def _next_event(self) -> Event | None:
