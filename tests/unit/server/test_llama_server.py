@@ -79,9 +79,11 @@ def test_the_state_of_the_server(harness: Harness) -> None:
     assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
     assert not any(slot["is_processing"] for slot in slots)
     assert harness.request("GET", "/lora-adapters").json() == []
-    refused = harness.post("/lora-adapters", [{"id": 0, "scale": 0.5}])
-    assert refused.status_code == 400
-    assert "by its name as `model`" in refused.json()["error"]["message"]
+    for body in (b'[{"id": 0, "scale": 0.5}]', b"9B(\xff"):
+        json = {"Content-Type": "application/json"}
+        refused = harness.request("POST", "/lora-adapters", content=body, headers=json)
+        assert refused.status_code == 400
+        assert "by its name as `model`" in refused.json()["error"]["message"]
     assert harness.request("GET", "/props?model=nobody").status_code == 404
 
 

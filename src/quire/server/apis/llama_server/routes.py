@@ -204,10 +204,9 @@ async def list_adapters(http: Request) -> list[LlamaAdapter]:
 )
 async def set_adapters(http: Request) -> Response:
     """Refuses: an adapter is chosen by each request, not for all of them."""
-    value: Any = await http.json()
+    del http  # whatever its body says
     raise RequestError(
         "the scale of an adapter cannot be set for all requests: a request chooses an adapter by "
         "its name as `model`",
         parameter="scale",
-        value=value,
     )
