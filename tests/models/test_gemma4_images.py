@@ -4,6 +4,7 @@ a spec matters."""
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -168,9 +169,13 @@ def test_another_value_of_the_text_is_seen(
 
 
 def test_sound_is_refused_and_its_tower_left_out(
-    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    checkpoint: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A checkpoint with a tower for sound, as published ones have."""
+    monkeypatch.setattr(logging.getLogger("quire"), "propagate", True)
     for file in checkpoint.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     tensors = load_file(tmp_path / "model.safetensors")

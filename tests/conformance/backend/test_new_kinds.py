@@ -86,7 +86,7 @@ def embedding() -> tuple[Builder, Value]:
 def stateful_program() -> Program:
     builder, x = embedding()
     summed = Value("layers.0.sum", WIDTH)
-    builder._emit(RunningSum(x, summed, 0), summed)
+    builder._emit(RunningSum(x, summed, 0))
     builder.logits(summed, Tensor("head", (11, WIDTH)))
     return builder.program()
 
@@ -95,9 +95,9 @@ def pooled_program() -> Program:
     builder, x = embedding()
     attended = Value("layers.0.out", WIDTH)
     attention = Attention(x, x, x, attended, None, 2, 2, WIDTH // 2, 0.5, is_causal=False)
-    builder._emit(attention, attended)
+    builder._emit(attention)
     pooled = Value("pooled", WIDTH)
-    builder._emit(MeanPool(attended, pooled), pooled)
+    builder._emit(MeanPool(attended, pooled))
     return builder.program()
 
 
@@ -150,7 +150,7 @@ def test_a_group_of_states_grows_by_its_own_rule() -> None:
 def one_layer() -> Program:
     builder, x = embedding()
     out = Value("layers.0.out", WIDTH)
-    builder._emit(Attention(x, x, x, out, 0, 2, 2, WIDTH // 2, 0.5), out)
+    builder._emit(Attention(x, x, x, out, 0, 2, 2, WIDTH // 2, 0.5))
     builder.logits(out, Tensor("head", (11, WIDTH)))
     return builder.program()
 

@@ -10,7 +10,7 @@ import pytest
 from quire import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from quire.structured.compile import GrammarCompiler
 from quire.structured.params import StructuredOutputsParams
-from quire.tokenizer import Tokenizer
+from quire.tokenizer import Tokenizer, for_model
 
 PARAMS = SamplingParams(max_tokens=4, structured_outputs=StructuredOutputsParams(choice=["a b"]))
 
@@ -31,6 +31,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(GrammarCompiler, "prepare", note_preparation)
     monkeypatch.setattr(Tokenizer, "from_directory", note_load)
+    monkeypatch.setattr(for_model, "_living", {})  # other tests' engines have loaded the same one
     return found
 
 

@@ -133,10 +133,12 @@ def _attend_one(
     distances: NDArray[np.int64],
 ) -> Floats:
     """One query [N * H] over C keys and values [C, K, H] at `distances` [C] from it: [N * H]."""
-    # Heads that share a kv head are neighbours: [K, N / K, 1, H]. Each is multiplied alone, because
-    # BLAS picks its kernels by the number of rows, and ranks may share the heads of a kv head.
+    # Heads that share a kv head are neighbours: [K, N / K, 1, H]. Each is multiplied alone and with
+    # K and V in one piece, because BLAS picks its kernels by the number of rows and by their
+    # distance in memory, and ranks may share the heads of a kv head.
     grouped = q.reshape(op.num_kv_heads, -1, 1, op.head_dim).copy()
-    scores = (grouped @ keys.transpose(1, 2, 0)[:, None])[:, :, 0] * np.float32(op.scale)
+    keys, values = (part.transpose(1, 0, 2).copy()[:, None] for part in (keys, values))
+    scores = (grouped @ keys.transpose(0, 1, 3, 2))[:, :, 0] * np.float32(op.scale)
     if op.softcap is not None:
         cap = np.float32(op.softcap)
         scores = cap * np.tanh(scores / cap)
@@ -147,7 +149,7 @@ def _attend_one(
         reach = len(op.buckets) // 2
         chosen = np.array(op.buckets)[np.clip(distances, -reach, reach) + reach]
         biases = extras.biases.reshape(-1, op.num_heads)[chosen].T
-        scores = scores + biases.reshape(op.num_kv_heads, -1, len(keys))
+        scores = scores + biases.reshape(op.num_kv_heads, -1, len(distances))
     largest = scores.max(axis=-1, keepdims=True)
     by_head = (op.num_kv_heads, -1, 1)
     sinks = extras.sinks
@@ -158,5 +160,5 @@ def _attend_one(
     if sinks is not None:
         total = total + np.exp(sinks.reshape(by_head) - largest)
     weights /= total
-    result: Floats = (weights[:, :, None] @ values.transpose(1, 0, 2)[:, None]).reshape(-1)
+    result: Floats = (weights[:, :, None] @ values).reshape(-1)
     return result
