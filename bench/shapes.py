@@ -95,6 +95,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "lfm2-1.2b": {
         "architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "hidden_size": 2048,
+        "block_dim": 2048, "conv_dim": 2048,  # vLLM reads these
         "intermediate_size": 12288, "num_hidden_layers": 16, "num_attention_heads": 32,
         "num_key_value_heads": 8, "vocab_size": 65536, "conv_L_cache": 3, "conv_bias": False,
         "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "norm_eps": 1e-5,
