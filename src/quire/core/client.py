@@ -41,7 +41,8 @@ class EngineListener:
 
     on_outputs: Callable[[EngineCoreOutputs], None]
     on_dead: Callable[[EngineDeadError], None]
-    """Called once, if the engine loop ends without a `shutdown`."""
+    """Called once, if the engine loop ends without a `shutdown`, also if that was before the client
+    was attached."""
 
 
 class EngineCoreClient(ABC):
@@ -64,6 +65,8 @@ class EngineCoreClient(ABC):
         """Mailbox of `_loop`."""
         self._listener: EngineListener | None = None
         self._dead_cause: str | None = None
+        self._is_end_known = False
+        """Whether the listener was called, or need not be."""
         self._call_ids = itertools.count()
         self._calls: dict[int, asyncio.Future[Any]] = {}
 
@@ -72,6 +75,8 @@ class EngineCoreClient(ABC):
         if loop is not self._loop:
             self._loop, self._mailbox = loop, LoopMailbox(loop)
         self._listener = listener
+        if self._dead_cause is not None:
+            self._post(self._report_death, self._dead_cause)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Submits a request; the listener gets its outputs."""
@@ -159,13 +164,15 @@ class EngineCoreClient(ABC):
 
     def _mark_shut_down(self) -> None:
         """Makes every later call raise. Listeners are not called."""
+        self._is_end_known = True
         self._dead_cause = self._dead_cause or "the engine was shut down"
 
     def _report_death(self, cause: str) -> None:
         for future in list(self._calls.values()):
             if not future.done():
                 future.set_exception(EngineDeadError(cause))
-        if self._listener is not None:
+        if self._listener is not None and not self._is_end_known:
+            self._is_end_known = True
             self._listener.on_dead(EngineDeadError(cause))
 
 

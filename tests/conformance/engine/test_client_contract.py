@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quire.core.client import EngineCoreClient
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 
 from .conftest import MakeClient, Recorder, make_config, make_request
@@ -154,6 +155,29 @@ def test_a_failing_step_is_told(make_client: MakeClient) -> None:
         assert len(recorder.deaths) == 1
 
     run(scenario())
+
+
+def test_a_death_before_anyone_listens_is_told_once(make_client: MakeClient) -> None:
+    from fake_core import RAISE_IN_STEP
+
+    client = make_client()
+    client.add_request(make_request("bad", [RAISE_IN_STEP]))
+    end = time.monotonic() + 60
+    while client.health().state != "dead" and time.monotonic() < end:
+        time.sleep(0.01)
+
+    async def deaths(client: EngineCoreClient) -> list[EngineDeadError]:
+        recorder = Recorder()
+        for _ in range(2):
+            client.attach(asyncio.get_running_loop(), recorder.listener())
+            await asyncio.sleep(0.05)
+        return recorder.deaths
+
+    [death] = run(deaths(client))
+    assert "the step failed on purpose" in str(death)
+    shut_down = make_client()
+    shut_down.shutdown()
+    assert not run(deaths(shut_down))
 
 
 def test_a_stuck_step_is_told(make_client: MakeClient) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,18 +216,25 @@ def test_an_engine_that_dies_is_started_again(model: str) -> None:
 def test_one_engine_with_ranks_is_started_again(model: str) -> None:
     given = {**GIVEN, "tensor_parallel_size": 2, "backend": "cpu"}
     engine = AsyncLLM(
-        build_engine_config(EngineArgs(model, **given), "server"), max_engine_restarts=1
+        build_engine_config(EngineArgs(model, **given), "server"), max_engine_restarts=2
     )
     client = engine._client
     assert isinstance(client, ParallelClient)
+    os.kill(client.pids[0], signal.SIGKILL)  # before anyone uses it
+    while client._hosts[0].health().state != "dead":
+        time.sleep(0.02)
 
     async def scenario() -> None:
+        engine.bind()
+        while not client.num_restarts:
+            await asyncio.sleep(0.05)
+            assert engine.health().state != "dead"
         whole = await generated(engine, "a", SHARED)
         children = Path(f"/proc/{client.pids[0]}/task").glob("*/children")
         ranks = [int(pid) for one in children for pid in one.read_text().split()]
         assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
-        while not client.num_restarts:
+        while client.num_restarts == 1:
             await asyncio.sleep(0.05)
             assert engine.health().state != "dead"
         assert (await generated(engine, "b", SHARED)).outputs[0].token_ids == (

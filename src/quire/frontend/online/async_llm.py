@@ -345,6 +345,12 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
 
     # --- life
 
+    def bind(self) -> None:
+        """Serve the running event loop from now on, before its first request: an engine that dies
+        can be started again only then. Raises ConfigError if another loop is using this engine."""
+        with self.requests.binding.bound():
+            pass
+
     def health(self) -> EngineHealth:
         """The last known state of the engine; never blocks."""
         return self._client.health()

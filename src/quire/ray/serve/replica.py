@@ -42,6 +42,7 @@ class Replica:
     async def __serve_build_asgi_app__(self) -> Any:
         """The application that gets the requests."""
         model = self._context.model
+        self._engine.bind()
         await model.adapters.load_all(self._engine, ())
         model.engine = self._engine
         if model.chat is not None:

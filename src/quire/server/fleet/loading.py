@@ -49,6 +49,7 @@ class ModelLoader:
         parts = await asyncio.to_thread(self.build, config)
         engine = parts.engine
         assert engine is not None
+        engine.bind()
         try:
             await model.adapters.load_all(engine, modules)
             _check_plugins(model.args, engine)
