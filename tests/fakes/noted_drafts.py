@@ -1,4 +1,4 @@
-"""Notes what the worker proposes after each step."""
+"""Notes what the worker proposes after each step, and what the scheduler has checked in a step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quire.protocol import SchedulePlan, StepResult
+from quire.scheduler.in_flight import PlanInFlight
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -25,3 +26,16 @@ def noted_drafts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[
 
     monkeypatch.setattr(Scheduler, "update", update_and_note)
     return noted
+
+
+def counted_drafts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows: how many requests of a plan have draft tokens."""
+    counts: list[int] = []
+    complete = PlanInFlight.complete
+
+    def complete_and_count(step: PlanInFlight, released_request_ids: list[str]) -> None:
+        complete(step, released_request_ids)
+        counts.append(len(step.plan.draft_token_ids))
+
+    monkeypatch.setattr(PlanInFlight, "complete", complete_and_count)
+    return counts

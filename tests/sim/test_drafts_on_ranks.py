@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from executor_plans import config_of
-from noted_drafts import noted_drafts
+from noted_drafts import counted_drafts, noted_drafts
 from rank_cases import engine_of_ranks, run
 from tiny_checkpoint import write_tiny_checkpoint
 from tiny_heads import write_head, write_mtp_model
@@ -18,7 +18,6 @@ from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError
 from quire.protocol import EngineCoreRequest
 from quire.scheduler.drafting.row_costs import RowCosts
-from quire.scheduler.in_flight import PlanInFlight
 
 WIDE = {"num_attention_heads": 8, "head_dim": 8, "num_key_value_heads": 4}
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
@@ -97,14 +96,7 @@ def test_a_pipeline_has_guesses(
     one = EngineCoreRequest(
         request_id="0", prompt_token_ids=[5, 6, 7] * 5, sampling_params=params, arrival_time=0.0
     )
-    found, drafts = [], []
-    begin = PlanInFlight.complete
-
-    def complete(step: PlanInFlight, released_request_ids: list[str]) -> None:
-        begin(step, released_request_ids)
-        drafts.append(len(step.plan.draft_token_ids))
-
-    monkeypatch.setattr(PlanInFlight, "complete", complete)
+    found, drafts = [], counted_drafts(monkeypatch)
     for config in (
         config_of(target, speculation=False),
         config_of(

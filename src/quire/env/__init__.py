@@ -16,6 +16,8 @@ from quire.units import GiB
 
 MAX_THREADS = 1024
 """Upper limit of compute threads; above the core count of any machine."""
+RANK_CERTIFICATES = ("QUIRE_RANK_CERT", "QUIRE_RANK_CERT_KEY", "QUIRE_RANK_CA")
+"""The variables of `rank_certificates`."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _MAX_INTERVAL_S = 1e9
@@ -139,12 +141,11 @@ def rank_key() -> str | None:
 def rank_certificates() -> tuple[str, str, str] | None:
     """`QUIRE_RANK_CERT`, `QUIRE_RANK_CERT_KEY` and `QUIRE_RANK_CA`: PEM files for TLS between the
     machines of an engine; None: not set, and there is no TLS."""
-    names = ("QUIRE_RANK_CERT", "QUIRE_RANK_CERT_KEY", "QUIRE_RANK_CA")
-    certificate, key, authority = (os.environ.get(name, "") for name in names)
+    certificate, key, authority = (os.environ.get(name, "") for name in RANK_CERTIFICATES)
     if not (certificate or key or authority):
         return None
     if not (certificate and key and authority):
-        raise ConfigError(f"{', '.join(names)} must all be set, or none of them")
+        raise ConfigError(f"{', '.join(RANK_CERTIFICATES)} must all be set, or none of them")
     return certificate, key, authority
 
 

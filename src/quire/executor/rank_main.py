@@ -24,7 +24,7 @@ from quire.executor.messages import (
     from_plain,
     to_plain,
 )
-from quire.executor.nodes.tls import channel, secured
+from quire.executor.nodes.tls import messages_over, secured
 from quire.log import configure, get_logger
 from quire.ranks import Link, RankGroup
 from quire.system.child_python import die_with_parent
@@ -39,7 +39,8 @@ def main(boot_fd: str, steps_fd: str, blocks_fd: str, parent: str) -> int:
         signal.signal(number, signal.SIG_IGN)  # the engine decides when this process ends
     with suppress(EOFError, OSError):
         steps, blocks = (
-            channel(socket.socket(fileno=int(fd)), accepts=False) for fd in (steps_fd, blocks_fd)
+            messages_over(secured(socket.socket(fileno=int(fd)), accepts=False))
+            for fd in (steps_fd, blocks_fd)
         )
         with open(int(boot_fd), "rb") as file:
             boot = decode_boot(file.read())

@@ -224,13 +224,9 @@ class RankProcesses:
             return
         self._nodes = nodes
         self._started.set_result(nodes)
-        last = time.monotonic()
         while not self._is_closing.wait(_WATCH_S) and self._failure is None:
-            # A late look counts as two at most: this process may have been stopped itself.
-            now = time.monotonic()
-            elapsed_s, last = min(now - last, 2 * _WATCH_S), now
             for node in nodes:
-                if (cause := node.look(elapsed_s)) is not None:
+                if (cause := node.look()) is not None:
                     self.fail(cause)
         self._is_closing.wait()
         for node in nodes:

@@ -20,7 +20,7 @@ from rank_certificates import write_certificates
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.core.engine_core import EngineCore
-from quire.errors import ConfigError, EngineDeadError
+from quire.errors import ConfigError, EngineDeadError, RankError
 from quire.executor.multiproc import MultiprocExecutor
 from quire.executor.nodes.tls import TlsConnection
 from quire.params import SamplingParams
@@ -116,15 +116,24 @@ def test_machines_have_the_tokens_of_one_rank(
     assert machine.returncode == 0
 
 
+@pytest.mark.parametrize("split", [(4, 1), (2, 2)], ids=["parts", "stages"])
 def test_machines_with_certificates_have_the_same_tokens(
-    directory: Path, other: Other, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path,
+    other: Other,
+    port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    split: tuple[int, int],
 ) -> None:
     """Parts exchange values over TLS, and so do stages; the ranks end without an error."""
     for name, path in write_certificates(tmp_path).items():
         monkeypatch.setenv(name, path)
-    given = {"tensor_parallel_size": 4, "pipeline_parallel_size": 1, "backend": "cpu"}
+    tensor, stages = split
     machine = other()
-    config = config_of(directory, nnodes=2, master_port=port, **given)
+    config = config_of(
+        directory, nnodes=2, master_port=port, backend="cpu",
+        tensor_parallel_size=tensor, pipeline_parallel_size=stages,
+    )  # fmt: skip
     executor = MultiprocExecutor(config)
     assert all(
         isinstance(one.steps, TlsConnection) == (one.process is None)
@@ -161,6 +170,33 @@ def test_a_machine_that_ends_is_named(
     machine.send_signal(number)
     found, _ = until_dead(executor)
     assert text in found
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+def test_a_machine_that_is_frozen_before_its_ranks_begin(
+    directory: Path,
+    other: Other,
+    port: int,
+    has_tls: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if has_tls:
+        for name, path in write_certificates(tmp_path).items():
+            monkeypatch.setenv(name, path)
+    machine = other()
+
+    def freeze() -> None:
+        assert machine.stderr is not None
+        while "node 1 has connected to the engine" not in machine.stderr.readline():
+            pass
+        machine.send_signal(signal.SIGSTOP)
+
+    helper = threading.Thread(target=freeze)
+    helper.start()
+    with pytest.raises((RankError, EngineDeadError), match="node 1 has sent nothing for"):
+        engine(directory, port, tensor_parallel_size=2)
+    helper.join()
 
 
 @pytest.mark.long

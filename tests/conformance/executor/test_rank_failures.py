@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,13 +19,15 @@ from executor_plans import PROMPT, config_of, plan_of
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.ranks import Rank
-from quire.errors import ConfigError, EngineDeadError
+from quire.errors import ConfigError, EngineDeadError, RankError
 from quire.executor.messages import encode
 from quire.executor.multiproc import MultiprocExecutor
 from quire.executor.nodes.door import Door
-from quire.executor.nodes.messages import Hello
+from quire.executor.nodes.messages import Beat, Checked, Hello, Refused
 from quire.executor.nodes.node import RankLine
 from quire.executor.nodes.remote import RemoteNode
+
+DOOR = cast(Door, SimpleNamespace(watch=lambda: None))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +119,7 @@ def test_no_caller_waits_for_a_machine_that_is_given_up() -> None:
     (ours, theirs), lines = socket.socketpair(), [socket.socketpair() for _ in range(2)]
     control = Connection(theirs.detach())
     control.send_bytes(encode(Hello("host", 1, "version", "")))
-    node = RemoteNode(1, cast(Door, None), ours, time.monotonic() + 5)
+    node = RemoteNode(1, DOOR, Connection(ours.detach()))
     steps, blocks = (Connection(one.detach()) for one, _ in lines)
     node.lines.append(RankLine(Rank(0, 1, 1, 2), steps, blocks))
     waiting = ThreadPoolExecutor(2)
@@ -130,3 +133,55 @@ def test_no_caller_waits_for_a_machine_that_is_given_up() -> None:
     control.close()
     for _, end in lines:
         end.close()
+
+
+@pytest.fixture
+def machine() -> Iterator[tuple[RemoteNode, Connection]]:
+    """Another machine that has connected, as the engine sees it; and the machine's end."""
+    ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
+    theirs.send_bytes(encode(Beat()))
+    theirs.send_bytes(encode(Hello("host", 1, "version", "")))
+    node = RemoteNode(1, DOOR, ours)
+    yield node, theirs
+    node.end()
+    theirs.close()
+
+
+def test_a_machine_that_is_frozen_while_it_starts(machine: tuple[RemoteNode, Connection]) -> None:
+    """Long before its ranks have to be there."""
+    with pytest.raises(RankError, match="node 1 has sent nothing for"):
+        machine[0].wait_until_checked()
+
+
+def test_a_machine_may_take_its_time(machine: tuple[RemoteNode, Connection]) -> None:
+    node, theirs = machine
+    waiting = ThreadPoolExecutor(1)
+    checked = waiting.submit(node.wait_until_checked)
+    for _ in range(10):
+        theirs.send_bytes(encode(Beat()))
+        time.sleep(0.2)
+    assert not checked.done()
+    theirs.send_bytes(encode(Checked()))
+    checked.result(60)
+    waiting.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "text"),
+    [
+        ([encode(Refused("no room"))], ConfigError, "node 1: no room"),
+        ([encode(Beat("rank 1 was killed"))], RankError, "rank 1 was killed"),
+        ([b"nonsense"], RankError, "node 1 has sent an unknown message"),
+        ([], RankError, "node 1 has ended"),
+    ],
+    ids=str,
+)
+def test_a_machine_that_cannot_start(
+    machine: tuple[RemoteNode, Connection], sent: list[bytes], kind: type[Exception], text: str
+) -> None:
+    node, theirs = machine
+    for data in sent:
+        theirs.send_bytes(data)
+    theirs.close()
+    with pytest.raises(kind, match=text):
+        node.wait_until_checked()

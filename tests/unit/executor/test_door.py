@@ -6,10 +6,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from quire.errors import RankError
+from quire.executor.nodes import handshake
 from quire.executor.nodes.door import Door
 from quire.executor.nodes.handshake import PROTOCOL, connect
 
@@ -48,6 +51,27 @@ def test_strangers_do_not_come_in_and_do_not_block(door: Door, sent: bytes) -> N
         with connect(address, KEY, b"node 1"):
             door.take(b"node 1", time.monotonic() + 60).close()
         assert door._arrived == {}
+
+
+def test_a_crowd_of_strangers_does_not_keep_a_machine_out(door: Door) -> None:
+    address = (door.host, door.port)
+    strangers = [socket.create_connection(address) for _ in range(100)]
+    with connect(address, KEY, b"node 1"):
+        door.take(b"node 1", time.monotonic() + 60).close()
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_stranger_who_sends_slowly_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not keep a place."""
+    monkeypatch.setattr(handshake, "_TIMEOUT_S", 0.3)
+    ours, theirs = socket.socketpair()
+    found = ThreadPoolExecutor(1).submit(handshake.welcome, ours, KEY)
+    with suppress(OSError), theirs:
+        for byte in PROTOCOL + bytes(32):
+            theirs.send(bytes([byte]))
+            time.sleep(0.05)
+    assert found.result(60) is None
 
 
 def test_nothing_answers() -> None:

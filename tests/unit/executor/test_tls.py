@@ -19,7 +19,7 @@ from quire.errors import ConfigError, RankError
 from quire.executor.nodes import tls
 from quire.executor.nodes.door import Door
 from quire.executor.nodes.handshake import PROTOCOL, connect
-from quire.executor.nodes.tls import TlsConnection, channel, secured, tls_context
+from quire.executor.nodes.tls import TlsConnection, messages_over, secured, tls_context
 from quire.ranks import Link
 from quire.ranks.links import Tag, exchange
 
@@ -55,7 +55,7 @@ def both(pool: ThreadPoolExecutor, use: Callable[..., Any]) -> tuple[Any, Any]:
 
 
 def test_messages(pool: ThreadPoolExecutor) -> None:
-    ends: tuple[Connection, Connection] = both(pool, channel)
+    ends: list[Connection] = [messages_over(end) for end in both(pool, secured)]
     assert all(isinstance(end, TlsConnection) for end in ends)
     messages = [b"", b"a", os.urandom(20_000), os.urandom(3_000_000), b"end"]
     for one, other in (ends, reversed(ends)):
@@ -96,7 +96,7 @@ def test_exchanges(pool: ThreadPoolExecutor) -> None:
 def test_processes_of_one_machine_have_no_tls() -> None:
     one, other = socket.socketpair()
     assert secured(one, accepts=True) is one
-    assert type(channel(other, accepts=False)) is Connection
+    assert type(messages_over(secured(other, accepts=False))) is Connection
     one.close()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,27 +16,25 @@ from pathlib import Path
 from quire.backends.registry import make_backend
 from quire.config.records import EngineConfig
 from quire.errors import QuireError, RankError
-from quire.executor.messages import encode
+from quire.executor.nodes.control import Control
 from quire.executor.nodes.door import Door
 from quire.executor.nodes.gather import WAIT_S, library_tier
 from quire.executor.nodes.handshake import connect
-from quire.executor.nodes.links import START_S, peer_links, purpose_of_channel, purpose_of_node
+from quire.executor.nodes.links import peer_links, purpose_of_channel, purpose_of_node
 from quire.executor.nodes.messages import (
     BEAT_S,
-    SILENCE_S,
     Beat,
     Begin,
     Begun,
     Checked,
     End,
-    FromEngine,
     Hello,
     Refused,
     decode_from_engine,
 )
 from quire.executor.nodes.node import RankChildren
 from quire.executor.nodes.rank_spawn import Group, spawn_ranks
-from quire.executor.nodes.tls import channel
+from quire.executor.nodes.tls import messages_over, secured
 from quire.log import get_logger
 from quire.planning.kv.identity import reread_fingerprint
 from quire.version import __version__
@@ -62,29 +60,73 @@ class NodeArgs:
 def serve_node(args: NodeArgs) -> str:
     """Serves one engine until it ends; returns how it ended. Raises RankError or ConfigError if
     this machine cannot take part."""
+    tier = library_tier()  # before it connects: the engine expects regular messages after that
     connected = _connected(args)
     host = connected.getsockname()[0]
-    # The engine turns to its machines in their order, so it may wait for those before this one.
-    control = channel(connected, accepts=False, wait_s=args.wait_s)
-    with closing(Door(host, 0, args.key)) as door, control:
-        control.send_bytes(encode(Hello(host, door.port, __version__, library_tier())))
-        logger.info("node %d has connected to the engine at %s:%d", args.number, *args.master)
-        begin = _read(control)
-        if isinstance(begin, Refused):
-            raise RankError(f"the engine has refused this machine: {begin.reason}")
-        if not isinstance(begin, Begin):
-            raise RankError("the engine ended before it began")
+    with closing(_Engine(messages_over(secured(connected, accepts=False)), args.wait_s)) as engine:
+        with closing(Door(host, 0, args.key, engine.check)) as door:
+            engine.control.send(Hello(host, door.port, __version__, tier))
+            logger.info("node %d has connected to the engine at %s:%d", args.number, *args.master)
+            try:
+                engine.children = children = _start(args, engine.wait_for_begin(), door, engine)
+            except (QuireError, OSError) as error:
+                engine.control.send(Refused(str(error)))
+                raise
         try:
-            children = _start(args, begin, door, control)
-        except (QuireError, OSError) as error:
-            control.send_bytes(encode(Refused(str(error))))
-            raise
-        try:
-            control.send_bytes(encode(Begun()))
-            return _watch(control, children)
+            engine.control.send(Begun())
+            return engine.wait_for_end()
         finally:
+            engine.control.stop_beats()
             children.kill()
             children.end()
+
+
+class _Engine:
+    """The engine, as one of its machines sees it."""
+
+    def __init__(self, connection: Connection, wait_s: float) -> None:
+        self.children: RankChildren | None = None
+        """The ranks of this machine, once they are started; each beat says how they are."""
+        # The engine turns to its machines in their order, so it may wait for those before this one.
+        self.control = Control("the engine", connection, decode_from_engine, self._beat, wait_s)
+
+    def wait_for_begin(self) -> Begin:
+        """What to start. Raises RankError."""
+        while (begin := self._look()) is None:
+            self.control.wait(BEAT_S)
+        return begin
+
+    def wait_for_end(self) -> str:
+        """Returns how the engine has ended."""
+        try:
+            while True:
+                self.check()
+                self.control.wait(BEAT_S)
+        except RankError as error:
+            return str(error)
+
+    def check(self) -> None:
+        """Raises RankError if the engine has ended, is silent, or has refused this machine."""
+        if self._look() is not None:
+            raise RankError("the engine has begun twice")
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.control.close()
+
+    def _look(self) -> Begin | None:
+        while (message := self.control.read()) is not None:
+            if isinstance(message, Begin):
+                return message
+            if isinstance(message, Refused):
+                raise RankError(f"the engine has refused this machine: {message.reason}")
+            if isinstance(message, End):
+                raise RankError("the engine has ended")
+        return None
+
+    def _beat(self) -> Beat:
+        children = self.children
+        return Beat() if children is None else Beat(children.look() or "", children.progress())
 
 
 def _connected(args: NodeArgs) -> socket.socket:
@@ -99,16 +141,9 @@ def _connected(args: NodeArgs) -> socket.socket:
             time.sleep(_RETRY_S)
 
 
-def _read(control: Connection) -> FromEngine:
-    with suppress(EOFError, OSError):
-        found: FromEngine = decode_from_engine(control.recv_bytes())
-        return found
-    return End()
-
-
-def _start(args: NodeArgs, begin: Begin, door: Door, control: Connection) -> RankChildren:
+def _start(args: NodeArgs, begin: Begin, door: Door, engine: _Engine) -> RankChildren:
     config = _checked(begin.config, args)
-    control.send_bytes(encode(Checked()))
+    engine.control.send(Checked())
     group = Group(config, begin.generation, args.number)
 
     def line(number: int, kind: str) -> int:
@@ -135,23 +170,3 @@ def _checked(config: EngineConfig, args: NodeArgs) -> EngineConfig:
             f"model: fingerprint {own[:16]}, expected {config.cache.fingerprint[:16]}"
         )
     return config
-
-
-def _watch(control: Connection, children: RankChildren) -> str:
-    # The engine first waits for the ranks of all machines, where TLS begins when they have started.
-    silent_s, last = -START_S, time.monotonic()
-    with suppress(EOFError, OSError):
-        while silent_s <= SILENCE_S:
-            now = time.monotonic()
-            # A late look counts as two at most: this process may have been stopped itself.
-            elapsed_s, last = min(now - last, 2 * BEAT_S), now
-            silent_s += elapsed_s
-            cause = children.look(elapsed_s)
-            control.send_bytes(encode(Beat(cause or "", children.progress())))
-            until = now + BEAT_S
-            while control.poll(max(0.0, until - time.monotonic())):
-                silent_s = 0.0
-                if isinstance(decode_from_engine(control.recv_bytes()), End):
-                    return "the engine has ended"
-        return f"the engine has sent nothing for {SILENCE_S:g} s"
-    return "the engine has ended"

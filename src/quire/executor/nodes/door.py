@@ -1,31 +1,48 @@
-"""`Door`: accepts the connections of an engine's other machines, each for a purpose."""
+"""`Door`: accepts the connections of an engine's other machines, each for a purpose.
+
+TLS begins here, except between two ranks, whose connections are passed on to their processes.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
-from quire.errors import ConfigError, RankError
+from quire.errors import ConfigError, QuireError, RankError
 from quire.executor.nodes.handshake import welcome
-from quire.executor.nodes.tls import tls_context
+from quire.executor.nodes.tls import secured, tls_context
 
 _BACKLOG = 64
 _MOST_GREETINGS = 64
-"""Most connections that are being accepted at once."""
+"""Most connections that are being accepted at once. One more ends the oldest, which is likely to be
+a stranger's, because a machine's handshake takes milliseconds."""
+_RETRY_S = 0.1
+WATCH_S = 0.1
+"""Seconds between two looks at the machines, while something is waited for."""
+BETWEEN_RANKS = b"ranks "
+"""How the purpose of a connection between two ranks begins."""
 
 
 class Door:
     """A listening socket, with a thread that accepts connections that know the key."""
 
-    def __init__(self, host: str, port: int, key: bytes) -> None:
-        """`port` 0: any. Raises ConfigError, also for certificates that cannot be read."""
+    def __init__(
+        self, host: str, port: int, key: bytes, watch: Callable[[], None] = lambda: None
+    ) -> None:
+        """`port` 0: any. `watch`: called regularly by who waits for something of the machines;
+        what it raises ends the wait. Raises ConfigError, also for certificates that cannot be
+        read."""
         tls_context(accepts=True)
+        self.watch = watch
         self._key = key
-        self._arrived: dict[bytes, socket.socket] = {}
+        self._arrived: dict[bytes, socket.socket | QuireError] = {}
         self._changed = threading.Condition()
-        self._places = threading.Semaphore(_MOST_GREETINGS)
+        self._greeted: deque[socket.socket] = deque()
+        """Those that are being accepted."""
         try:
             self._listening = socket.create_server((host, port), backlog=_BACKLOG)
         except OSError as error:
@@ -39,13 +56,14 @@ class Door:
 
     def take(self, purpose: bytes, until: float) -> socket.socket:
         """A connection with this purpose; waits for it until a time of `time.monotonic`. Raises
-        RankError."""
-        with self._changed:
-            while purpose not in self._arrived:
-                left = until - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    raise RankError(f"{purpose.decode()} has not connected to port {self.port}")
-            return self._arrived.pop(purpose)
+        RankError, and what `watch` raises."""
+        while (found := self._arrival(purpose)) is None:
+            if time.monotonic() > until:
+                raise RankError(f"{purpose.decode()} has not connected to port {self.port}")
+            self.watch()
+        if isinstance(found, QuireError):
+            raise found
+        return found
 
     def close(self) -> None:
         """Accepts nothing more. Idempotent."""
@@ -55,30 +73,51 @@ class Door:
         self._listening.close()
         with self._changed:
             for one in self._arrived.values():
-                one.close()
+                _drop(one)
             self._arrived.clear()
+
+    def _arrival(self, purpose: bytes) -> socket.socket | QuireError | None:
+        """What has come for a purpose; waits for it for a moment."""
+        with self._changed:
+            self._changed.wait_for(lambda: purpose in self._arrived, WATCH_S)
+            return self._arrived.pop(purpose, None)
 
     def _accept(self) -> None:
         while self._is_open:
             try:
                 accepted, _ = self._listening.accept()
-            except OSError:
-                return
-            if not self._places.acquire(blocking=False):
-                accepted.close()
+            except OSError:  # closed, or the process has too many files at this moment
+                time.sleep(_RETRY_S)
                 continue
+            with self._changed:
+                self._greeted.append(accepted)
+                if len(self._greeted) > _MOST_GREETINGS:
+                    with suppress(OSError):
+                        self._greeted.popleft().shutdown(socket.SHUT_RDWR)
             threading.Thread(target=self._greet, args=(accepted,), daemon=True).start()
 
     def _greet(self, accepted: socket.socket) -> None:
         try:
             purpose = welcome(accepted, self._key)
         finally:
-            self._places.release()
+            with self._changed, suppress(ValueError):
+                self._greeted.remove(accepted)
         if purpose is None:
             return
+        arrived: socket.socket | QuireError = accepted
+        if not purpose.startswith(BETWEEN_RANKS):
+            try:
+                arrived = secured(accepted, accepts=True)
+            except QuireError as error:
+                arrived = error
         with self._changed:
             if not self._is_open or purpose in self._arrived:
-                accepted.close()
+                _drop(arrived)
                 return
-            self._arrived[purpose] = accepted
+            self._arrived[purpose] = arrived
             self._changed.notify_all()
+
+
+def _drop(arrived: socket.socket | QuireError) -> None:
+    if isinstance(arrived, socket.socket):
+        arrived.close()

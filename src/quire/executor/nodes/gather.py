@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, QuireError, RankError
@@ -14,6 +15,7 @@ from quire.executor.nodes.links import peer_links, purpose_of_node, rank_key
 from quire.executor.nodes.node import LocalNode, Node
 from quire.executor.nodes.rank_spawn import Group
 from quire.executor.nodes.remote import RemoteNode
+from quire.executor.nodes.tls import messages_over
 from quire.log import get_logger
 from quire.version import __version__
 
@@ -31,15 +33,23 @@ def start_nodes(config: EngineConfig) -> list[Node]:
         return [LocalNode(group, _no_link)]
     key = rank_key()
     others: list[RemoteNode] = []
-    with closing(Door(parallel.master_addr, parallel.master_port, key)) as door:
+    watch = partial(check_all, others)
+    with closing(Door(parallel.master_addr, parallel.master_port, key, watch)) as door:
         where = f"{door.host}:{door.port}"
         logger.info("waiting for %d other machines on %s", parallel.nnodes - 1, where)
         until = time.monotonic() + WAIT_S
         with ended_on_error(others):
             for number in range(1, parallel.nnodes):
-                connected = door.take(purpose_of_node(number), until)
-                admit(RemoteNode(number, door, connected, until), config, others)
+                connection = messages_over(door.take(purpose_of_node(number), until))
+                admit(RemoteNode(number, door, connection), config, others)
             return begin(group, others, door, key)
+
+
+def check_all(others: Sequence[RemoteNode]) -> None:
+    """Looks at machines while the engine starts. Raises ConfigError or RankError if one of them
+    cannot take part, has ended or is silent."""
+    for other in others:
+        other.check()
 
 
 def admit(node: RemoteNode, config: EngineConfig, admitted: list[RemoteNode]) -> None:

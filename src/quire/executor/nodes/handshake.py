@@ -12,19 +12,22 @@ import hmac
 import secrets
 import socket
 import struct
+import time
 from contextlib import suppress
 
 from quire import env
 from quire.errors import RankError
 
-PROTOCOL = b"quire.ranks.1".ljust(16, b"\0")
+PROTOCOL = b"quire.ranks.2".ljust(16, b"\0")
 """Changes whenever the messages between machines change."""
-_WITH_TLS = b"quire.ranks.1s".ljust(16, b"\0")
+_WITH_TLS = b"quire.ranks.2s".ljust(16, b"\0")
 MIN_KEY_LENGTH = 16
 _NONCE = 32
 _DIGEST = 32
 _LENGTH = struct.Struct("<H")
+_MAX_PURPOSE = 200
 _TIMEOUT_S = 5.0
+"""Of the whole handshake, so that a stranger who sends slowly takes no place for long."""
 
 
 def connect(address: tuple[str, int], key: bytes, purpose: bytes) -> socket.socket:
@@ -46,15 +49,15 @@ def connect(address: tuple[str, int], key: bytes, purpose: bytes) -> socket.sock
 
 def welcome(accepted: socket.socket, key: bytes) -> bytes | None:
     """What a connection is for; None, after closing it, if the other end does not know the key."""
-    accepted.settimeout(_TIMEOUT_S)
+    until = time.monotonic() + _TIMEOUT_S
     with suppress(OSError, _EndedError):
-        theirs = _read(accepted, len(PROTOCOL) + _NONCE)
+        theirs = _read(accepted, len(PROTOCOL) + _NONCE, until)
         if theirs.startswith(_protocol()):
             nonces = theirs[len(PROTOCOL) :] + secrets.token_bytes(_NONCE)
             accepted.sendall(_protocol() + nonces[_NONCE:] + _proof(key, b"accepts", nonces))
-            [length] = _LENGTH.unpack(_read(accepted, _LENGTH.size))
-            purpose = _read(accepted, length)
-            proof = _read(accepted, _DIGEST)
+            [length] = _LENGTH.unpack(_read(accepted, _LENGTH.size, until))
+            purpose = _read(accepted, min(length, _MAX_PURPOSE), until)
+            proof = _read(accepted, _DIGEST, until)
             if hmac.compare_digest(proof, _proof(key, b"connects", nonces + purpose)):
                 accepted.settimeout(None)
                 return purpose
@@ -66,7 +69,8 @@ def _introduce(connected: socket.socket, key: bytes, purpose: bytes, where: str)
     own = secrets.token_bytes(_NONCE)
     connected.sendall(_protocol() + own)
     try:
-        theirs = _read(connected, len(PROTOCOL) + _NONCE + _DIGEST)
+        until = time.monotonic() + _TIMEOUT_S
+        theirs = _read(connected, len(PROTOCOL) + _NONCE + _DIGEST, until)
     except _EndedError:
         raise RankError(
             f"{where} has closed the connection: it is not the machine of an engine, it runs "
@@ -94,9 +98,10 @@ class _EndedError(Exception):
     """The other end has closed the connection."""
 
 
-def _read(connected: socket.socket, count: int) -> bytes:
+def _read(connected: socket.socket, count: int, until: float) -> bytes:
     found = bytearray()
     while len(found) < count:
+        connected.settimeout(max(0.0, until - time.monotonic()))
         piece = connected.recv(count - len(found))
         if not piece:
             raise _EndedError

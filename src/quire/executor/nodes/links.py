@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire import env
 from quire.config.ranks import Rank
 from quire.errors import ConfigError
-from quire.executor.nodes.door import Door
+from quire.executor.nodes.door import BETWEEN_RANKS, Door
 from quire.executor.nodes.handshake import MIN_KEY_LENGTH, connect
 from quire.executor.nodes.rank_spawn import Group, PeerLink
 
@@ -42,7 +42,7 @@ def peer_links(group: Group, addresses: Addresses, door: Door, key: bytes) -> Pe
 
     def link(own: Rank, other: Rank, until: float) -> int:
         first, second = sorted((own.number, other.number))
-        purpose = f"ranks {first} and {second} in {group.generation:x}".encode()
+        purpose = BETWEEN_RANKS + f"{first} and {second} in {group.generation:x}".encode()
         node = group.config.parallel.node_of(other)
         if node > group.node:
             return door.take(purpose, until).detach()

@@ -10,7 +10,7 @@ from quire.executor.messages import decode_unknown
 BEAT_S = 0.2
 """Seconds between two messages in each direction."""
 SILENCE_S = 1.4
-"""A machine that has sent nothing for so long is given up."""
+"""An end that has sent nothing for so long is given up."""
 
 
 class Hello(msgspec.Struct, tag="hello"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from quire.config.ranks import Rank
+from quire.executor.nodes.control import Elapsed
 from quire.executor.nodes.rank_spawn import Group, PeerLink, spawn_ranks
 from quire.system.child_process import STOPPED_S, wait_or_kill
 from quire.system.thread_states import is_stopped, thread_states
@@ -52,7 +53,7 @@ class Node(ABC):
     lines: list[RankLine]
 
     @abstractmethod
-    def look(self, elapsed_s: float) -> str | None:
+    def look(self) -> str | None:
         """How a rank has ended or was stopped; None while all are well. To be called regularly."""
 
     @abstractmethod
@@ -83,9 +84,11 @@ class RankChildren:
     def __init__(self, processes: dict[Rank, subprocess.Popen[bytes]]) -> None:
         self.processes = processes
         self._stopped_s = dict.fromkeys(processes, 0.0)
+        self._elapsed = Elapsed()
 
-    def look(self, elapsed_s: float) -> str | None:
+    def look(self) -> str | None:
         """As `Node.look`."""
+        elapsed_s = self._elapsed.seconds()
         for rank, process in self.processes.items():
             stopped_s = self._stopped_s[rank] + elapsed_s if is_stopped(process.pid) else 0.0
             self._stopped_s[rank] = stopped_s
@@ -160,8 +163,8 @@ class LocalNode(Node):
             for rank, (steps, blocks) in pairs.items()
         ]
 
-    def look(self, elapsed_s: float) -> str | None:
-        return self._children.look(elapsed_s)
+    def look(self) -> str | None:
+        return self._children.look()
 
     def ended(self) -> str | None:
         return self._children.ended()

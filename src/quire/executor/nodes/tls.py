@@ -56,21 +56,20 @@ class TlsConnection(Connection):
         self._secured.close()
 
 
-def channel(connected: socket.socket, *, accepts: bool, wait_s: float = _BEGIN_S) -> Connection:
-    """Messages over a socket, with TLS as `secured`."""
-    used = secured(connected, accepts=accepts, wait_s=wait_s)
+def messages_over(used: socket.socket) -> Connection:
+    """Messages over a socket, in which TLS has begun or not."""
     return TlsConnection(used) if isinstance(used, ssl.SSLSocket) else Connection(used.detach())
 
 
-def secured(connected: socket.socket, *, accepts: bool, wait_s: float = _BEGIN_S) -> socket.socket:
+def secured(connected: socket.socket, *, accepts: bool) -> socket.socket:
     """The socket with TLS, if it leads to another machine and certificates are set. `accepts`:
-    exactly one of the two ends says so. `wait_s`: how long the other end may take to begin. Raises
-    RankError, after closing the socket, or ConfigError."""
+    exactly one of the two ends says so. Raises RankError, after closing the socket, or
+    ConfigError."""
     context = None if connected.family == socket.AF_UNIX else tls_context(accepts)
     if context is None:
         return connected
     try:
-        connected.settimeout(wait_s)
+        connected.settimeout(_BEGIN_S)
         found = context.wrap_socket(connected, server_side=accepts)
     except OSError as error:
         connected.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from quire.errors import QuireError
@@ -13,12 +14,16 @@ logger = get_logger(__name__)
 
 
 def main(host: str, port: str, number: str, parent: str) -> int:
-    """Serves until the engine ends; returns the exit code. The key comes over standard input."""
+    """Serves until the engine ends; returns the exit code. The key comes over standard input, and
+    why this machine could not take part goes to standard output."""
     die_with_parent(int(parent))
+    reason = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # which ranks get too
     try:
         args = NodeArgs((host, int(port)), int(number), sys.stdin.buffer.read(), wait_s=30.0)
         logger.info("%s", serve_node(args))
     except QuireError as error:
         logger.error("%s", error)
+        os.write(reason, str(error).encode())
         return 1
     return 0

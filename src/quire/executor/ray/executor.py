@@ -8,21 +8,23 @@ serve --headless` does, and from then on everything is as on machines that were 
 from __future__ import annotations
 
 import secrets
-import socket
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
+from quire import env
 from quire.config.records import EngineConfig
-from quire.errors import ConfigError, RankError
+from quire.errors import ConfigError
 from quire.executor.multiproc import MultiprocExecutor
 from quire.executor.nodes.door import Door
-from quire.executor.nodes.gather import admit, begin, ended_on_error
-from quire.executor.nodes.links import START_S, purpose_of_node
+from quire.executor.nodes.gather import admit, begin, check_all, ended_on_error
+from quire.executor.nodes.links import purpose_of_node
 from quire.executor.nodes.node import EXIT_S, Node
 from quire.executor.nodes.rank_spawn import Group
 from quire.executor.nodes.remote import RemoteNode
+from quire.executor.nodes.tls import messages_over
 from quire.executor.rank_processes import RankProcesses
 from quire.executor.ray.actor import NodeActor
 from quire.executor.ray.cluster import connect
@@ -80,17 +82,17 @@ class RayNode(RemoteNode):
     """A machine whose program an actor runs."""
 
     def __init__(
-        self, started: _Started, places: Places, number: int, door: Door, connected: socket.socket
+        self, started: _Started, places: Places, number: int, door: Door, connection: Connection
     ) -> None:
         self._started = started
         self._places = places
-        super().__init__(number, door, connected, time.monotonic() + START_S)
+        super().__init__(number, door, connection)
 
     def __str__(self) -> str:
         return f"node {self.number} ({self._started.machine.address})"
 
-    def look(self, elapsed_s: float) -> str | None:
-        cause = super().look(elapsed_s)
+    def look(self) -> str | None:
+        cause = super().look()
         if cause is None and self._started.has_ended:
             return f"{self}: {self._started.how_it_ended()}"
         return cause
@@ -113,28 +115,24 @@ def _start_nodes(ray: Any, places: Places, config: EngineConfig) -> list[Node]:
     parallel = replace(config.parallel, nnodes=len(counts), ranks_by_node=counts)
     config = replace(config, parallel=parallel)
     group, key = Group(config, secrets.randbits(63), node=-1), secrets.token_bytes(32)
+    certificates = dict(zip(env.RANK_CERTIFICATES, env.rank_certificates() or (), strict=False))
     others: list[RemoteNode] = []
-    with closing(Door(places.own_address, 0, key)) as door, ended_on_error(others):
-        started = list[_Started]()
+    started: list[_Started] = []
+
+    def watch() -> None:
+        """Raises ConfigError with Ray's reason if an actor ends before its machine connects."""
+        check_all(others)
+        for number, one in enumerate(started):
+            if one.has_ended:
+                raise ConfigError(f"node {number}: {one.how_it_ended()}")
+
+    with closing(Door(places.own_address, 0, key, watch)) as door, ended_on_error(others):
         for number, machine in enumerate(places.machines):
             actor = machine.start(NodeActor, f"quire-{group.generation:x}-{number}")
-            run = actor.run.remote(door.host, door.port, number, key)
+            run = actor.run.remote(door.host, door.port, number, key, certificates)
             started.append(_Started(ray, machine, actor, run))
+        until = time.monotonic() + _CONNECT_S
         for number, one in enumerate(started):
-            connected = _connected(door, number, one)
-            admit(RayNode(one, places, number, door, connected), config, others)
+            connection = messages_over(door.take(purpose_of_node(number), until))
+            admit(RayNode(one, places, number, door, connection), config, others)
         return begin(group, others, door, key)
-
-
-def _connected(door: Door, number: int, started: _Started) -> socket.socket:
-    """The connection of a machine. Raises RankError if it does not connect, and ConfigError with
-    Ray's reason if its actor ends before."""
-    until = time.monotonic() + _CONNECT_S
-    while True:
-        try:
-            return door.take(purpose_of_node(number), time.monotonic() + _POLL_S)
-        except RankError:
-            if started.has_ended:
-                raise ConfigError(f"node {number}: {started.how_it_ended()}") from None
-            if time.monotonic() > until:
-                raise
