@@ -119,7 +119,7 @@ def test_no_caller_waits_for_a_machine_that_is_given_up() -> None:
     (ours, theirs), lines = socket.socketpair(), [socket.socketpair() for _ in range(2)]
     control = Connection(theirs.detach())
     control.send_bytes(encode(Hello("host", 1, "version", "")))
-    node = RemoteNode(1, DOOR, Connection(ours.detach()))
+    node = RemoteNode(DOOR, 1, Connection(ours.detach()))
     steps, blocks = (Connection(one.detach()) for one, _ in lines)
     node.lines.append(RankLine(Rank(0, 1, 1, 2), steps, blocks))
     waiting = ThreadPoolExecutor(2)
@@ -141,7 +141,7 @@ def machine() -> Iterator[tuple[RemoteNode, Connection]]:
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
     theirs.send_bytes(encode(Beat()))
     theirs.send_bytes(encode(Hello("host", 1, "version", "")))
-    node = RemoteNode(1, DOOR, ours)
+    node = RemoteNode(DOOR, 1, ours)
     yield node, theirs
     node.end()
     theirs.close()

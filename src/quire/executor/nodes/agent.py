@@ -42,6 +42,9 @@ from quire.version import __version__
 logger = get_logger(__name__)
 
 _RETRY_S = 0.5
+_PATIENCE_S = 5.0
+"""How much longer than later ones the engine's first message may take, because the engine may be
+turning to other machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def serve_node(args: NodeArgs) -> str:
     tier = library_tier()  # before it connects: the engine expects regular messages after that
     connected = _connected(args)
     host = connected.getsockname()[0]
-    with closing(_Engine(messages_over(secured(connected, accepts=False)), args.wait_s)) as engine:
+    with closing(_Engine(messages_over(secured(connected, accepts=False)))) as engine:
         with closing(Door(host, 0, args.key, engine.check)) as door:
             engine.control.send(Hello(host, door.port, __version__, tier))
             logger.info("node %d has connected to the engine at %s:%d", args.number, *args.master)
@@ -84,11 +87,12 @@ def serve_node(args: NodeArgs) -> str:
 class _Engine:
     """The engine, as one of its machines sees it."""
 
-    def __init__(self, connection: Connection, wait_s: float) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.children: RankChildren | None = None
         """The ranks of this machine, once they are started; each beat says how they are."""
-        # The engine turns to its machines in their order, so it may wait for those before this one.
-        self.control = Control("the engine", connection, decode_from_engine, self._beat, wait_s)
+        self.control = Control(
+            "the engine", connection, decode_from_engine, self._beat, _PATIENCE_S
+        )
 
     def wait_for_begin(self) -> Begin:
         """What to start. Raises RankError."""

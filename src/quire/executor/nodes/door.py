@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from quire.errors import ConfigError, QuireError, RankError
@@ -25,6 +25,8 @@ WATCH_S = 0.1
 """Seconds between two looks at the machines, while something is waited for."""
 BETWEEN_RANKS = b"ranks "
 """How the purpose of a connection between two ranks begins."""
+Arrival = socket.socket | QuireError
+"""A connection, or why TLS could not begin there."""
 
 
 class Door:
@@ -39,7 +41,7 @@ class Door:
         tls_context(accepts=True)
         self.watch = watch
         self._key = key
-        self._arrived: dict[bytes, socket.socket | QuireError] = {}
+        self._arrived: dict[bytes, Arrival] = {}
         self._changed = threading.Condition()
         self._greeted: deque[socket.socket] = deque()
         """Those that are being accepted."""
@@ -57,13 +59,19 @@ class Door:
     def take(self, purpose: bytes, until: float) -> socket.socket:
         """A connection with this purpose; waits for it until a time of `time.monotonic`. Raises
         RankError, and what `watch` raises."""
-        while (found := self._arrival(purpose)) is None:
+        return self.take_any([purpose], until)[1]
+
+    def take_any(self, purposes: Collection[bytes], until: float) -> tuple[bytes, socket.socket]:
+        """The first connection with one of these purposes, and its purpose; as `take`."""
+        while (found := self._arrival(purposes)) is None:
             if time.monotonic() > until:
-                raise RankError(f"{purpose.decode()} has not connected to port {self.port}")
+                missing = b", ".join(purposes).decode()
+                raise RankError(f"{missing} has not connected to port {self.port}")
             self.watch()
-        if isinstance(found, QuireError):
-            raise found
-        return found
+        purpose, arrived = found
+        if isinstance(arrived, QuireError):
+            raise arrived
+        return purpose, arrived
 
     def close(self) -> None:
         """Accepts nothing more. Idempotent."""
@@ -76,11 +84,12 @@ class Door:
                 _drop(one)
             self._arrived.clear()
 
-    def _arrival(self, purpose: bytes) -> socket.socket | QuireError | None:
-        """What has come for a purpose; waits for it for a moment."""
+    def _arrival(self, purposes: Collection[bytes]) -> tuple[bytes, Arrival] | None:
+        """What has come for one of these purposes; waits for it for a moment."""
         with self._changed:
-            self._changed.wait_for(lambda: purpose in self._arrived, WATCH_S)
-            return self._arrived.pop(purpose, None)
+            self._changed.wait_for(lambda: not self._arrived.keys().isdisjoint(purposes), WATCH_S)
+            found = next((one for one in self._arrived if one in purposes), None)
+            return None if found is None else (found, self._arrived.pop(found))
 
     def _accept(self) -> None:
         while self._is_open:
@@ -104,7 +113,7 @@ class Door:
                 self._greeted.remove(accepted)
         if purpose is None:
             return
-        arrived: socket.socket | QuireError = accepted
+        arrived: Arrival = accepted
         if not purpose.startswith(BETWEEN_RANKS):
             try:
                 arrived = secured(accepted, accepts=True)
@@ -118,6 +127,6 @@ class Door:
             self._changed.notify_all()
 
 
-def _drop(arrived: socket.socket | QuireError) -> None:
+def _drop(arrived: Arrival) -> None:
     if isinstance(arrived, socket.socket):
         arrived.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import Connection
 
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, QuireError, RankError
@@ -39,9 +40,8 @@ def start_nodes(config: EngineConfig) -> list[Node]:
         logger.info("waiting for %d other machines on %s", parallel.nnodes - 1, where)
         until = time.monotonic() + WAIT_S
         with ended_on_error(others):
-            for number in range(1, parallel.nnodes):
-                connection = messages_over(door.take(purpose_of_node(number), until))
-                admit(RemoteNode(number, door, connection), config, others)
+            make = partial(RemoteNode, door)
+            admit_all(range(1, parallel.nnodes), make, door, until, config, others)
             return begin(group, others, door, key)
 
 
@@ -52,7 +52,24 @@ def check_all(others: Sequence[RemoteNode]) -> None:
         other.check()
 
 
-def admit(node: RemoteNode, config: EngineConfig, admitted: list[RemoteNode]) -> None:
+def admit_all(
+    numbers: Iterable[int],
+    make: Callable[[int, Connection], RemoteNode],
+    door: Door,
+    until: float,
+    config: EngineConfig,
+    admitted: list[RemoteNode],
+) -> None:
+    """Admits the machines with these numbers as they connect, until a time of `time.monotonic`. The
+    list is in the order of numbers then. Raises ConfigError or RankError."""
+    waiting = {purpose_of_node(number): number for number in numbers}
+    while waiting:
+        purpose, connected = door.take_any(waiting, until)
+        _admit(make(waiting.pop(purpose), messages_over(connected)), config, admitted)
+    admitted.sort(key=lambda one: one.number)
+
+
+def _admit(node: RemoteNode, config: EngineConfig, admitted: list[RemoteNode]) -> None:
     """Adds a machine to those that were admitted, unless it would compute other bits: then all of
     them are sent away. Raises ConfigError."""
     admitted.append(node)

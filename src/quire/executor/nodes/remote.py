@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 class RemoteNode(Node):
     """One other machine."""
 
-    def __init__(self, number: int, door: Door, connection: Connection) -> None:
+    def __init__(self, door: Door, number: int, connection: Connection) -> None:
         """`connection`: what the machine has made first. Waits until it has said what it is. Raises
         RankError or ConfigError."""
         self.number = number

@@ -19,12 +19,10 @@ from quire.config.records import EngineConfig
 from quire.errors import ConfigError
 from quire.executor.multiproc import MultiprocExecutor
 from quire.executor.nodes.door import Door
-from quire.executor.nodes.gather import admit, begin, check_all, ended_on_error
-from quire.executor.nodes.links import purpose_of_node
+from quire.executor.nodes.gather import admit_all, begin, check_all, ended_on_error
 from quire.executor.nodes.node import EXIT_S, Node
 from quire.executor.nodes.rank_spawn import Group
 from quire.executor.nodes.remote import RemoteNode
-from quire.executor.nodes.tls import messages_over
 from quire.executor.rank_processes import RankProcesses
 from quire.executor.ray.actor import NodeActor
 from quire.executor.ray.cluster import connect
@@ -82,11 +80,11 @@ class RayNode(RemoteNode):
     """A machine whose program an actor runs."""
 
     def __init__(
-        self, started: _Started, places: Places, number: int, door: Door, connection: Connection
+        self, started: _Started, places: Places, door: Door, number: int, connection: Connection
     ) -> None:
         self._started = started
         self._places = places
-        super().__init__(number, door, connection)
+        super().__init__(door, number, connection)
 
     def __str__(self) -> str:
         return f"node {self.number} ({self._started.machine.address})"
@@ -132,7 +130,9 @@ def _start_nodes(ray: Any, places: Places, config: EngineConfig) -> list[Node]:
             run = actor.run.remote(door.host, door.port, number, key, certificates)
             started.append(_Started(ray, machine, actor, run))
         until = time.monotonic() + _CONNECT_S
-        for number, one in enumerate(started):
-            connection = messages_over(door.take(purpose_of_node(number), until))
-            admit(RayNode(one, places, number, door, connection), config, others)
+
+        def make(number: int, connection: Connection) -> RayNode:
+            return RayNode(started[number], places, door, number, connection)
+
+        admit_all(range(len(started)), make, door, until, config, others)
         return begin(group, others, door, key)
