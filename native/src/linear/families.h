@@ -12,6 +12,7 @@
 #include "linear/vector_family.h"
 #if defined(__AMX_BF16__)
 #include "linear/amx/amx_family.h"
+#include "linear/grouped/amx_grouped_family.h"
 #endif
 
 namespace quire::gemm {
@@ -60,6 +61,11 @@ auto with_grouped(Format format, Use use) {
     using Product = std::conditional_t<kPlanes == 2, WordGroupedProduct, Bytes>;
 #else
     using Product = Bytes;
+#endif
+#if defined(__AMX_BF16__)
+    if constexpr (!kBlocks) {
+      if (Grouping(format).group > 16) return use(FamilyTag<AmxGroupedFamily<Product>>{});
+    }
 #endif
     return use(FamilyTag<GroupedFamily<Product, kBlocks>>{});
   });

@@ -9,7 +9,7 @@
 //   tile_bytes(rows, k) bytes of one packed tile of x, k padded
 //   strips_at_once(rows, tiles)   strips the family likes to stream together
 //   pack_tile(...)      writes rows of x in the order of its micro-kernel
-//   begin(rows), end()  around all multiply() calls of one worker in one product
+//   begin(rows, format), end()    around all multiply() calls of one worker in one product
 //   multiply(block)     the products of a block of rows with a few strips of the weight; every row
 //                       of x goes through block.finish() once
 //

@@ -261,7 +261,7 @@ void multiply(const Jobs<Family>& jobs, Worker& worker) {
   while (unit < jobs.units) {
     if (job != begun) {
       if (begun == nullptr || begun->plan.tiling.rows != job->plan.tiling.rows) {
-        Family::begin(job->plan.tiling.rows);
+        Family::begin(job->plan.tiling.rows, job->args->weight->format);
       }
       begun = job;
       previous_rows = -1;

@@ -232,7 +232,7 @@ struct VectorFamily {
     }
   }
 
-  static void begin(int64_t) {}
+  static void begin(int64_t /*tile_rows*/, Format) {}
   static void end() {}
 
   static void multiply(const Block& block) {

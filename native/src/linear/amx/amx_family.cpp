@@ -69,7 +69,7 @@ void AmxFamily<Product>::pack_tile(const Rows& x, int64_t row0, int64_t rows, in
 }
 
 template <class Product>
-void AmxFamily<Product>::begin(int64_t tile_rows) {
+void AmxFamily<Product>::begin(int64_t tile_rows, Format) {
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
     config.row_bytes[i] = 64;

@@ -51,7 +51,7 @@ struct AmxFamily {
 
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
                         int64_t k_padded, uint8_t* out);
-  static void begin(int64_t tile_rows);
+  static void begin(int64_t tile_rows, Format format);
   static void end();
   static void multiply(const Block& block);
 

@@ -51,7 +51,7 @@ struct FloatFamily {
     Dense::pack_tile(x, row0, rows, tile_rows, k_padded, out);
   }
 
-  static void begin(int64_t) {}
+  static void begin(int64_t /*tile_rows*/, Format) {}
   static void end() {}
 
   static void multiply(const Block& block) {

@@ -22,14 +22,15 @@ namespace quire::gemm {
 // So far ahead of what is multiplied memory is fetched.
 constexpr int64_t kChunkAhead = 8192;
 
-template <class Product_, bool kBlocks = false>
+template <class Product_, bool kBlocks = false,
+          int64_t kMostRows = grouped_rows_for(Product_::kPlanes)>
 struct GroupedFamily {
   using Product = Product_;
 
   static constexpr int64_t kDepth = 128;  // the largest group
   static constexpr int64_t kPlanes = Product::kPlanes;
   static constexpr int64_t kBytes = Product::kBytes;
-  static constexpr int64_t kMaxTileRows = std::max<int64_t>(1, kGroupedLines / kPlanes);
+  static constexpr int64_t kMaxTileRows = kMostRows;
 
   static bool available() { return true; }
 
@@ -50,49 +51,20 @@ struct GroupedFamily {
   static void pack_tile(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
                         int64_t k_padded, uint8_t* out) {
     const Tile tile(out, tile_rows, k_padded);
-    float inverses[kMaxTileRows] = {};
-    uint32_t total[kMaxTileRows] = {};
-    for (int64_t r = 0; r < rows; ++r) {
-      tile.row_scales[r] = 1.0f;
-      tile.totals[r] = 0;
-      if constexpr (kBlocks) continue;
-      const RowScale found = row_scale(x, row0 + r, limit_of(kBytes));
-      tile.row_scales[r] = found.scale;
-      inverses[r] = found.inverse;
-    }
+    Planes planes[kMaxTileRows];
     uint32_t* to = tile.units;
     constexpr int kUnitRows = kMaxVectorRows < kPartLanes ? kPartLanes : kMaxVectorRows;
     uint32_t units[kUnitRows][kSegment] = {};
-    for (int64_t k = 0; k < k_padded; k += kSegment) {
-      const int64_t depth = std::min(kSegment, k_padded - k);
-      for (int64_t r = 0; r < rows; ++r) {
-        int8_t planes[kBytes][kSegment];
-        // A group may be longer than a segment, so there may be segments after the end.
-        const int64_t count = std::clamp<int64_t>(x.k - k, 0, kSegment);
-        if constexpr (kBlocks) {
-          float scales[kSegment / kXBlock];
-          tile.row_scales[r] += quantise_blocks(x, row0 + r, k, count, planes[0], scales);
-          for (int64_t b = 0; b < kSegment / kXBlock; ++b) {
-            tile.x_scales[(k / kXBlock + b) * tile_rows + r] = scales[b];
-          }
-        } else {
-          quantise_segment<kBytes>(x, row0 + r, k, count, inverses[r], planes[0], kSegment);
-        }
-        Product::units_of(planes, units + r * kPlanes);
-        int32_t found[kSegment / kTotalDepth];
-        totals_of(planes, found);
-        for (int64_t i = 0; i < depth / kTotalDepth; ++i) {
-          total[r] += static_cast<uint32_t>(found[i]);
-          tile.totals[(k / kTotalDepth + i + 1) * tile_rows + r] = total[r];
-        }
-      }
+    const auto place = [&](int64_t r, int64_t /*k*/) -> Planes& { return planes[r]; };
+    quantise(x, row0, rows, tile_rows, k_padded, tile, place, [&](int64_t depth) {
+      for (int64_t r = 0; r < rows; ++r) Product::units_of(planes[r], units + r * kPlanes);
       const int64_t width = depth / Product::kDepth * Product::kUnits;
       interleave(units[0], kSegment, rows * kPlanes, width, to);
       to += width * rows * kPlanes;
-    }
+    });
   }
 
-  static void begin(int64_t) {}
+  static void begin(int64_t /*tile_rows*/, Format) {}
   static void end() {}
 
   static void multiply(const Block& block) {
@@ -103,7 +75,10 @@ struct GroupedFamily {
     });
   }
 
- private:
+ protected:
+  // Bytes of one row of x, in one segment.
+  using Planes = int8_t[kBytes][kSegment];
+
   // Where the parts of a packed tile lie: the units of x, then for each row running totals of its
   // numbers, one for every kTotalDepth of K, the scales of its blocks, and the row's scale.
   struct Tile {
@@ -112,15 +87,66 @@ struct GroupedFamily {
     float* x_scales;
     float* row_scales;
 
-    Tile(uint8_t* data, int64_t rows, int64_t k)
+    Tile(uint8_t* data, int64_t rows, int64_t k, int64_t bytes_of_units)
         : units(reinterpret_cast<uint32_t*>(data)),
-          totals(reinterpret_cast<uint32_t*>(data + units_bytes(rows, k))),
+          totals(reinterpret_cast<uint32_t*>(data + bytes_of_units)),
           x_scales(reinterpret_cast<float*>(totals) + totals_bytes(rows, k) / 4),
           row_scales(x_scales + blocks_bytes(rows, k) / 4) {}
+    Tile(uint8_t* data, int64_t rows, int64_t k) : Tile(data, rows, k, units_bytes(rows, k)) {}
   };
 
-  static void totals_of(const int8_t (&planes)[kBytes][kSegment],
-                        int32_t (&out)[kSegment / kTotalDepth]) {
+  // Writes what a tile has besides its units. Of every segment of a row the bytes go where
+  // `place(row, k)` says; `done(depth)` follows when those of all rows are there.
+  template <class Place, class Done>
+  static void quantise(const Rows& x, int64_t row0, int64_t rows, int64_t tile_rows,
+                       int64_t k_padded, const Tile& tile, Place place, Done done) {
+    float inverses[kMostRowsOfTiles] = {};
+    uint32_t total[kMostRowsOfTiles] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      tile.row_scales[r] = 1.0f;
+      tile.totals[r] = 0;
+      if constexpr (kBlocks) continue;
+      const RowScale found = row_scale(x, row0 + r, limit_of(kBytes));
+      tile.row_scales[r] = found.scale;
+      inverses[r] = found.inverse;
+    }
+    for (int64_t k = 0; k < k_padded; k += kSegment) {
+      const int64_t depth = std::min(kSegment, k_padded - k);
+      // A group may be longer than a segment, so there may be segments after the end.
+      const int64_t count = std::clamp<int64_t>(x.k - k, 0, kSegment);
+      for (int64_t r = 0; r < rows; ++r) {
+        Planes& planes = place(r, k);
+        if constexpr (kBlocks) {
+          float scales[kSegment / kXBlock];
+          tile.row_scales[r] += quantise_blocks(x, row0 + r, k, count, planes[0], scales);
+          for (int64_t b = 0; b < kSegment / kXBlock; ++b) {
+            tile.x_scales[(k / kXBlock + b) * tile_rows + r] = scales[b];
+          }
+        } else {
+          quantise_segment<kBytes>(x, row0 + r, k, count, inverses[r], planes[0], kSegment);
+        }
+        int32_t found[kSegment / kTotalDepth];
+        totals_of(planes, found);
+        for (int64_t i = 0; i < depth / kTotalDepth; ++i) {
+          total[r] += static_cast<uint32_t>(found[i]);
+          tile.totals[(k / kTotalDepth + i + 1) * tile_rows + r] = total[r];
+        }
+      }
+      done(depth);
+    }
+  }
+
+  // Makes outputs of the sums of a tile with a strip.
+  static void finish(const Block& block, int64_t s, int64_t tile, const Tile& x) {
+    Sums found{};
+    found.row_scales = x.row_scales;
+    found.grouped = true;
+    found.data = block.sums_of(s, tile);
+    block.finish(s, tile, found);
+  }
+
+ private:
+  static void totals_of(const Planes& planes, int32_t (&out)[kSegment / kTotalDepth]) {
     total_bytes(planes[0], out);
     for (int p = 1; p < kBytes; ++p) {
       int32_t low[kSegment / kTotalDepth];
@@ -178,12 +204,7 @@ struct GroupedFamily {
                            count,
                            sums};
     dispatch<Codes>(rows, args, std::make_index_sequence<kMaxTileRows>{});
-    if (first + count < layout.groups) return;
-    Sums found{};
-    found.row_scales = x.row_scales;
-    found.grouped = true;
-    found.data = sums;
-    block.finish(s, tile, found);
+    if (first + count == layout.groups) finish(block, s, tile, x);
   }
 
   template <class Codes, size_t... kRows>

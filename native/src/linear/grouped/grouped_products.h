@@ -116,19 +116,24 @@ struct GroupedArgs {
   float* sums;  // [row][32]; those before the first group are in it
 };
 
-// Lines of x that fit in registers with two vectors of columns: of each a sum of whole numbers and
-// one of floats. And how many vectors fit with fewer lines: all columns of a strip are read as one
-// stream then, which memory gives faster than every other piece of 64 bytes.
+// Sums that fit in registers with everything else: of every row of x one of floats, and one of
+// whole numbers for each plane, of two vectors of columns. And how many vectors fit with fewer
+// lines: all columns of a strip are read as one stream then, which memory gives faster than every
+// other piece of 64 bytes.
 #if defined(__AVX512F__)
-constexpr int kGroupedLines = 6;
+constexpr int kGroupedSums = 24;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #elif defined(__AVX2__)
-constexpr int kGroupedLines = 3;
+constexpr int kGroupedSums = 12;
 constexpr int vectors_for(int lines) { return lines <= 2 ? 4 : 2; }
 #else
-constexpr int kGroupedLines = 2;
+constexpr int kGroupedSums = 8;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #endif
+constexpr int grouped_rows_for(int planes) { return kGroupedSums / (2 * (planes + 1)); }
+
+// Rows of x in one tile at most, on any tier.
+constexpr int64_t kMostRowsOfTiles = 8;
 
 // Data of a group of each row of x besides its dot products. Read where it is used: registers are
 // needed for other things. kGroup: its size, or 0 if that is not known before.
