@@ -74,10 +74,9 @@ struct AmxGroupedFamily : GroupedFamily<Product, false, kFewestRowsOnTiles - 1> 
         const uint8_t* chunk = strip + layout.chunk_of(g);
         const bool is_last = chunk + layout.codes_at + kChunkAhead >= end;
         const int64_t ahead = kChunkAhead + (is_last ? block.next - end : 0);
-        fetch_bytes(chunk + ahead, layout.codes_at);
         widen(layout, strip, g, count, numbers);
         const int64_t steps = count * layout.grouping.group / Codes::kStep.depth;
-        expand_codes(codes, table.zero, chunk + layout.codes_at, steps, ahead, expanded);
+        expand_codes(codes, table.zero, chunk + layout.codes_at, steps, expanded);
         TileArgs args{};
         args.weights = expanded;
         args.zeros = layout.grouping.zeros ? chunk + layout.zeros_at : nullptr;
@@ -86,7 +85,12 @@ struct AmxGroupedFamily : GroupedFamily<Product, false, kFewestRowsOnTiles - 1> 
         args.layout = &layout;
         args.first_group = g;
         args.groups = count;
-        for (int64_t tile = 0; tile < block.tiles; ++tile) multiply_tile(block, s, tile, args);
+        args.ahead = chunk + ahead;
+        args.ahead_bytes = round_up(ceil_div(layout.chunk_bytes, block.tiles * count), 64);
+        for (int64_t tile = 0; tile < block.tiles; ++tile) {
+          multiply_tile(block, s, tile, args);
+          args.ahead += args.ahead_bytes * count;
+        }
       }
     }
   }
@@ -96,7 +100,6 @@ struct AmxGroupedFamily : GroupedFamily<Product, false, kFewestRowsOnTiles - 1> 
     const Tile x = tile_of(data, block.rows / kPlanes, block.k);
     const int64_t rows = block.rows_of(tile) / kPlanes;
     args.x = data;
-    args.next_x = data + (tile + 1 < block.tiles ? block.tile_bytes : 0);
     args.lines = block.rows_of(tile);
     args.totals = x.totals;
     args.x_rows = block.rows / kPlanes;

@@ -31,7 +31,6 @@ QUIRE_INLINE void expand_codes(const Codes& codes, int32_t zero, const uint8_t* 
   constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
   const CodeBytes zeros = static_cast<uint8_t>(zero) - CodeBytes{};
   for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
-    fetch_step<kStepBytes, 2>(line + ahead);
 #pragma GCC unroll 8
     for (int q = 0; q < Codes::kQuads; ++q, out += kLineBytes) {
       store(out, codes.quad(line, q) - zeros);
@@ -43,8 +42,7 @@ QUIRE_INLINE void expand_codes(const Codes& codes, int32_t zero, const uint8_t* 
 // A tile of rows of x with the groups of one chunk of a strip.
 struct TileArgs {
   const uint8_t* x;        // the tile: [64 of K][line][64 bytes]
-  const uint8_t* next_x;   // that will be multiplied after it, to be prefetched
-  int64_t lines;           // of each of the two
+  int64_t lines;           // of it
   const uint32_t* totals;  // as in GroupedArgs
   int64_t x_rows;
   const uint8_t* weights;  // expanded
@@ -54,6 +52,8 @@ struct TileArgs {
   const GroupedStrip* layout;
   int64_t first_group;
   int64_t groups;
+  const uint8_t* ahead;  // what to prefetch meanwhile, so many bytes in each group
+  int64_t ahead_bytes;
   float* sums;  // [row][32]; those before the first group are in it
 };
 
@@ -70,7 +70,7 @@ QUIRE_INLINE void multiply_group(const TileArgs& args, int64_t group) {
   const int64_t size = args.layout->grouping.group;
   const int64_t depth = tile_depth(size);
   const uint8_t* weights = args.weights + (group - args.first_group) * size * kStripColumns;
-  fetch_bytes(args.next_x + group * size * args.lines, size * args.lines);
+  fetch_bytes(args.ahead + (group - args.first_group) * args.ahead_bytes, args.ahead_bytes);
   asm volatile("tilezero %%tmm%c0" : : "i"(kSum));
   asm volatile("tilezero %%tmm%c0" : : "i"(kSum + 1));
   for (int64_t k = group * size; k < (group + 1) * size; k += depth) {
