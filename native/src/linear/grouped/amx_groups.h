@@ -27,7 +27,7 @@ inline void configure_tiles(int64_t lines, int64_t group) {
 // Writes what steps of codes stand for, as signed bytes: [K / 4][32 columns][4].
 template <class Codes>
 QUIRE_INLINE void expand_codes(const Codes& codes, int32_t zero, const uint8_t* line, int64_t steps,
-                               int64_t ahead, uint8_t* out) {
+                               uint8_t* out) {
   constexpr int64_t kStepBytes = Codes::kStep.lines * kLineBytes;
   const CodeBytes zeros = static_cast<uint8_t>(zero) - CodeBytes{};
   for (int64_t i = 0; i < steps; ++i, line += kStepBytes) {
