@@ -1,9 +1,11 @@
 """What LoRA adapters cost: tokens per second of a model alone, with one adapter, and with eight.
 
     python bench/adapters.py MODEL [--quantization int8] [--streams 1 32] [--rank 16]
+                                   [--vllm /venvs/vllm/bin/python]
 
 Writes random adapters of all linear layers into a temporary folder. Each case is timed several
-times, in turn with the others, because the speed of the memory drifts.
+times, in turn with the others, because the speed of the memory drifts. vLLM, if its Python is
+given, does the same work with the same adapters.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
-import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from helpers.peer_process import Peer, PeerSpec, usual_environment
 from safetensors.numpy import save_file
 
-from quire import LLM, SamplingParams
-from quire.adapters import LoRARequest
+from quire.backends.cpu import default_num_threads
 from quire.config.checkpoint.model_files import read_config
 from quire.config.places.hub import resolve_model
 from quire.models import build_program
@@ -31,30 +35,43 @@ PROMPT_TOKENS = 128
 def write_adapter(folder: Path, config: dict, rank: int, seed: int) -> Path:
     """An adapter of all linear layers with small random numbers."""
     random = np.random.default_rng(seed)
-    tensors = {}
+    tensors, modules = {}, set()
     for op in build_program(config).ops:
         for part in op.weight.parts if isinstance(op, Linear) else ():
             rows, depth = part.slot_shape
             prefix = f"base_model.model.{part.name.removesuffix('.weight')}"
+            modules.add(prefix.rpartition(".")[2])
             a = random.standard_normal((rank, depth), np.float32) / np.sqrt(depth)
             tensors[f"{prefix}.lora_A.weight"] = a.astype(np.float32)
             b = 1e-3 * random.standard_normal((rows, rank), np.float32)
             tensors[f"{prefix}.lora_B.weight"] = b.astype(np.float32)
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
-    fields = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": []}
+    fields = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": sorted(modules)}
     (folder / "adapter_config.json").write_text(json.dumps(fields))
     return folder
 
 
-def tokens_per_second(llm: LLM, streams: int, adapters: list[LoRARequest], length: int) -> float:
-    """The speed of `streams` requests that use the adapters in turn."""
-    prompts = [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(streams)]
-    chosen = [adapters[i % len(adapters)] if adapters else None for i in range(streams)]
-    params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
-    begin = time.perf_counter()
-    llm.generate(prompts, params, lora_request=chosen, use_tqdm=False)
-    return streams * length / (time.perf_counter() - begin)
+def prompts_for(streams: int) -> list[list[int]]:
+    """Token ids of each request."""
+    return [[(7 * i + j) % 256 for j in range(PROMPT_TOKENS)] for i in range(streams)]
+
+
+def measure(peer: Peer, streams: int, adapters: Sequence[str], length: int) -> float:
+    """Tokens per second of `streams` requests that use the adapters in turn."""
+    chosen = [adapters[i % len(adapters)] for i in range(streams)] if adapters else ()
+    return streams * length / peer.ask(prompts_for(streams), length, chosen)
+
+
+def start(name: str, python: str, options: dict[str, object], args: argparse.Namespace) -> Peer:
+    """An engine that takes adapters. Raises PeerError."""
+    model = str(resolve_model(args.model))
+    settings = {
+        "enable_lora": True, "max_loras": 8, "max_lora_rank": args.rank, "max_model_len": 512,
+        **options,
+    }  # fmt: skip
+    spec = PeerSpec(name, python, model, settings, usual_environment(name, args.threads))
+    return Peer(spec, Path(tempfile.gettempdir()) / f"adapters-{name}.log", args.timeout)
 
 
 def main() -> None:
@@ -66,36 +83,44 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=default_num_threads())
+    parser.add_argument("--timeout", type=float, default=600, help="seconds for an answer")
+    parser.add_argument("--vllm", metavar="PYTHON", help="of an environment with vLLM")
     args = parser.parse_args()
     config = read_config(resolve_model(args.model))
     with tempfile.TemporaryDirectory() as folder:
         adapters = [
-            LoRARequest(
-                f"a{i}", i + 1, str(write_adapter(Path(folder) / str(i), config, args.rank, i))
-            )
-            for i in range(8)
+            str(write_adapter(Path(folder) / str(i), config, args.rank, i)) for i in range(8)
         ]
-        llm = LLM(
-            args.model, quantization=args.quantization, enable_lora=True, max_lora_rank=args.rank,
-            enable_prefix_caching=False, speculation=False,
-        )  # fmt: skip
-        for streams in args.streams:
-            cases = (
-                {0: [], 1: adapters[:1], 8: adapters} if streams > 1 else {0: [], 1: adapters[:1]}
-            )
-            found: dict[int, list[float]] = {count: [] for count in cases}
-            for number in range(args.rounds + 1):
-                for count, own in cases.items():
-                    speed = tokens_per_second(llm, streams, own, args.length)
-                    if number:  # the first round loads the adapters
-                        found[count].append(speed)
-            base = statistics.median(found[0])
-            for count, speeds in found.items():
-                speed = statistics.median(speeds)
-                print(
-                    f"{streams:3} streams, {count} adapters: {speed:8.1f} tok/s, {speed / base:.1%}"
-                )
-        llm.close()
+        quantised = {"quantization": args.quantization, "speculation": False}
+        peers = [start("quire", sys.executable, quantised, args)]
+        try:
+            if args.vllm:
+                peers.append(start("vllm", args.vllm, {"dtype": "bfloat16"}, args))
+            for streams in args.streams:
+                report(peers, streams, adapters, args)
+        finally:
+            for peer in peers:
+                peer.close()
+
+
+def report(peers: list[Peer], streams: int, adapters: list[str], args: argparse.Namespace) -> None:
+    """Prints a line for each engine and number of adapters."""
+    counts = [0, 1, len(adapters)] if streams > 1 else [0, 1]
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for number in range(args.rounds + 1):
+        for count in counts:
+            for peer in peers:
+                speed = measure(peer, streams, adapters[:count], args.length)
+                if number:  # the first round loads the adapters
+                    found[peer.spec.name, count].append(speed)
+    for (name, count), speeds in found.items():
+        speed, base = statistics.median(speeds), statistics.median(found[name, 0])
+        print(
+            f"{name:6} {streams:3} streams, {count} adapters: {speed:8.1f} tok/s, "
+            f"{speed / base:.1%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

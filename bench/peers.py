@@ -42,7 +42,7 @@ from typing import Any
 
 from helpers.bandwidth import read_bandwidth
 from helpers.command_line import named_values
-from helpers.peer_process import Peer, PeerError, PeerSpec
+from helpers.peer_process import Peer, PeerError, PeerSpec, usual_environment
 from helpers.peer_report import chart, table, weight_bytes
 
 
@@ -248,22 +248,10 @@ def _specs(args: argparse.Namespace) -> list[PeerSpec]:
                     **({"threads": args.threads} if engine in ("llamacpp", "ik") else {}),
                     **json.loads(options.get(name, "{}")),
                 },
-                environment={**_usual_environment(engine, args.threads), **environment},
+                environment={**usual_environment(engine, args.threads), **environment},
             )
         )
     return specs
-
-
-def _usual_environment(engine: str, threads: int) -> dict[str, str]:
-    """What each engine needs to compute with all the threads and without a network."""
-    if engine == "vllm":
-        return {
-            "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
-        }  # fmt: skip
-    if engine == "quire":
-        return {"QUIRE_LOG_LEVEL": "WARNING"}
-    return {}
 
 
 def _machine() -> dict[str, Any]:

@@ -6,7 +6,8 @@ Runs in the engine's own virtual environment, so it imports nothing but the stan
 and that engine. It loads, generates one token, says `ready`, then answers every
 `{"prompts": [[ids], ...], "output_len": n}` with the seconds that took. Greedy, no
 end-of-sequence, no prefix cache: every engine does the same work. With `"schemas": [...]`, one
-JSON schema for each prompt, texts keep to these and may end earlier.
+JSON schema for each prompt, texts keep to these and may end earlier. With `"adapters": [...]`, a
+folder or null for each prompt, the prompt uses that LoRA adapter.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ class Engine(ABC):
         """The same, with texts that keep to JSON schemas."""
         raise NotImplementedError
 
+    def generate_adapted(
+        self, prompts: list[list[int]], adapters: list[str | None], output_len: int
+    ) -> int:
+        """The same, with a LoRA adapter for each prompt that has one."""
+        raise NotImplementedError
+
 
 class VllmLike(Engine):
     """vLLM, and Quire, whose names are the same."""
@@ -46,6 +53,9 @@ class VllmLike(Engine):
         self._make_params = module.SamplingParams
         names = "vllm.sampling_params" if package == "vllm" else "quire.vllm.sampling_params"
         self._make_structure = importlib.import_module(names).StructuredOutputsParams
+        names = "vllm.lora.request" if package == "vllm" else "quire.adapters"
+        self._make_adapter = importlib.import_module(names).LoRARequest
+        self._adapters: dict[str, Any] = {}
         self._llm = module.LLM(model=checkpoint, **settings)
 
     def generate(self, prompts: list[list[int]], output_len: int) -> int:
@@ -63,9 +73,21 @@ class VllmLike(Engine):
         ]
         return self._count(prompts, params)
 
-    def _count(self, prompts: list[list[int]], params: Any) -> int:
+    def generate_adapted(
+        self, prompts: list[list[int]], adapters: list[str | None], output_len: int
+    ) -> int:
+        params = self._make_params(temperature=0, max_tokens=output_len, ignore_eos=True)
+        return self._count(prompts, params, [path and self._adapter(path) for path in adapters])
+
+    def _adapter(self, path: str) -> Any:
+        if path not in self._adapters:
+            number = len(self._adapters) + 1
+            self._adapters[path] = self._make_adapter(f"adapter-{number}", number, path)
+        return self._adapters[path]
+
+    def _count(self, prompts: list[list[int]], params: Any, adapters: Any = None) -> int:
         requests = [{"prompt_token_ids": ids} for ids in prompts]
-        outputs = self._llm.generate(requests, params, use_tqdm=False)
+        outputs = self._llm.generate(requests, params, use_tqdm=False, lora_request=adapters)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
 
 
@@ -266,6 +288,8 @@ def main() -> None:
         prompts, output_len = request["prompts"], request["output_len"]
         if "schemas" in request:
             tokens = engine.generate_json(prompts, request["schemas"], output_len)
+        elif request.get("adapters"):
+            tokens = engine.generate_adapted(prompts, request["adapters"], output_len)
         else:
             tokens = engine.generate(prompts, output_len)
         seconds = time.perf_counter() - begin

@@ -12,6 +12,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +38,18 @@ class PeerSpec:
     def engine(self) -> str:
         """`vllm` for `vllm-inprocess`."""
         return self.name.partition("-")[0]
+
+
+def usual_environment(engine: str, threads: int) -> dict[str, str]:
+    """What each engine needs to compute with all the threads and without a network."""
+    if engine == "vllm":
+        return {
+            "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        }  # fmt: skip
+    if engine == "quire":
+        return {"QUIRE_LOG_LEVEL": "WARNING"}
+    return {}
 
 
 class ProcessGroup:
@@ -113,9 +126,13 @@ class Peer(ProcessGroup):
         self.version = str(ready["version"])
         self.pause()
 
-    def ask(self, prompts: list[list[int]], output_len: int) -> float:
-        """Seconds that this work took. Raises PeerError."""
-        seconds, tokens = self._ask({"prompts": prompts, "output_len": output_len})
+    def ask(
+        self, prompts: list[list[int]], output_len: int, adapters: Sequence[str | None] = ()
+    ) -> float:
+        """Seconds that this work took. `adapters`: a folder or none for each prompt. Raises
+        PeerError."""
+        request = {"prompts": prompts, "output_len": output_len, "adapters": list(adapters)}
+        seconds, tokens = self._ask(request)
         if tokens != len(prompts) * output_len:
             raise PeerError(
                 f"{self.spec.name} made {tokens} tokens instead of {len(prompts) * output_len}"
