@@ -26,82 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "smolvlm-256m": {
-        "config": {
-            "architectures": ["Idefics3ForConditionalGeneration"], "model_type": "idefics3",
-            "image_token_id": 258, "scale_factor": 4,
-            "text_config": {
-                "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536,
-                "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
-                "head_dim": 64, "vocab_size": 49280, "max_position_embeddings": 8192,
-                "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
-            },
-            "vision_config": {
-                "model_type": "idefics3_vision", "hidden_size": 768, "intermediate_size": 3072,
-                "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 512,
-                "patch_size": 16,
-            },
-        },
-        "settings": {
-            "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 1,
-            "size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512},
-        },
-        "place": "<image>",
-        "special": [
-            "<fake_token_around_image>", "<image>", "<global-img>",
-            *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
-        ],
-    },
-    "qwen2-vl-2b": {
-        "config": {
-            "architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl",
-            "image_token_id": 259, "video_token_id": 260, "vision_start_token_id": 257,
-            "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-            "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936,
-            "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-            "tie_word_embeddings": True,
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-            "vision_config": {
-                "model_type": "qwen2_vl", "depth": 32, "embed_dim": 1280, "hidden_size": 1536,
-                "mlp_ratio": 4, "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2,
-                "temporal_patch_size": 2,
-            },
-        },
-        "settings": {
-            "image_mean": [0.48145466, 0.4578275, 0.40821073],
-            "image_std": [0.26862954, 0.26130258, 0.27577711], "min_pixels": 3136,
-            "max_pixels": 1003520, "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
-        },
-        "place": "<|vision_start|><|image_pad|><|vision_end|>",
-        "special": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
-    },
-}  # fmt: skip
-_TEMPLATE = (
-    "{% for message in messages %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}PLACE{% else %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}{% endfor %}"
-)
-
-
-def write_checkpoint(path: Path, shape: dict[str, Any]) -> None:
-    """config.json, settings, a tokenizer of bytes and a template; weights are made up."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={one: i for i, one in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    names = ["<eos>", *shape["special"]]
-    tokenizer.add_special_tokens([AddedToken(one, normalized=False, special=True) for one in names])
-    tokenizer.save(str(path / "tokenizer.json"))
-    config = dict(shape["config"])
-    row_token = "<image>" if "<image>" in names else "<|image_pad|>"
-    config["image_token_id"] = tokenizer.token_to_id(row_token)
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "preprocessor_config.json").write_text(json.dumps(shape["settings"]))
-    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
-    (path / "chat_template.jinja").write_text(_TEMPLATE.replace("PLACE", shape["place"]))
+from image_shapes import SHAPES, write_shape
 
 
 @contextlib.contextmanager
@@ -201,7 +126,7 @@ def main() -> None:
     args = parser.parse_args()
     width, height = map(int, args.size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoint(Path(folder), SHAPES[args.shape])
+        write_shape(args.shape, Path(folder))
         with serving(Path(folder), args.threads) as url:
             text_gaps(url, args.streams, 20)
             alone = report("without images", text_gaps(url, args.streams, args.tokens))

@@ -58,35 +58,54 @@ class ImagesModel:
     ) -> Path:
         """`keys`: instead of those of the checkpoint. `change`: of a tensor by its name; None
         leaves it out."""
-        values = {**projector_keys(self.config, self.settings), **(keys or {})}
-        writer = gguf.GGUFWriter(path, "clip")
-        for key, value in values.items():
-            _add(writer, key, value)
-        for name, array in projector_tensors(self.config, self.tensors):
+        writer = self.projector_writer(path, keys)
+        for name, array in self.projector_tensors():
             changed = change(name, array)
             if changed is not None:
                 writer.add_tensor(rename(name), np.ascontiguousarray(changed, np.float32))
         return _finished(writer, path)
 
+    def projector_writer(self, path: Path, keys: dict[str, Any] | None = None) -> Any:
+        """A writer of the `mmproj` file that has its metadata, and no tensor."""
+        writer = gguf.GGUFWriter(path, "clip")
+        for key, value in {**projector_keys(self.config, self.settings), **(keys or {})}.items():
+            _add(writer, key, value)
+        return writer
+
+    def projector_tensors(self) -> Named:
+        """The tensors of the `mmproj` file."""
+        return projector_tensors(self.config, self.tensors)
+
     def write_text(self, path: Path) -> Path:
         """The text model."""
+        writer = self.text_writer(path)
+        for name, array in self.text_tensors():
+            writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
+        return _finished(writer, path)
+
+    def text_writer(self, path: Path) -> Any:
+        """A writer of the text model that has its metadata, and no tensor."""
         architecture = _ARCHITECTURES[self.text["model_type"]]
         writer = gguf.GGUFWriter(path, architecture)
         for key, value in self._text_keys().items():
             _add(writer, f"{architecture}.{key}", value)
         self._add_vocabulary(writer)
-        arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-        names = gguf.get_tensor_name_map(arch, self.text["num_hidden_layers"])
+        return writer
+
+    def text_tensors(self) -> Named:
+        """The tensors of the text model."""
+        architecture = _ARCHITECTURES[self.text["model_type"]]
         if architecture == "gemma4":
             for name, array, _ in self._gemma4(dict(self._text_tensors(architecture))).stored:
-                writer.add_tensor(name, np.ascontiguousarray(array, np.float32))
-            return _finished(writer, path)
+                yield name, array
+            return
+        arch = next(a for a, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+        names = gguf.get_tensor_name_map(arch, self.text["num_hidden_layers"])
         for name, array in self._text_tensors(architecture):
             stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
             if stored is None:
                 raise RuntimeError(f"gguf-py has no name for {name}")
-            writer.add_tensor(stored, np.ascontiguousarray(array, np.float32))
-        return _finished(writer, path)
+            yield stored, array
 
     def _text_keys(self) -> dict[str, Any]:
         text = self.text
@@ -105,6 +124,8 @@ class ImagesModel:
         }
         if "mrope_section" in rope:
             keys["rope.dimension_sections"] = [*rope["mrope_section"], 0]
+        if taps := self.config["vision_config"].get("deepstack_visual_indexes"):
+            keys["n_deepstack_layers"] = len(taps)
         if text["model_type"] == "gemma3_text":
             keys["attention.sliding_window"] = text["sliding_window"]
             keys["rope.freq_base"] = 1e6
@@ -148,7 +169,9 @@ class ImagesModel:
         vocabulary = dict(self.tokenizer["model"]["vocab"])
         special = {one["content"]: one["id"] for one in self.tokenizer["added_tokens"]}
         by_id = {number: token for token, number in (vocabulary | special).items()}
-        tokens = [by_id[number] for number in range(len(by_id))] + ["qx"]  # of the one merge
+        # The one merge, and two line ends, which llama.cpp writes before a picture.
+        tokens = [by_id[number] for number in range(len(by_id))] + ["qx", "ĊĊ"]
+        tokens += [f"unused{number}" for number in range(len(tokens), self.text["vocab_size"])]
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_list(tokens)

@@ -19,7 +19,7 @@ from quire.models.vision.families import vision_model
 from quire.models.vision.model import TileStep, VisionModel
 from quire.program import Program, kv_layout
 from quire.program.passes import run_passes
-from quire.worker.images.encoder import _batch
+from quire.worker.images.encoder import batch_of
 
 _TEXT = {"model_type": "llama", "hidden_size": 48}
 _SQUARE = {
@@ -60,7 +60,9 @@ def _step(vision: VisionModel, random: Random) -> StepBatch:
     if vision.family == "qwen_vl":
         size = 8 * random.randrange(1, 7), 8 * random.randrange(2, 7)
     tables = [numbers.normal(size=one.shape).astype(np.float32) for one in vision.patching.tables]
-    return _batch(vision.patching.step(numbers.normal(size=(*size, 3)).astype(np.float32), tables))
+    return batch_of(
+        vision.patching.step(numbers.normal(size=(*size, 3)).astype(np.float32), tables)
+    )
 
 
 def _compiled(program: Program, dtype: Any, max_piece_tokens: int) -> CompiledModel:
@@ -111,7 +113,7 @@ def test_a_projector_is_computed_in_pieces_too(monkeypatch: pytest.MonkeyPatch) 
     vision, random = _vision("qwen3_vl"), Random(1)
     width = 3 * 4 * 48
     rows = np.random.default_rng(1).normal(size=(90, width)).astype(np.float32)
-    batch = _batch(TileStep(rows))
+    batch = batch_of(TileStep(rows))
     whole = _compiled(vision.projector, "bfloat16", 0)
     model = _compiled(vision.projector, "bfloat16", 32)
     assert model.in_pieces(batch).advance(0.0) is None

@@ -21,3 +21,5 @@ class ImagesConfig:
     """Domains from which images may be fetched."""
     cache_bytes: int = 1 << 28
     """Bytes of the rows of encoded images that are kept, at most."""
+    pixel_bytes: int = 1 << 26
+    """Bytes of decoded images that are kept, at most."""

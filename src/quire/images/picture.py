@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.errors import RequestError
+from quire.images.cache import PictureCache
 from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.process import decoded
 from quire.images.rules import AnyResizing, Frames, Layout, Size
@@ -32,7 +33,17 @@ class Picture:
     """The rows of the text model [rows, width], if the caller has given them; no pixels then."""
 
 
-def picture_of(data: bytes, rules: AnyResizing, more: Sequence[bytes] = ()) -> Picture:
+@dataclass(frozen=True, slots=True)
+class KeptPictures:
+    """Decoded pictures of one tenant, which its next requests need not decode."""
+
+    cache: PictureCache[Picture]
+    tenant: str
+
+
+def picture_of(
+    data: bytes, rules: AnyResizing, more: Sequence[bytes] = (), kept: KeptPictures | None = None
+) -> Picture:
     """Decode a file, or with the rules of a video its frames: an animated file, or one file each.
     Raises RequestError if it cannot be used, QuireError without Pillow."""
     num_bytes = len(data) + sum(map(len, more))
@@ -43,9 +54,14 @@ def picture_of(data: bytes, rules: AnyResizing, more: Sequence[bytes] = ()) -> P
         )
     if len(more) >= MAX_FRAMES:
         raise RequestError(f"a video must have at most {MAX_FRAMES} frames, not {1 + len(more)}")
-    head, pixels = decoded(data, rules, more)
     digest = picture_digest(rules, data, *more)
-    return Picture(digest, head.size, head.layout, bytes(pixels), isinstance(rules, Frames))
+    if kept is not None and (known := kept.cache.get(kept.tenant, digest)) is not None:
+        return known
+    head, pixels = decoded(data, rules, more)
+    found = Picture(digest, head.size, head.layout, bytes(pixels), isinstance(rules, Frames))
+    if kept is not None:
+        kept.cache.put(kept.tenant, digest, found, len(found.pixels))
+    return found
 
 
 def picture_digest(rules: AnyResizing, *files: bytes) -> bytes:

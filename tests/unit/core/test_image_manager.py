@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from quire.core.images.cache import EncoderCache
 from quire.core.images.manager import ImageManager, TileEncoder
 from quire.errors import BackendError
+from quire.images.cache import PictureCache
 from quire.images.rules import Layout
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
@@ -79,7 +79,7 @@ def _check(request: EngineCoreRequest, images: tuple[tuple[int, int], ...]) -> N
 
 def test_a_call_at_a_time_without_time_and_all_with_it() -> None:
     encoder = _Encoder()
-    manager = ImageManager(encoder, EncoderCache(1 << 20))
+    manager = ImageManager(encoder, PictureCache(1 << 20))
     manager.add(_request("a", (10, 3)))
     for _ in range(3 * 3 - 1):  # each tile begins, waits, and is done
         assert not manager.advance(0.0).ready
@@ -94,7 +94,7 @@ def test_a_call_at_a_time_without_time_and_all_with_it() -> None:
 
 
 def test_tenants_share_nothing_and_the_cache_is_bounded() -> None:
-    encoder, cache = _Encoder(), EncoderCache(2 * 4 * 2 * _WIDTH)
+    encoder, cache = _Encoder(), PictureCache(2 * 4 * 2 * _WIDTH)
     manager = ImageManager(encoder, cache)
     for salt, wanted in (("x/1", 1), ("x/2", 1), ("y", 2), (None, 3), ("y", 3), ("x", 4)):
         manager.add(_request("r", (1, 1), salt=salt))
@@ -105,7 +105,7 @@ def test_tenants_share_nothing_and_the_cache_is_bounded() -> None:
 
 
 def test_a_failure_ends_its_request_alone_and_an_abort_is_forgotten() -> None:
-    manager = ImageManager(_Encoder(), EncoderCache(1 << 20))
+    manager = ImageManager(_Encoder(), PictureCache(1 << 20))
     manager.add(_request("gone", (5, 4)))
     manager.advance(0.0)
     manager.abort("gone")
@@ -120,7 +120,7 @@ def test_a_failure_ends_its_request_alone_and_an_abort_is_forgotten() -> None:
 
 def test_new_weights_begin_all_pictures_again() -> None:
     encoder = _Encoder()
-    manager = ImageManager(encoder, EncoderCache(1 << 20))
+    manager = ImageManager(encoder, PictureCache(1 << 20))
     manager.add(_request("done", (1, 1)))
     assert manager.advance(60.0).ready
     manager.add(_request("a", (1, 1), (40, 2)))
@@ -136,7 +136,7 @@ def test_new_weights_begin_all_pictures_again() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_are_right_in_random_company(seed: int) -> None:
     rng = random.Random(seed)
-    manager = ImageManager(_Encoder(), EncoderCache(200))
+    manager = ImageManager(_Encoder(), PictureCache(200))
     wanted: dict[str, tuple[tuple[int, int], ...]] = {}
     for number in range(60):
         name = str(number)

@@ -41,6 +41,7 @@ class LocalConversation(Conversation):
     def __init__(self, args: EngineArgs, system_prompt: str | None = None) -> None:
         super().__init__(system_prompt)
         self.engine = LLMEngine.from_engine_args(args)
+        self._images = ImagePrompts(self.engine.model_config)
         special_tokens = self.engine.get_tokenizer().inner.roles
         templates = ChatTemplates.of_model(self.engine.model_config, special_tokens)
         self._renderer = ChatRenderer(templates)
@@ -87,8 +88,7 @@ class LocalConversation(Conversation):
         if not has_images(messages):
             prompt = self._renderer.render(chat)
             return prompt, {"prompt_token_ids": encode(prompt)}
-        images = ImagePrompts(self.engine.model_config)
-        prompt, placed = rendered_with_images(self._renderer.render, chat, images, encode)
+        prompt, placed = rendered_with_images(self._renderer.render, chat, self._images, encode)
         data = {"image": placed}
         return prompt, {"prompt_token_ids": placed.token_ids, "multi_modal_data": data}
 

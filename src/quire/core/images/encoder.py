@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quire.config.records import EngineConfig
-from quire.core.images.cache import EncoderCache
 from quire.core.images.manager import ImageManager, TileEncoder
 from quire.executor.base import Executor
+from quire.images.cache import PictureCache
 
 
 class WorkerEncoder(TileEncoder):
@@ -26,4 +26,4 @@ def image_manager(config: EngineConfig, executor: Executor) -> ImageManager | No
     """None: the engine takes no images."""
     if config.model.images is None:
         return None
-    return ImageManager(WorkerEncoder(executor), EncoderCache(config.model.images.cache_bytes))
+    return ImageManager(WorkerEncoder(executor), PictureCache(config.model.images.cache_bytes))

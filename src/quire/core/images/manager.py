@@ -13,8 +13,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from quire.core.images.cache import EncoderCache
 from quire.errors import BackendError
+from quire.images.cache import PictureCache
 from quire.kvcache.hashing import tenant_of
 from quire.log import get_logger
 from quire.protocol import EngineCoreOutput, EngineCoreRequest
@@ -60,7 +60,7 @@ class ImageNews:
 class ImageManager:
     """Owned by the engine core's thread."""
 
-    def __init__(self, encoder: TileEncoder, cache: EncoderCache) -> None:
+    def __init__(self, encoder: TileEncoder, cache: PictureCache[bytes]) -> None:
         self.cache = cache
         self._encoder = encoder
         self._waiting: dict[str, EngineCoreRequest] = {}
@@ -149,7 +149,7 @@ class ImageManager:
         current.has_begun = False
         if len(current.rows) == len(image.layout.sizes):
             rows = _ordered(b"".join(current.rows), image)
-            self.cache.put(tenant_of(request.cache_salt), image.digest, rows)
+            self.cache.put(tenant_of(request.cache_salt), image.digest, rows, len(rows))
             self._rows[request.request_id][image.digest] = rows
             self._current = None
 

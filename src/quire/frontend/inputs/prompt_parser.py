@@ -171,6 +171,7 @@ class PromptParser:
                 prompt.get("multi_modal_uuids"),
                 lambda given: self._encode(given, tokenization),
                 lambda given: self._encode(given, plain),
+                salt,
             )
         return ParsedPrompt(
             text, placed.token_ids, salt, input_rows=placed.input_rows, images=placed.images

@@ -35,6 +35,7 @@ class ChatPrompts:
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
+        self._images = ImagePrompts(engine.model_config)
 
     @property
     def tokenizer(self) -> HFTokenizer:
@@ -67,7 +68,7 @@ class ChatPrompts:
         text, placed = rendered_with_images(
             renderer.render,
             chat,
-            ImagePrompts(model).changed(image_settings),
+            self._images.changed(image_settings),
             lambda given: self._ids(given, adds_special_tokens),
         )
         return {

@@ -61,12 +61,14 @@ class GridPatches(Patching):
             values if values.ndim == 4 else np.broadcast_to(values, (self.frames, *values.shape))
         )
         size = (frames.shape[1], frames.shape[2])
-        order, spans = self._windows(size)
         rows, columns = self.squares(size)
         cut = frames.reshape(-1, rows, self.merge, self.patch, columns, self.merge, self.patch, 3)
         squares = cut.transpose(1, 4, 2, 5, 7, 0, 3, 6).reshape(rows * columns, self.merge**2, -1)
-        pixels = squares[order].reshape(len(order) * self.merge**2, -1)
-        places = self._places(size)[order].reshape(-1, 2)
+        places, spans = self._places(size), None
+        if self.window:
+            order, spans = self._windows(size)
+            squares, places = squares[order], places[order]
+        pixels, places = squares.reshape(-1, squares.shape[2]), places.reshape(-1, 2)
         if tables:
             patches = (rows * self.merge, columns * self.merge)
             pixels = np.concatenate([pixels, _interpolated(tables[0], places, patches)], axis=1)
@@ -80,6 +82,8 @@ class GridPatches(Patching):
 
     def ordered(self, rows: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
         del tables
+        if not self.window:
+            return rows
         found = np.empty_like(rows)
         found[self._windows(size)[0]] = rows
         return found
@@ -92,11 +96,9 @@ class GridPatches(Patching):
         places: Ints = cut.reshape(rows * columns, self.merge**2, 2)
         return places
 
-    def _windows(self, size: Size) -> tuple[NDArray[np.intp], Ints | None]:
+    def _windows(self, size: Size) -> tuple[NDArray[np.intp], Ints]:
         """The squares in the order of windows, and the spans of the windows' patches."""
         rows, columns = self.squares(size)
-        if not self.window:
-            return np.arange(rows * columns), None
         row, column = np.indices((rows, columns)).reshape(2, -1) // self.window
         window = row * -(-columns // self.window) + column
         order = np.argsort(window, kind="stable")

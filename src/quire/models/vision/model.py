@@ -149,9 +149,13 @@ class VisionModel:
 
 
 def normalised(tile: NDArray[np.uint8], resizing: AnyResizing) -> Floats:
-    """The pixels as the model was trained on them, computed as transformers does: each channel has
-    a table of 256 numbers."""
+    """The pixels [..., 3] as the model was trained on them, computed as transformers does: each
+    channel has a table of 256 numbers. In memory the channels lie one after the other, as those of
+    a patch do."""
     levels = (np.arange(256, dtype=np.float64) * resizing.rescale).astype(np.float32)
     mean, std = np.array(resizing.mean, np.float32), np.array(resizing.std, np.float32)
-    table = (levels[:, None] - mean) / std
-    return np.stack([table[tile[..., channel], channel] for channel in range(3)], axis=-1)
+    found = np.empty((3, *tile.shape[:-1]), np.float32)
+    for channel in range(3):
+        table = (levels - mean[channel]) / std[channel]
+        np.take(table, tile[..., channel], out=found[channel], mode="clip")
+    return np.moveaxis(found, 0, -1)

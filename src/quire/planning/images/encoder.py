@@ -58,11 +58,13 @@ def encoder_bytes(
     dtype: Dtype,
     max_model_len: int,
 ) -> int:
-    """Bytes of the encoder and of the cache of its results; 0: the engine takes no images."""
+    """Bytes of the encoder and of the caches of pictures and its results; 0: the engine takes no
+    images."""
     from quire.models.vision.families import vision_model  # for models with images alone
 
     vision = None if images is None else vision_model(hf_config)
     if images is None or vision is None:
         return 0
     plans = encoder_plans(backend, vision, dtype, max_model_len)
-    return images.cache_bytes + sum(plan.num_bytes(backend) for plan in plans)
+    caches = images.cache_bytes + images.pixel_bytes
+    return caches + sum(plan.num_bytes(backend) for plan in plans)

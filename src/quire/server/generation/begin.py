@@ -25,7 +25,7 @@ from quire.server.generation.beams import (
     refuse_with_beams,
 )
 from quire.server.generation.limits import fields_without_effect, refuse_unsupported
-from quire.server.generation.prompts import PreparedPrompt, Prompt
+from quire.server.generation.prompts import PreparedPrompt, Prompt, as_tenant
 from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
@@ -80,7 +80,8 @@ async def begin(
     params = await model.pool.run(lists_work(request), make_params, model, request)
     engine.requests.check_admission(1)
     salt = getattr(http.state, TENANT_SALT, None)
-    prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
+    with as_tenant(salt):
+        prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
     writer = make_writer(request, head, prompts)
     with named_as_asked(request):
         left_out = await prompts[0].constrain_reply(model, params)

@@ -4,7 +4,9 @@ base64. Runs in the server's work pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +39,23 @@ def decode_embeds(model: ServedModel, text: str) -> NDArray[np.float32]:
 
 
 Prompt = TypeVar("Prompt", bound="PreparedPrompt")
+_TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
+
+
+@contextmanager
+def as_tenant(salt: str | None) -> Iterator[None]:
+    """Prompts are prepared for the tenant with this salt; None: there is one tenant."""
+    token = _TENANT.set(salt or "")
+    try:
+        yield
+    finally:
+        _TENANT.reset(token)
+
+
+def tenant_of_pictures(cache_salt: str | None) -> str | None:
+    """Whose pictures those of a request with this salt are; None: they must not be kept."""
+    tenant = _TENANT.get()
+    return None if tenant is None else f"{tenant}/{cache_salt or ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class TileEncoding:
         self._size = (pixels.shape[1], pixels.shape[2])
         values = normalised(pixels, vision.resizing)
         step = self._patching.step(values if len(values) > 1 else values[0], tables)
-        self._tower: StepInPieces | None = tower.in_pieces(_batch(step))
+        self._tower: StepInPieces | None = tower.in_pieces(batch_of(step))
         self._projection: StepInPieces | None = None
 
     def advance(self, seconds: float) -> Floats | None:
@@ -94,7 +94,7 @@ class TileEncoding:
                 return None
             merged = self._patching.merged(_vectors(output), self._size, self._tables)
             self._tower = None
-            self._projection = self._projector.in_pieces(_batch(TileStep(merged)))
+            self._projection = self._projector.in_pieces(batch_of(TileStep(merged)))
             if time.perf_counter() >= end:
                 return None
         if self._projection is None:
@@ -131,7 +131,7 @@ def _tables(vision: VisionModel, store: WeightStore | None) -> list[Floats]:
     return [found.table(one) for one in tensors]
 
 
-def _batch(step: TileStep) -> StepBatch:
+def batch_of(step: TileStep) -> StepBatch:
     """A step that has one tile and nothing else."""
     count = len(step.rows)
     return StepBatch(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,19 @@ RunOps = Callable[[Any, int, StepBatch, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
+class PieceTime:
+    """How long a piece has taken."""
+
+    row_seconds: float
+    num_rows: int
+    """Of the whole step."""
+
+    def of_row(self, num_rows: int) -> float:
+        """Seconds of a row, at most, in a step of so many rows: attention to more takes longer."""
+        return self.row_seconds * max(1.0, num_rows / self.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
 class PieceOps:
     """The ops of a model whose steps are computed in pieces."""
 
@@ -40,6 +53,8 @@ class PieceOps:
     encoded: Encoded
     block_size: int
     result_width: int
+    times: dict[tuple[bool, bool], PieceTime] = field(default_factory=dict)
+    """Of the last piece of each kind of stage, also in earlier steps."""
 
 
 class CpuStepInPieces(StepInPieces):
@@ -53,26 +68,24 @@ class CpuStepInPieces(StepInPieces):
         self._ops, self._batch, self._run = ops, batch, run
         self._tables = np.arange(ceil_div(count, ops.block_size), dtype=np.int32)[None, None]
         self._stage = self._row = 0
-        self._row_seconds: dict[tuple[bool, bool], float] = {}
-        """The time of a row in the last piece, by kind of stage."""
         self._vectors = np.empty((len(batch.logits_rows), ops.result_width), np.float32)
 
     def advance(self, seconds: float) -> StepOutput | None:
         """Chooses pieces by the time that the last one has taken."""
-        end = time.perf_counter() + seconds
+        end, count = time.perf_counter() + seconds, len(self._batch.token_ids)
         while self._stage < len(self._ops.pieces.stages):
             begin = time.perf_counter()
             kind, last_row = self._kind, self._end_of_piece(self._fitting(end - begin))
             num_rows = last_row - self._row
             self._compute(self._row, last_row)
-            self._row_seconds[kind] = (time.perf_counter() - begin) / num_rows
+            row_seconds = (time.perf_counter() - begin) / num_rows
+            self._ops.times[kind] = PieceTime(row_seconds, count)
             self._row = last_row
-            if self._row == len(self._batch.token_ids):
+            if self._row == count:
                 self._stage, self._row = self._stage + 1, 0
             if self._is_done:
                 break
-            least = _FEWEST_ROWS * self._row_seconds.get(self._kind, 0.0)
-            if time.perf_counter() + least > end:
+            if time.perf_counter() + _FEWEST_ROWS * self._row_seconds() > end:
                 return None
         return StepOutput(np.empty(0, np.int32), vectors=self._vectors)
 
@@ -80,8 +93,13 @@ class CpuStepInPieces(StepInPieces):
         """Rows that can be computed in this time."""
         if math.isinf(seconds):
             return self._ops.pieces.max_rows
-        row_seconds = self._row_seconds.get(self._kind)
+        row_seconds = self._row_seconds()
         return max(_FEWEST_ROWS, int(seconds / row_seconds) if row_seconds else 0)
+
+    def _row_seconds(self) -> float:
+        """The time that a row of this stage will take; 0: it is not known."""
+        time_of_piece = self._ops.times.get(self._kind)
+        return 0.0 if time_of_piece is None else time_of_piece.of_row(len(self._batch.token_ids))
 
     @property
     def _is_done(self) -> bool:

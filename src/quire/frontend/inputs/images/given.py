@@ -10,7 +10,7 @@ import numpy as np
 
 from quire.chat.job import GivenEmbeds, GivenVideo
 from quire.errors import PromptError, RequestError, quoted
-from quire.images.picture import Picture, picture_of
+from quire.images.picture import KeptPictures, Picture, picture_of
 from quire.images.rules import AnyResizing
 from quire.images.sources import ImageSources
 
@@ -56,20 +56,24 @@ def _is_float(given: Any) -> bool:
     return hasattr(given, "ndim") and "float" in str(getattr(given, "dtype", ""))
 
 
-def decoded_image(given: Any, rules: AnyResizing, sources: ImageSources) -> Picture:
+def decoded_image(
+    given: Any, rules: AnyResizing, sources: ImageSources, kept: KeptPictures | None
+) -> Picture:
     """A picture from a URL, the bytes of a file, a Pillow image or an array [height, width, 3] of
     bytes. Raises PromptError."""
     if isinstance(given, Picture):
         return given
     try:
-        return picture_of(_bytes_of(given, sources), rules)
+        return picture_of(_bytes_of(given, sources), rules, kept=kept)
     except PromptError:
         raise
     except RequestError as error:
         raise PromptError(str(error), parameter="image") from None
 
 
-def decoded_video(given: GivenVideo, rules: AnyResizing, sources: ImageSources) -> Picture:
+def decoded_video(
+    given: GivenVideo, rules: AnyResizing, sources: ImageSources, kept: KeptPictures | None
+) -> Picture:
     """A video from a URL, the bytes of an animated file, a list of frames or an array [frames,
     height, width, 3] of bytes. Raises PromptError."""
     source = given.source
@@ -87,7 +91,7 @@ def decoded_video(given: GivenVideo, rules: AnyResizing, sources: ImageSources) 
                 "must have as a video a list of frames, an array [frames, height, width, 3] of "
                 f"uint8, or an animated GIF or WebP file, got {type(source).__name__}"
             )
-        return picture_of(files[0], rules, files[1:])
+        return picture_of(files[0], rules, files[1:], kept)
     except PromptError:
         raise
     except RequestError as error:

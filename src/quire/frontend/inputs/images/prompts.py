@@ -27,8 +27,9 @@ from quire.frontend.inputs.images.placing import (
     place_in_text,
     place_in_tokens,
 )
+from quire.images.cache import PictureCache
 from quire.images.config import ImagesConfig
-from quire.images.picture import Picture
+from quire.images.picture import KeptPictures, Picture
 from quire.images.sources import ImageSources
 
 if TYPE_CHECKING:
@@ -41,8 +42,11 @@ _KWARGS = "mm_processor_kwargs"
 class ImagePrompts:
     """Decodes and places pictures for one model, or says why it takes none."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelConfig, cache: PictureCache[Picture] | None = None) -> None:
+        """`cache`: of decoded pictures; None: an own one."""
         self._model = model
+        num_bytes = 0 if model.images is None else model.images.pixel_bytes
+        self._cache: PictureCache[Picture] = cache or PictureCache(num_bytes)
 
     @property
     def is_on(self) -> bool:
@@ -71,7 +75,7 @@ class ImagePrompts:
                 parameter=_KWARGS,
             )
         settings = with_processor_kwargs(self._model.hf_config, kwargs)
-        found = ImagePrompts(replace(self._model, hf_config=settings))
+        found = ImagePrompts(replace(self._model, hf_config=settings), self._cache)
         try:
             own, most = found._vision.patching, self._vision.patching
         except ModelError as error:
@@ -107,16 +111,18 @@ class ImagePrompts:
                     f"At most {most} {name}(s) may be provided in one prompt.", parameter=name
                 )
 
-    def decoded(self, given: Sequence[Any]) -> list[Picture]:
-        """The pictures of what a caller gives, one after the other. Blocks. Raises PromptError."""
+    def decoded(self, given: Sequence[Any], tenant: str | None = None) -> list[Picture]:
+        """The pictures of what a caller gives, one after the other. Those of a tenant are kept for
+        its next requests; None: nothing is kept. Blocks. Raises PromptError."""
         self.check_number(given)
+        kept = None if tenant is None else KeptPictures(self._cache, tenant)
         known: dict[int, list[Picture]] = {}
         for one in given:
             if id(one) not in known:
-                known[id(one)] = self._decoded(one)
+                known[id(one)] = self._decoded(one, kept)
         return [picture for one in given for picture in known[id(one)]]
 
-    def _decoded(self, given: Any) -> list[Picture]:
+    def _decoded(self, given: Any, kept: KeptPictures | None) -> list[Picture]:
         if isinstance(given, GivenEmbeds):
             if not self._config.takes_embeds:
                 raise PromptError(NOT_ENABLED, parameter="image_embeds")
@@ -124,8 +130,8 @@ class ImagePrompts:
         if isinstance(given, GivenVideo):
             video = self._vision.video
             assert video is not None  # check_number
-            return [decoded_video(given, video.resizing, self._sources)]
-        return [decoded_image(given, self._vision.resizing, self._sources)]
+            return [decoded_video(given, video.resizing, self._sources, kept)]
+        return [decoded_image(given, self._vision.resizing, self._sources, kept)]
 
     def in_prompt(
         self,
@@ -135,13 +141,14 @@ class ImagePrompts:
         uuids: Any,
         encode: Encode,
         encode_plain: Encode,
+        cache_salt: str | None = None,
     ) -> PlacedImages:
         """The pictures of `multi_modal_data` in a prompt. Raises PromptError. `encode` adds special
         tokens, as for the whole prompt; `encode_plain` does not."""
         self.check_on("multi_modal_data")
         given = given_media(data)
         check_uuids(uuids, sum(not isinstance(one, GivenVideo) for one in given))
-        pictures = self.decoded(given)
+        pictures = self.decoded(given, cache_salt or "")
         if token_ids is not None:
             return place_in_tokens(self._vision, token_ids, pictures, encode_plain)
         placeholders = [form.placeholder for form in forms_of(self._vision)]
@@ -176,11 +183,12 @@ class ImagePrompts:
 def rendered_with_images(
     render: Callable[[ChatInput], str], chat: ChatInput, images: ImagePrompts, encode: Encode
 ) -> tuple[str, PlacedImages]:
-    """The text of a conversation, and its tokens with the images in them. Raises RequestError."""
+    """The text of a conversation of the only tenant, and its tokens with the images in them. Raises
+    RequestError."""
     images.check_on("messages")
     literals = images.literals()
     taken = take_images(chat.messages, literals.hidden)
-    pictures = images.decoded(taken.images)
+    pictures = images.decoded(taken.images, "")
     hidden = replace(
         chat,
         messages=taken.messages,

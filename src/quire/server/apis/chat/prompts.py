@@ -23,7 +23,13 @@ from quire.server.apis.chat.schema import ChatMessage, ChatRequest, ContentPart,
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.apis.text.schema import TokenizeRequest
 from quire.server.generation.limits import count_chars
-from quire.server.generation.prompts import PreparedPrompt, decode_embeds, encode, prompt_ids
+from quire.server.generation.prompts import (
+    PreparedPrompt,
+    decode_embeds,
+    encode,
+    prompt_ids,
+    tenant_of_pictures,
+)
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 
@@ -194,7 +200,9 @@ async def _chat_with_images(
         size += count_chars(value, model.limits.max_tokenize_bytes)
         model.limits.check_text(name, size)
     size = count_chars(plain[0], _MOST_CHARS)
-    pictures = await model.pool.run_slow(size, images.decoded, taken.images)
+    salt = request.cache_salt if isinstance(request, ChatRequest) else None
+    tenant = tenant_of_pictures(salt)
+    pictures = await model.pool.run_slow(size, images.decoded, taken.images, tenant)
     chat = replace(
         chat,
         messages=taken.messages,
@@ -212,7 +220,6 @@ async def _chat_with_images(
         pictures,
         lambda given: encode(model, given, special),
     )
-    salt = request.cache_salt if isinstance(request, ChatRequest) else None
     return PreparedPrompt(placed.token_ids, text, salt, images=placed)
 
 
