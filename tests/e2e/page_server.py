@@ -92,16 +92,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Tests want no access log."""
 
     def do_GET(self) -> None:
-        name = {"/": "index.html"}.get(self.path, self.path.removeprefix("/ui/"))
+        path = self.path.partition("?")[0]
+        name = {"/": "index.html"}.get(path, path.removeprefix("/ui/"))
         if name in ui.FILES:
             headers = ui.headers_of(name)
             self._reply(200, ui.read(name), headers.pop("content-type"), headers)
         elif not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
-        elif self.path == "/v1/models":
+        elif path == "/v1/models":
             models = [{"id": "quire-demo", "object": "model", "max_model_len": 4096}]
             self._json(200, {"object": "list", "data": models})
-        elif self.path == "/quire/live":
+        elif path == "/quire/live":
             self._show_engine()
         else:
             self._json(404, {"error": {"message": "Not Found"}})

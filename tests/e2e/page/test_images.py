@@ -37,8 +37,58 @@ def test_images_are_attached_shown_and_sent(open_page: Any, server: Any, tmp_pat
     assert image["image_url"]["url"].startswith("data:image/png;base64,")
     assert text == {"type": "text", "text": "what color?"}
     page.reload()
-    assert page.locator(".message.user").inner_text().startswith("what color?")
+    said = page.locator(".message.user p").all_inner_texts()
+    assert said == ["what color?", "Images are kept until the page is left."]
     assert page.locator(".message.user img").count() == 0
+
+
+_GIVE = """([name, type, hex, text]) => {
+    const bytes = Uint8Array.from(hex.match(/../g).map(pair => parseInt(pair, 16)));
+    const data = new DataTransfer();
+    data.items.add(new File([bytes], "file", {type}));
+    if (text) data.setData("text/plain", text);
+    const event = name === "paste"
+        ? new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true})
+        : new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true});
+    document.getElementById("prompt").dispatchEvent(event);
+    return event.defaultPrevented;
+}"""
+
+
+def test_images_are_dropped_and_pasted(open_page: Any, server: Any) -> None:
+    page = open_page()
+
+    def give(event: str, kind: str = "image/png", text: str = "") -> bool:
+        is_taken: bool = page.evaluate(_GIVE, [event, kind, png_of(b"\x00\xff\x00").hex(), text])
+        return is_taken
+
+    note, items = page.locator("#attach-note"), page.locator("#attachments li")
+    assert give("dragover")
+    assert give("drop")  # otherwise the browser would open the file in place of the page
+    assert note.inner_text() == "This model takes no images."
+    server.script.takes_images = True
+    page.reload()
+    page.wait_for_selector("#attach:visible")
+    assert give("dragover")
+    assert page.locator("body.dropping").count() == 1
+    if folder := os.environ.get("QUIRE_TEST_PICTURES"):
+        page.screenshot(path=f"{folder}/dropping.png")
+    assert give("drop")
+    page.wait_for_selector("#attachments li")
+    assert page.locator("body.dropping").count() == 0
+    assert give("paste")
+    page.wait_for_selector("#attachments li >> nth=1")
+    assert not give("paste", text="cells of a table, which also come as a picture")
+    assert give("drop", "text/plain")
+    page.wait_for_selector("#attach-note:has-text('Images are PNG')")
+    assert items.count() == 2
+    if folder:
+        page.screenshot(path=f"{folder}/dropped.png")
+    page.click("#send")
+    page.wait_for_selector(".message.assistant")
+    [message] = server.script.requests[-1]["messages"]
+    assert [part["type"] for part in message["content"]] == ["image_url"] * 2
+    assert note.inner_text() == ""
 
 
 def png_of(color: bytes) -> bytes:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH, chat_sampling_params
+from quire.config.records import ModelConfig
 from quire.errors import EngineDeadError, EngineGenerateError
 from quire.server import ui
 from quire.server.apis.endpoint import Routes
@@ -53,9 +54,9 @@ class LiveView:
         """(time, computed prompt tokens, generated tokens), a few seconds back."""
 
     async def snapshot(self) -> dict[str, Any]:
-        """The snapshot, as described in the module's docstring."""
-        context = self._context
-        engine = self._model.engine
+        """The snapshot, as described in the module's docstring. A model that is not loaded has its
+        state, and what is known of it before."""
+        context, engine = self._context, self._model.engine
         state: str = context.state()[0]
         if context.fleet is not None and engine is None:
             state = context.fleet.member_of(self._model).state
@@ -65,16 +66,11 @@ class LiveView:
             "uptime_s": round(time.monotonic() - context.started_at, 3),
             "kv": None,
         }
+        config = self._model.planned if engine is None else engine.config
+        if config is not None:
+            snapshot |= _facts(config.model)
         if engine is None:
             return snapshot
-        model = engine.config.model
-        snapshot["is_demo"] = model.path == DEMO_MODEL_PATH
-        snapshot["takes_images"] = model.images is not None
-        snapshot["scoring"] = None if model.pooling is None else model.pooling.scoring
-        snapshot["sampling"] = {
-            "model": dict(model.default_sampling_params),
-            "chat": chat_sampling_params(model.default_sampling_params),
-        }
         latest = engine.metrics.latest
         snapshot["requests"] = {
             "running": latest.num_running,
@@ -127,6 +123,19 @@ class LiveView:
                 await engine.refresh_ranks()
         except (EngineDeadError, EngineGenerateError):
             self._map = None
+
+
+def _facts(model: ModelConfig) -> dict[str, Any]:
+    """What the page needs to know of a model before it asks for anything."""
+    return {
+        "is_demo": model.path == DEMO_MODEL_PATH,
+        "takes_images": model.images is not None,
+        "scoring": None if model.pooling is None else model.pooling.scoring,
+        "sampling": {
+            "model": dict(model.default_sampling_params),
+            "chat": chat_sampling_params(model.default_sampling_params),
+        },
+    }
 
 
 async def index(_: Request) -> Response:

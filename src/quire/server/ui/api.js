@@ -73,11 +73,12 @@ async function refusal(response) {
   );
 }
 
-/** The served models: {id, maxLength, status}. */
+/** The served models and adapters: {id, base, maxLength, status}. */
 export async function listModels() {
   const reply = await (await call("v1/models", {}, !isDeclined)).json();
   return reply.data.map((model) => ({
-    id: String(model.id), maxLength: model.max_model_len, status: model.status ?? null,
+    id: String(model.id), base: model.parent ?? null, maxLength: model.max_model_len,
+    status: model.status ?? null,
   }));
 }
 
@@ -91,15 +92,15 @@ export async function changeModel(model, action) {
 }
 
 /**
- * What the page needs to know of a model (by default the first), {isDemo, isRanker, sampling}: `sampling.model` are the
- * sampling defaults of the model, `sampling.chat` those that a front end for people adds to them.
+ * What the page needs to know of a model, {isDemo, takesImages, isRanker, sampling}: `sampling.model`
+ * are the sampling defaults of the model, `sampling.chat` those that a front end for people adds.
  */
 export async function modelFacts(model) {
   try {
-    const path = model ? `quire/live?model=${encodeURIComponent(model)}` : "quire/live";
+    const path = `quire/live?model=${encodeURIComponent(model)}`;
     const facts = await (await call(path, {}, !isDeclined)).json();
     const { state, is_demo: isDemo, takes_images: takesImages, scoring, sampling } = facts;
-    if (state === "loading") throw new ApiError("The model is being loaded.", 503);
+    if (state === "loading" && !sampling) throw new ApiError("The model is being loaded.", 503);
     return {
       isDemo: isDemo === true, takesImages: takesImages === true, isRanker: Boolean(scoring),
       sampling: sampling ?? NO_DEFAULTS,

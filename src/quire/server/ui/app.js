@@ -6,18 +6,16 @@ import { SettingsDialog, askForKey, showRequest } from "./dialogs.js";
 import { byId, el } from "./dom.js";
 import { LiveView } from "./live.js";
 import { ModelPicker } from "./models.js";
-import { showNearest } from "./nearest.js";
+import { wireNearest } from "./nearest.js";
 import { requestFor } from "./request.js";
 import * as store from "./store.js";
 
 const settings = store.loadSettings();
 const conversations = new store.Conversations();
 const live = new LiveView();
-const picker = new ModelPicker(async (id) => {
+const picker = new ModelPicker((id) => {
   live.follow(id);
-  const facts = await modelFacts(id);
-  dialog.sampling = facts.sampling;
-  chat.attachments.allow(facts.takesImages);
+  showModel();
 });
 
 const dialog = new SettingsDialog(settings, store.saveSettings, changeKey);
@@ -42,6 +40,7 @@ const chat = new Chat(state, (conversation) => {
 }, showRequest);
 
 const ADDRESS = "#/c/";
+const RETRY_MS = 3000;
 
 /** The conversation that the page's address names, or a new one. */
 function addressed() {
@@ -123,19 +122,23 @@ function nextTheme() {
   setTheme(order[(order.indexOf(document.documentElement.dataset.theme) + 1) % 3]);
 }
 
-async function loadModels() {
+/** Adapts the page to the chosen model; tries again until the server knows it. */
+async function showModel() {
   try {
-    const [models, facts] = [await picker.start(), await modelFacts()];
+    if (!picker.models.length) await picker.start();
+    const { id, maxLength } = picker.chosen();
+    const facts = await modelFacts(id);
+    if (id !== state.model()) return; // another one was chosen in the meantime
     dialog.sampling = facts.sampling;
     chat.attachments.allow(facts.takesImages);
-    if (facts.isRanker) showNearest(state.model);
-    if (facts.isDemo) showSuggestions(DEMO_SUGGESTIONS);
-    const { id, maxLength } = models[0];
+    document.body.dataset.kind = facts.isRanker ? "nearest" : "chat";
+    showSuggestions(facts.isDemo ? DEMO_SUGGESTIONS : []);
     const room = maxLength ? `, up to ${maxLength.toLocaleString()} tokens` : "";
     byId("greeting-model").textContent = `${id}${room}. Everything stays on this server.`;
   } catch (error) {
     byId("greeting-model").textContent = error.message;
-    setTimeout(loadModels, 3000);
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    return showModel();
   }
 }
 
@@ -176,7 +179,8 @@ function start() {
     drawShelf();
   });
   show(addressed(), "replaceState");
-  loadModels().then(() => live.run());
+  wireNearest(state.model);
+  showModel().then(() => live.run());
 }
 
 start();

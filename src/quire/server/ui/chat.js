@@ -104,7 +104,7 @@ export class Chat {
   }
 
   async send(text) {
-    if (this.abort || !text.trim() || !this.state.model()) return;
+    if (this.abort || !this.state.model() || !(text.trim() || this.attachments.urls.length)) return;
     if (this.editing) {
       beginVersion(this.conversation, this.conversation.messages.indexOf(this.editing));
       this.editing = null;
@@ -113,7 +113,7 @@ export class Chat {
     this.prompt.value = "";
     this.fitPrompt();
     const images = this.attachments.taken();
-    this.add({ role: "user", content: text, ...(images.length ? { images } : {}) });
+    this.add({ role: "user", content: text, ...(images.length ? { images, numImages: images.length } : {}) });
     this.follower.go();
     await this.answer();
   }

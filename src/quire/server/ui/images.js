@@ -17,11 +17,10 @@ export class Attachments {
       this.add(this.input.files);
       this.input.value = "";
     });
-    document.addEventListener("paste", (event) => this.take(event, event.clipboardData));
-    document.addEventListener("dragover", (event) => {
-      if (this.isOn && event.dataTransfer.types.includes("Files")) event.preventDefault();
-    });
-    document.addEventListener("drop", (event) => this.take(event, event.dataTransfer));
+    document.addEventListener("paste", (event) => this.paste(event));
+    for (const name of ["dragover", "dragleave", "drop"]) {
+      document.addEventListener(name, (event) => this.drag(event));
+    }
   }
 
   /** Whether the chosen model takes images. */
@@ -31,23 +30,37 @@ export class Attachments {
     if (!isOn) this.set([]);
   }
 
-  take(event, data) {
-    if (!this.isOn || !data.files.length) return;
+  // Copied cells of a table come as a text and as a picture: the text is what is meant.
+  paste(event) {
+    const { files, types } = event.clipboardData;
+    if (!files.length || types.includes("text/plain")) return;
     event.preventDefault();
-    this.add(data.files);
+    this.add(files);
+  }
+
+  // A browser opens a dropped file in place of the page, unless the page takes the event.
+  drag(event) {
+    const { files, types } = event.dataTransfer;
+    if (!types.includes("Files")) return;
+    event.preventDefault();
+    const hasLeft = event.type === "dragleave" && event.relatedTarget === null;
+    document.body.classList.toggle("dropping", this.isOn && event.type !== "drop" && !hasLeft);
+    if (event.type === "drop") this.add(files);
   }
 
   async add(files) {
     const good = [...files].filter((one) => TYPES.includes(one.type) && one.size <= MAX_BYTES);
-    if (good.length < files.length) {
-      byId("announcer").textContent = "Images are PNG, JPEG, WebP, GIF or BMP files of at most 64 MiB.";
-    }
-    const urls = await Promise.all(good.map(dataUrl));
+    let note = "";
+    if (!this.isOn) note = "This model takes no images.";
+    else if (good.length < files.length) note = "Images are PNG, JPEG, WebP, GIF or BMP files of at most 64 MiB.";
+    const urls = this.isOn ? await Promise.all(good.map(dataUrl)) : [];
     this.set([...this.urls, ...urls]);
+    byId("attach-note").textContent = note;
   }
 
   set(urls) {
     this.urls = urls;
+    byId("attach-note").textContent = "";
     this.strip.hidden = urls.length === 0;
     this.strip.replaceChildren(...urls.map((url, index) =>
       el("li", {},

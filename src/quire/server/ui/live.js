@@ -19,6 +19,8 @@ export class LiveView {
     this.samples = [];
     this.abort = null;
     this.model = ""; // the first one
+    const leaves = byId("engine").querySelectorAll("p[id], span[id], dd[id]");
+    this.atRest = [...leaves].map((node) => [node, node.textContent]);
     document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.run()));
     new ResizeObserver(() => this.redraw()).observe(byId("engine"));
   }
@@ -33,8 +35,18 @@ export class LiveView {
   follow(model) {
     this.pause();
     this.model = model;
-    this.samples = [];
+    this.clear();
     this.run();
+  }
+
+  /** Removes all figures: they are of another model, or of one that was unloaded. */
+  clear() {
+    this.samples = [];
+    this.drawSpark();
+    for (const [node, text] of this.atRest) node.textContent = text;
+    byId("prefix-bar").style.width = 0;
+    for (const id of ["prefix-tiers", "processes"]) byId(id).hidden = true;
+    this.pool.clear();
   }
 
   pause() {
@@ -70,7 +82,7 @@ export class LiveView {
   show(snapshot) {
     byId("live-note").hidden = true;
     setState(snapshot.state);
-    if (!snapshot.requests) return; // the model is not loaded
+    if (!snapshot.requests) return this.clear(); // the model is not loaded
     this.showRates(snapshot.rates);
     showRequests(snapshot.requests);
     showLatency("ttft", snapshot.latency?.ttft_s);

@@ -66,8 +66,12 @@ export class MessageView {
   }
 
   drawQuestion() {
-    const images = (this.record.images ?? []).map(thumbnail);
-    this.body.replaceChildren(...images, el("p", { className: "plain" }, this.record.content));
+    const { content, images = [], numImages = 0 } = this.record;
+    const lost = numImages > images.length ? "Images are kept until the page is left." : "";
+    this.body.replaceChildren(
+      ...images.map(thumbnail),
+      content ? el("p", { className: "plain" }, content) : "",
+      lost ? el("p", { className: "muted" }, lost) : "");
   }
 
   drawAnswer(isFinal) {

@@ -13,6 +13,7 @@ export class ModelPicker {
     this.select = byId("model");
     this.button = byId("model-load");
     this.models = [];
+    this.onChoose = onChoose;
     this.select.addEventListener("change", () => { this.draw(); onChoose(this.select.value); });
     this.button.addEventListener("click", () => this.press());
   }
@@ -29,14 +30,15 @@ export class ModelPicker {
   async refresh() {
     this.models = await listModels();
     const ids = this.models.map((one) => one.id).join("\n");
+    const chosen = this.select.value;
     if (ids !== this.ids) {
-      const chosen = this.select.value;
       this.select.replaceChildren(...this.models.map(({ id }) => el("option", { value: id }, id)));
       if (this.models.some((one) => one.id === chosen)) this.select.value = chosen;
       this.select.disabled = this.models.length < 2;
       this.ids = ids;
     }
     this.draw();
+    if (chosen && this.select.value !== chosen) this.onChoose(this.select.value);
   }
 
   chosen() {
@@ -44,8 +46,9 @@ export class ModelPicker {
   }
 
   draw() {
-    for (const [index, { id, status }] of this.models.entries()) {
-      this.select.options[index].textContent = status ? `${id} – ${status.value}` : id;
+    for (const [index, { id, base, status }] of this.models.entries()) {
+      const name = base ? `${id}, adapter of ${base}` : id;
+      this.select.options[index].textContent = status ? `${name} – ${status.value}` : name;
     }
     const status = this.chosen()?.status;
     this.button.hidden = !status;

@@ -12,9 +12,8 @@ const EXAMPLES = [
   "Their first album was recorded in a kitchen.",
 ];
 
-/** Shows the form; `model()` names the model that is asked. */
-export function showNearest(model) {
-  document.body.dataset.kind = "nearest";
+/** Wires the form; `model()` names the model that is asked. */
+export function wireNearest(model) {
   const texts = byId("texts");
   if (!texts.value) texts.value = EXAMPLES.join("\n");
   byId("nearest-form").addEventListener("submit", async (event) => {

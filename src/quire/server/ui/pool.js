@@ -73,6 +73,15 @@ export class PoolMap {
     this.animate();
   }
 
+  /** Shows no blocks. */
+  clear() {
+    this.cells = [];
+    this.kv = null;
+    this.tipAtRest = this.tip.textContent;
+    const { context, width, height } = canvasContext(this.canvas);
+    context.clearRect(0, 0, width, height);
+  }
+
   animate() {
     if (this.frame) return;
     const step = () => {

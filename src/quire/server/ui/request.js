@@ -83,7 +83,7 @@ function sentMessage({ role, content, images, calls, callId }) {
   if (role === "tool") return { role, tool_call_id: callId, content };
   if (images?.length) {
     const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
-    return { role, content: [...parts, { type: "text", text: content }] };
+    return { role, content: content ? [...parts, { type: "text", text: content }] : parts };
   }
   if (role !== "assistant") return { role, content };
   const { answer } = splitThinking(content);

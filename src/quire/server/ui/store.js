@@ -138,7 +138,7 @@ function isConversation(value) {
 }
 
 function titleOf(conversation) {
-  const first = conversation.messages.find((message) => message.role === "user");
+  const first = conversation.messages.find((message) => message.role === "user" && message.content);
   const text = (first?.content ?? "").replace(/\s+/g, " ").trim();
   return text.length > 60 ? `${text.slice(0, 57)}…` : text;
 }

@@ -93,6 +93,19 @@ def test_the_list_shows_states_and_a_model_that_does_not_fit(several: Any) -> No
     run(several, scenario)
 
 
+def test_the_page_knows_a_model_before_it_is_loaded(several: Any) -> None:
+    async def scenario(client: httpx.AsyncClient) -> None:
+        shown = [(await client.get("/quire/live?model=a")).json()]
+        await client.post("/v1/models/load", json={"model": "a"})
+        shown.append((await client.get("/quire/live?model=a")).json())
+        assert [one["state"] for one in shown] == ["unloaded", "ready"]
+        assert ["requests" in one for one in shown] == [False, True]
+        for fact in ("is_demo", "takes_images", "scoring", "sampling"):
+            assert shown[0][fact] == shown[1][fact]
+
+    run(several, scenario)
+
+
 def test_ollama_loads_and_unloads_with_keep_alive(several: Any) -> None:
     _, loader = several
 
