@@ -69,6 +69,8 @@ class ServedModel:
     takes_late_system: dict[bool, bool] = field(default_factory=dict)
     """Whether the chat template accepts system messages between turns, without and with tools.
     Filled by the first request that needs it."""
+    num_parameters: int | None = None
+    """Filled by the first request that asks for it."""
     kept_token_ids: dict[bool, list[int]] = field(default_factory=dict)
     """Results of `kept_tokens`, without and with tools."""
     image_prompts: ImagePrompts | None = None

@@ -24,7 +24,10 @@ from quire.server.generation.request_fields import JsonSchemaFormat, ResponseFor
 
 _SAME = SamplerFields.__struct_fields__
 """Options that have the names of a chat's fields."""
-_RENAMED = {"repeat_penalty": "repetition_penalty", "stop": "stop"}
+_RENAMED = {
+    "repeat_penalty": "repetition_penalty", "stop": "stop", "reasoning_effort": "reasoning_effort",
+}  # fmt: skip
+"""The same under other names. Open WebUI sends `reasoning_effort` among the options."""
 _WITHOUT_EFFECT = frozenset({
     "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap",
     "use_mlock", "low_vram", "f16_kv", "vocab_only", "logits_all", "embedding_only",
@@ -99,8 +102,8 @@ def _sampling(options: dict[str, Any]) -> dict[str, Any]:
             fields["max_tokens"] = _num_predict(value)
         elif name not in _NEUTRAL:
             raise RequestError(
-                f"options has no {quoted(name)}; it may have num_predict, stop, repeat_penalty, "
-                f"{', '.join(_SAME)}",
+                f"options has no {quoted(name)}; it may have "
+                f"{', '.join(('num_predict', *_RENAMED, *_SAME))}",
                 parameter="options",
             )
         elif value not in _NEUTRAL[name]:

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from quire.config.records import ModelConfig
 from quire.errors import ModelError, RequestError
 from quire.server.apis.endpoint import BAD_BODY, Routes
 from quire.server.apis.ollama.schema import (
@@ -110,7 +109,7 @@ async def show(http: Request, asked: ShowRequest) -> ShownModel:
         details=entry["details"],
         model_info={
             "general.architecture": family,
-            "general.parameter_count": _num_parameters(config),
+            "general.parameter_count": _num_parameters(model),
             f"{family}.context_length": config.max_model_len,
         },
         capabilities=await _capabilities(model),
@@ -131,13 +130,14 @@ def _entry(context: ServerContext, name: str) -> dict[str, Any]:
     digest = hashlib.sha256(f"{config.model} {model.fingerprint} {name}".encode()).hexdigest()
     return {
         "name": name, "model": name, "size": size, "digest": digest,
-        "modified_at": written_time(changed_at or context.created), "details": _details(config),
+        "modified_at": written_time(changed_at or context.created), "details": _details(model),
     }  # fmt: skip
 
 
-def _details(config: ModelConfig) -> ModelDetails:
+def _details(model: ServedModel) -> ModelDetails:
+    config = model.config.model
     family = str(config.hf_config.get("model_type") or "unknown")
-    count = _num_parameters(config)
+    count = _num_parameters(model)
     size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
     return ModelDetails(
         format="gguf" if config.path.suffix.lower() == ".gguf" else "safetensors",
@@ -148,15 +148,18 @@ def _details(config: ModelConfig) -> ModelDetails:
     )
 
 
-def _num_parameters(config: ModelConfig) -> int:
+def _num_parameters(model: ServedModel) -> int:
     """The number of parameters; 0 for a model that transformers runs."""
     from quire.models import build_program
 
-    try:
-        program = build_program(config.hf_config)
-    except ModelError:
-        return 0
-    return sum(param.num_elements for param in program.params())
+    if model.num_parameters is None:
+        try:
+            program = build_program(model.config.model.hf_config)
+        except ModelError:
+            model.num_parameters = 0
+        else:
+            model.num_parameters = sum(param.num_elements for param in program.params())
+    return model.num_parameters
 
 
 @lru_cache(maxsize=64)
