@@ -32,6 +32,7 @@ class Script:
     is_demo: bool = True
     takes_images: bool = False
     scoring: str | None = None
+    adapters: list[str] = field(default_factory=list)
     sampling: dict[str, Any] = field(default_factory=lambda: {"model": {}, "chat": {}})
 
 
@@ -100,7 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif not self._is_allowed():
             self._json(401, {"error": {"message": "Unauthorized", "code": 401}})
         elif path == "/v1/models":
-            models = [{"id": "quire-demo", "object": "model", "max_model_len": 4096}]
+            card = {"object": "model", "max_model_len": 4096}
+            models = [{"id": "quire-demo", **card}]
+            for name in self.server.script.adapters:
+                models.append({"id": name, "parent": "quire-demo", **card})
             self._json(200, {"object": "list", "data": models})
         elif path == "/quire/live":
             self._show_engine()

@@ -11,6 +11,31 @@ from page_actions import ask
 from running_server import RunningServer
 
 
+def test_an_adapter_is_chosen(open_page: Any, server: Any) -> None:
+    server.script.adapters = ["sql"]
+    page = open_page()
+    options = page.locator("#model option").all_inner_texts()
+    assert options == ["quire-demo", "sql, adapter of quire-demo"]
+    page.select_option("#model", "sql")
+    page.wait_for_selector("#greeting-model:has-text('sql, up to 4,096 tokens')")
+    ask(page, "Which rows?")
+    assert server.script.requests[-1]["model"] == "sql"
+    if folder := os.environ.get("QUIRE_TEST_PICTURES"):
+        page.screenshot(path=f"{folder}/adapter.png")
+
+
+def test_a_phone_shows_the_choice_of_the_model(open_page: Any, server: Any) -> None:
+    server.script.adapters = ["an-adapter-with-a-name-that-is-longer-than-a-phone-is-wide"]
+    page = open_page(viewport={"width": 390, "height": 700})
+    page.select_option("#model", server.script.adapters[0])
+    box = page.locator("#model").bounding_box()
+    assert box["width"] > 200
+    assert box["x"] + box["width"] <= 390
+    assert box["y"] >= sum(page.locator("#menu").bounding_box()[side] for side in ("y", "height"))
+    if folder := os.environ.get("QUIRE_TEST_PICTURES"):
+        page.screenshot(path=f"{folder}/phone-picker.png")
+
+
 @pytest.mark.long
 def test_models_are_chosen_loaded_and_unloaded(
     open_page: Any, tiny_model: Path, tmp_path: Path
@@ -44,5 +69,6 @@ def use_picker(page: Any) -> None:
     button.click()
     page.wait_for_selector("#model-load:text-is('Load')", timeout=60_000)
     assert options.all_inner_texts() == ["demo – unloaded", "other – loaded"]
+    page.wait_for_selector("#running:text-is('–')")  # no figures of a model that is not loaded
     assert "42" in ask(page, "What is 17 + 25?").inner_text()  # the request loads it
     page.wait_for_selector("#model-load:text-is('Unload')")
