@@ -38,7 +38,9 @@ OPTIONS = {
 
 
 def test_chats_and_tasks_over_the_openai_api(harness: Harness) -> None:
-    [card, _] = harness.request("GET", "/v1/models").json()["data"]
+    [card, other] = harness.request("GET", "/v1/models").json()["data"]
+    # A connection whose provider is llama.cpp reads this list as well.
+    assert harness.request("GET", "/models").json()["data"] == [card, other]
     task = {"model": card["id"], "messages": TASK, "stream": False, "max_tokens": 9}
     reply = harness.post("/v1/chat/completions", task).json()
     assert isinstance(reply["choices"][0]["message"]["content"], str)

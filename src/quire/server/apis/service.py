@@ -106,7 +106,7 @@ _SEVERAL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@ROUTES.on("GET", "/v1/models", tag="models")
+@ROUTES.on("GET", "/v1/models", "/models", tag="models")
 async def models(http: Request) -> ModelList:
     """The served names of the model."""
     context = context_of(http)
