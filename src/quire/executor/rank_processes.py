@@ -219,6 +219,10 @@ class RankProcesses:
         """The watching thread, from the start of the processes to their end."""
         try:
             nodes = self._start_nodes(self._config)
+        except OSError as error:
+            text = f"the processes of the ranks cannot be started: {error}"
+            self._started.set_exception(ConfigError(text))
+            return
         except BaseException as error:
             self._started.set_exception(error)
             return

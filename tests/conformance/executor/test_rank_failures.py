@@ -3,7 +3,9 @@ and no process is left."""
 
 from __future__ import annotations
 
+import gc
 import os
+import resource
 import signal
 import socket
 import time
@@ -112,6 +114,21 @@ def test_what_a_rank_cannot_load_is_reported(directory: Path) -> None:
     config = config_of(directory, tensor_parallel_size=2, worker_cls="faulty_worker.NoSuchWorker")
     with pytest.raises(ConfigError, match="NoSuchWorker"):
         MultiprocExecutor(config)
+
+
+def test_a_process_that_cannot_have_files(directory: Path) -> None:
+    """The error is the user's to mend, and nothing is left open."""
+    config = config_of(directory, tensor_parallel_size=2)
+    before = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 2, hard))
+    try:
+        with pytest.raises(ConfigError, match=r"ranks cannot be started: .* Too many open files"):
+            MultiprocExecutor(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_no_caller_waits_for_a_machine_that_is_given_up() -> None:

@@ -74,7 +74,9 @@ def serve_node(args: NodeArgs) -> str:
                 engine.children = children = _start(args, engine.wait_for_begin(), door, engine)
             except (QuireError, OSError) as error:
                 engine.control.send(Refused(str(error)))
-                raise
+                if isinstance(error, QuireError):
+                    raise
+                raise RankError(f"the ranks of this machine cannot be started: {error}") from None
         try:
             engine.control.send(Begun())
             return engine.wait_for_end()

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
@@ -140,28 +140,27 @@ class LocalNode(Node):
     """The ranks of this machine, as processes that end with the calling thread."""
 
     def __init__(self, group: Group, peer_link: PeerLink) -> None:
-        """Starts them. Raises ConfigError or RankError."""
-        pairs = {rank: (socket.socketpair(), socket.socketpair()) for rank in group.own_ranks}
-        channels = {
-            rank.number: (steps[1].detach(), blocks[1].detach())
-            for rank, (steps, blocks) in pairs.items()
-        }
-        try:
+        """Starts them. Raises OSError, ConfigError or RankError."""
+        with ExitStack() as stack:  # closes what is open if the ranks cannot be started
+
+            def pair() -> list[socket.socket]:
+                return [stack.enter_context(end) for end in socket.socketpair()]
+
+            pairs = {rank: (pair(), pair()) for rank in group.own_ranks}
+            channels = {
+                rank.number: (steps[1].detach(), blocks[1].detach())
+                for rank, (steps, blocks) in pairs.items()
+            }
             self._children = RankChildren(spawn_ranks(group, channels, peer_link))
-        except BaseException:
-            for steps, blocks in pairs.values():
-                steps[0].close()
-                blocks[0].close()
-            raise
-        self.lines = [
-            RankLine(
-                rank,
-                Connection(steps[0].detach()),
-                Connection(blocks[0].detach()),
-                self._children.processes[rank],
-            )
-            for rank, (steps, blocks) in pairs.items()
-        ]
+            self.lines = [
+                RankLine(
+                    rank,
+                    Connection(steps[0].detach()),
+                    Connection(blocks[0].detach()),
+                    self._children.processes[rank],
+                )
+                for rank, (steps, blocks) in pairs.items()
+            ]
 
     def look(self) -> str | None:
         return self._children.look()

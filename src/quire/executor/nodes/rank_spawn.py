@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
-from quire.errors import ConfigError
 from quire.executor.messages import Boot, encode
 from quire.system.child_python import module_command
 
@@ -55,39 +54,37 @@ _LINK_S = 60.0
 def spawn_ranks(
     group: Group, channels: Channels, peer_link: PeerLink
 ) -> dict[Rank, subprocess.Popen[bytes]]:
-    """Starts the ranks of this machine. Raises ConfigError, or what `peer_link` raises."""
+    """Starts the ranks of this machine. Raises OSError, or what `peer_link` raises."""
     boots: dict[Rank, Boot] = {}
     started: dict[Rank, subprocess.Popen[bytes]] = {}
-    shared = _shared_files(group)
+    opened = [*itertools.chain(*channels.values())]
     try:
-        boots = _boots(group, shared)
+        boots = _boots(group, _shared_files(group, opened))
         _connect_all(group, boots, peer_link)
         for rank, boot in boots.items():
             started[rank] = _spawn(boot, channels[rank.number])
-    except BaseException as error:
+    except BaseException:
         for process in started.values():
             process.kill()
             process.wait()
-        if isinstance(error, OSError):
-            text = f"the process of a rank cannot be started: {error}"
-            raise ConfigError(text) from None
         raise
     finally:
         # A rank must notice the end of another one, so only ranks have the ends of their links.
         links = {fd for boot in boots.values() for fd in _links(boot)}
-        for fd in (
-            *links,
-            *itertools.chain(*shared.values()),
-            *itertools.chain(*channels.values()),
-        ):
+        for fd in (*links, *opened):
             os.close(fd)
     return started
 
 
-def _shared_files(group: Group) -> dict[int, tuple[int, int]]:
-    """By stage, the shared memory for the model and for the draft model."""
+def _shared_files(group: Group, opened: list[int]) -> dict[int, tuple[int, int]]:
+    """By stage, the shared memory for the model and for the draft model. Added to `opened`."""
+
+    def file(name: str) -> int:
+        opened.append(os.memfd_create(name))
+        return opened[-1]
+
     stages = {rank.stage for rank in group.own_ranks}
-    return {one: (os.memfd_create("quire"), os.memfd_create("quire-draft")) for one in stages}
+    return {one: (file("quire"), file("quire-draft")) for one in stages}
 
 
 def _boots(group: Group, shared: Mapping[int, tuple[int, int]]) -> dict[Rank, Boot]:
