@@ -79,62 +79,13 @@ class Attend {
         std::copy_n(row, dim_, space_.partial);
         space_.of_chunk.maximum[0] = row[dim_];
         space_.of_chunk.sum[0] = row[dim_ + 1];
-        const ChunkResults one{space_.of_chunk.maximum, space_.of_chunk.sum, space_.partial};
-        merge_rows(space_.state, r, 1, one, space_.result, dim_);
+        merge_rows(space_.state, r, 1, space_.of_chunk, space_.result, space_.partial, dim_);
       }
     }
     write_result();
   }
 
  private:
-  using Weights = typename Kernel::Weights;
-
-  // A tile of rows against one chunk.
-  struct Tile {
-    int r0 = 0;
-    int rows = 0;
-    Groups groups = {};
-    ChunkResults out = {};
-    float* scores = nullptr;
-    Elem* weights = nullptr;
-    int num_weighed = 0;  // rows, by weigh_rows()
-    ScoreRow score_rows[kMaxTileRows];
-
-    bool sees_some() const { return groups.first < groups.last; }
-  };
-
-  // Rows of a tile that are weighed a few at a time, while a kernel multiplies.
-  class Weighing {
-   public:
-    // Those before `end`.
-    Weighing(const Attend& attend, Tile& tile, int end) : attend_(attend), tile_(tile), end_(end) {}
-
-    // What a kernel calls while it multiplies these groups: each time as many rows as will do.
-    Beside beside(Groups groups) {
-      if (tile_.num_weighed >= end_) return {};
-      const int64_t calls = (groups.last - groups.first + 1) / 2 * (attend_.dim_ / (2 * kLanes));
-      done_ = tile_.num_weighed * kWhole;
-      each_ = gemm::ceil_div(end_ * kWhole - done_, std::max<int64_t>(calls, 1));
-      return {[](void* self) { static_cast<Weighing*>(self)->next(); }, this};
-    }
-
-    void finish() { attend_.weigh_rows(tile_, end_); }
-
-   private:
-    static constexpr int64_t kWhole = 256;  // parts of a row
-
-    void next() {
-      done_ += each_;
-      attend_.weigh_rows(tile_, static_cast<int>(std::min<int64_t>(done_ / kWhole, end_)));
-    }
-
-    const Attend& attend_;
-    Tile& tile_;
-    const int end_;
-    int64_t each_ = 0;
-    int64_t done_ = 0;
-  };
-
   void begin(const AttentionItem& item, int head) {
     item_ = &item;
     context_ = HeadContext(step_, op_, item, head);
@@ -216,10 +167,7 @@ class Attend {
 
   // Scores of a tile of rows. The first tile may have to expand an int8 chunk's K: a few groups at
   // a time, read while they are near, unless further tiles will read them too.
-  void score(const Tile& tile, ChunkView& view, Beside beside) {
-    const Elem* q = reinterpret_cast<const Elem*>(space_.q) + tile.r0 * dim_;
-    const int rows = tile.rows;
-    const Groups groups = tile.groups;
+  void score(const Elem* q, int rows, Groups groups, ChunkView& view) {
     if constexpr (Kernel::kScaleUnit != 0) {
       if (view.fresh) {
         load_scales(view, view.keys, view.values, Kernel::kScaleUnit, space_.key_scales);
@@ -232,18 +180,26 @@ class Attend {
         for (int g = view.first; g < view.last; g += view.key_slots) {
           const int end = std::min(g + view.key_slots, view.last);
           Kernel::load_keys(view, dim_, g, end);
-          if (alone) Kernel::scores(q, rows, dim_, view, g, end, tile.scores);
+          if (alone) Kernel::scores(q, rows, dim_, view, g, end, space_.scores);
         }
         if (alone) return;
       }
     }
-    if constexpr (Kernel::kInterleaves) {
-      Kernel::scores(q, rows, dim_, view, groups.first, groups.last, tile.scores, beside);
-    } else {
-      Kernel::scores(q, rows, dim_, view, groups.first, groups.last, tile.scores);
-    }
-    view.scores_fetch = false;
+    Kernel::scores(q, rows, dim_, view, groups.first, groups.last, space_.scores);
   }
+
+  // Where the results of some rows go.
+  struct Results {
+    float* maximum;
+    float* sum;
+    float* values;  // [row][dim]
+
+    void clear(int rows, int64_t dim) const {
+      std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
+      std::fill_n(sum, rows, 0.0f);
+      std::fill_n(values, rows * dim, 0.0f);
+    }
+  };
 
   // What becomes of a chunk's results: the first ones are the item's state, later ones are merged
   // into it, and those of a split item are kept for merge().
@@ -255,81 +211,41 @@ class Attend {
                            more ? chunk + 1 : next_.first / kChunk};
     ChunkView view = view_chunk<Kernel>(place, visible_groups(chunk, 0, item_->num_rows), space_);
     BadValues bad;
-    if constexpr (Kernel::kInterleaves) {
-      if (item_->num_rows > Kernel::kRows) return attend_interleaved(place, use, view, bad);
-    }
     for (int r0 = 0; r0 < item_->num_rows; r0 += Kernel::kRows) {
-      Tile tile = tile_at(place, r0, use);
-      if (tile.sees_some()) score(tile, view, {});
-      weigh_all(tile, view);
-      multiply(place, tile, view, bad, {});
-      use_results(place, tile, use);
-    }
-  }
-
-  // While the tile registers multiply, vectors make weights of the scores of another tile of rows:
-  // the second half of a tile's rows beside the next tile's scores, and the first half of those
-  // beside this tile's values.
-  void attend_interleaved(const ChunkPlace& place, ChunkUse use, ChunkView& view, BadValues& bad) {
-    Tile tiles[2] = {tile_at(place, 0, use), {}};
-    Tile* now = &tiles[0];
-    Tile* next = &tiles[1];
-    if (now->sees_some()) score(*now, view, {});
-    weigh_rows(*now, now->rows / 2);
-    while (true) {
-      const int r0 = now->r0 + now->rows;
-      const bool is_last = r0 == item_->num_rows;
-      Weighing rest{*this, *now, now->rows};
-      if (!is_last) {
-        *next = tile_at(place, r0, use);
-        if (next->sees_some()) score(*next, view, rest.beside(next->groups));
+      const int r1 = std::min(r0 + Kernel::kRows, item_->num_rows);
+      const Groups groups = visible_groups(chunk, r0, r1);
+      const bool first = use == ChunkUse::kFirst;
+      const Results out =
+          first
+              ? Results{space_.state.maximum + r0, space_.state.sum + r0, space_.result + r0 * dim_}
+              : Results{space_.of_chunk.maximum, space_.of_chunk.sum, space_.partial};
+      if (groups.first < groups.last) {
+        attend_tile(place, r0, r1, groups, view, bad, out);
+      } else {
+        out.clear(r1 - r0, dim_);
       }
-      rest.finish();
-      Weighing begin{*this, *next, is_last ? 0 : next->rows / 2};
-      multiply(place, *now, view, bad, begin.beside(now->groups));
-      begin.finish();
-      use_results(place, *now, use);
-      if (is_last) return;
-      std::swap(now, next);
+      if (use == ChunkUse::kMerged) {
+        merge_rows(space_.state, r0, r1 - r0, space_.of_chunk, space_.result, space_.partial, dim_);
+      } else if (use == ChunkUse::kKept) {
+        keep_partials(r1 - r0, partial_rows(chunk) + r0 * partial_floats(layout_));
+      }
     }
   }
 
-  // The tile of rows that begins with `r0`. Two that follow each other have different memory.
-  Tile tile_at(const ChunkPlace& place, int r0, ChunkUse use) {
-    Tile tile;
-    tile.r0 = r0;
-    tile.rows = std::min(Kernel::kRows, item_->num_rows - r0);
-    tile.groups = visible_groups(place.chunk, r0, r0 + tile.rows);
-    const bool is_first = use == ChunkUse::kFirst;
-    RowStates& states = is_first ? space_.state : space_.of_chunk;
-    tile.out = {states.maximum + r0, states.sum + r0,
-                is_first ? space_.result + r0 * dim_ : space_.partial};
-    const int place_of_tile = r0 / Kernel::kRows % kTilesAtOnce;
-    tile.scores = space_.scores + place_of_tile * kMaxTileRows * kScoreStride;
-    tile.weights =
-        reinterpret_cast<Elem*>(space_.weights + place_of_tile * kMaxTileRows * kWeightStride);
-    if (tile.sees_some()) place_rows(place, r0, tile.rows, tile.score_rows);
-    return tile;
-  }
-
-  // Weighs the next rows of a tile, up to the one before `end`.
-  void weigh_rows(Tile& tile, int end) const {
-    if (!tile.sees_some()) return;
-    for (; tile.num_weighed < end; ++tile.num_weighed) {
-      const int r = tile.num_weighed;
-      float* scores = tile.scores + r * kScoreStride;
-      find_largest(rule_, {}, tile.score_rows[r], scores);
-      tile.out.maximum[r] = tile.score_rows[r].maximum;
-      tile.out.sum[r] =
-          weigh<Weights>(rule_, {}, tile.score_rows[r], tile.groups.first_pair(),
-                         tile.groups.behind_pairs(), scores, tile.weights + r * kWeightStride);
+  void keep_partials(int rows, float* out) const {
+    for (int r = 0; r < rows; ++r, out += partial_floats(layout_)) {
+      std::copy_n(space_.partial + r * dim_, dim_, out);
+      out[dim_] = space_.of_chunk.maximum[r];
+      out[dim_ + 1] = space_.of_chunk.sum[r];
     }
   }
 
-  // All rows of a tile pass each of three stages before the next: within a stage they do not wait
-  // for each other, as the stages of a row do.
-  void weigh_all(Tile& tile, const ChunkView& view) {
-    if (!tile.sees_some()) return;
+  void attend_tile(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
+                   BadValues& bad, const Results& out) {
+    const int rows = r1 - r0;
+    const Elem* q = reinterpret_cast<const Elem*>(space_.q) + r0 * dim_;
+    Elem* weights = reinterpret_cast<Elem*>(space_.weights);
+    score(q, rows, groups, view);
     TokenScales scales = {};
     if constexpr (Kernel::kScaleUnit != 0) {
       if (view.fresh) {
@@ -337,60 +253,34 @@ class Attend {
       }
       scales = {Kernel::kScalesKeys ? nullptr : space_.key_scales, space_.value_scales};
     }
-    const int begin = tile.groups.first_pair();
-    const int end = tile.groups.behind_pairs();
-    for (int r = 0; r < tile.rows; ++r) {
-      find_largest(rule_, scales, tile.score_rows[r], tile.scores + r * kScoreStride);
-      tile.out.maximum[r] = tile.score_rows[r].maximum;
+    // Pairs of groups, so that a step of the second product finds zeros where nothing is seen.
+    const int begin = groups.first / 2 * 2 * kGroup;
+    const int end = (groups.last + 1) / 2 * 2 * kGroup;
+    ScoreRow score_rows[kMaxTileRows];
+    place_rows(place, r0, rows, score_rows);
+    for (int r = 0; r < rows; ++r) {
+      find_largest(rule_, scales, score_rows[r], space_.scores + r * kScoreStride);
+      out.maximum[r] = score_rows[r].maximum;
     }
-    for (int r = 0; r < tile.rows; ++r) {
-      tile.out.sum[r] =
-          weigh<Weights>(rule_, scales, tile.score_rows[r], begin, end,
-                         tile.scores + r * kScoreStride, tile.weights + r * kWeightStride);
+    using Weights = typename Kernel::Weights;
+    for (int r = 0; r < rows; ++r) {
+      out.sum[r] = weigh<Weights>(rule_, scales, score_rows[r], begin, end,
+                                  space_.scores + r * kScoreStride, weights + r * kWeightStride);
     }
-    for (int r = 0; r < tile.rows; ++r) {
-      Weights::settle(tile.scores + r * kScoreStride, begin, end, tile.weights + r * kWeightStride);
+    for (int r = 0; r < rows; ++r) {
+      Weights::settle(space_.scores + r * kScoreStride, begin, end, weights + r * kWeightStride);
     }
-  }
-
-  // The weighted values of a tile.
-  void multiply(const ChunkPlace& place, const Tile& tile, ChunkView& view, BadValues& bad,
-                Beside beside) {
-    if (!tile.sees_some()) return tile.out.clear(tile.rows, dim_);
     if (view.fresh) {
       if constexpr (Kernel::kScaleUnit == 0) hide_tail(place, space_.tail, view);
       Kernel::load_values(view, dim_);
     }
-    const Groups groups = tile.groups;
-    if constexpr (Kernel::kInterleaves) {
-      Kernel::values(tile.weights, tile.rows, dim_, view, groups.first, groups.last,
-                     tile.out.values, beside);
-    } else {
-      Kernel::values(tile.weights, tile.rows, dim_, view, groups.first, groups.last,
-                     tile.out.values);
-    }
-    view.fresh = view.values_fetch = false;
+    Kernel::values(weights, rows, dim_, view, groups.first, groups.last, out.values);
+    view.fresh = view.scores_fetch = view.values_fetch = false;
     if constexpr (Kernel::kScaleUnit == 0) {
       // One row is enough: each has multiplied the same V.
-      if (bad.any() || !BadValues::all_finite(tile.out.values, dim_)) {
-        hide_bad_values(place, tile, view, bad);
+      if (bad.any() || !BadValues::all_finite(out.values, dim_)) {
+        hide_bad_values(place, r0, r1, groups, view, bad, out.values);
       }
-    }
-  }
-
-  void use_results(const ChunkPlace& place, const Tile& tile, ChunkUse use) {
-    if (use == ChunkUse::kMerged) {
-      merge_rows(space_.state, tile.r0, tile.rows, tile.out, space_.result, dim_);
-    } else if (use == ChunkUse::kKept) {
-      keep_partials(tile, partial_rows(place.chunk) + tile.r0 * partial_floats(layout_));
-    }
-  }
-
-  void keep_partials(const Tile& tile, float* out) const {
-    for (int r = 0; r < tile.rows; ++r, out += partial_floats(layout_)) {
-      std::copy_n(tile.out.values + r * dim_, dim_, out);
-      out[dim_] = tile.out.maximum[r];
-      out[dim_ + 1] = tile.out.sum[r];
     }
   }
 
@@ -410,16 +300,18 @@ class Attend {
     }
   }
 
-  // Computes without values that are not finite for rows that do not see them.
-  void hide_bad_values(const ChunkPlace& place, const Tile& tile, ChunkView& view, BadValues& bad) {
-    float* out = tile.out.values;
+  // Computes without values that are not finite for rows that do not see them; `out` are a tile's
+  // results.
+  void hide_bad_values(const ChunkPlace& place, int r0, int r1, Groups groups, ChunkView& view,
+                       BadValues& bad, float* out) {
     if (!bad.any()) {
       bad.hide(layout_.values, space_.keys, view);
       if (!bad.any()) return;
+      const Elem* weights = reinterpret_cast<const Elem*>(space_.weights);
       Kernel::load_values(view, dim_);
-      Kernel::values(tile.weights, tile.rows, dim_, view, tile.groups.first, tile.groups.last, out);
+      Kernel::values(weights, r1 - r0, dim_, view, groups.first, groups.last, out);
     }
-    for (int r = tile.r0; r < tile.r0 + tile.rows; ++r, out += dim_) {
+    for (int r = r0; r < r1; ++r, out += dim_) {
       bad.set_nan(visible(token(r), place.chunk), out, dim_);
     }
   }

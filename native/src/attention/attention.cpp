@@ -150,7 +150,7 @@ AttentionScratch::AttentionScratch(const std::vector<KvLayout>& layouts, int num
           if (layout.has_values()) dim = std::max<int64_t>(dim, layout.keys.padded_dim);
         }
         const int64_t floats = 2 * int64_t{kItemRows + kMaxTileRows} * dim +
-                               kTilesAtOnce * kMaxTileRows * (kScoreStride + kWeightStride) +
+                               kMaxTileRows * (kScoreStride + kWeightStride) +
                                int64_t{kMaxTileRows} * dim + int64_t{kGroup} * dim + 2 * kChunk +
                                2 * int64_t{kChunk} * dim;
         return round_up(floats * 4 + 4096, 4096);

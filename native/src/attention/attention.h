@@ -21,7 +21,6 @@ struct Model;
 constexpr int kChunk = 256;       // positions
 constexpr int kItemRows = 256;    // query rows of a kv head in one pass over K and V, at most
 constexpr int kMaxTileRows = 32;  // query rows that a kernel takes at once, at most
-constexpr int kTilesAtOnce = 2;   // tiles of rows that are between their two products
 constexpr size_t kPartialBytes = size_t{64} << 20;  // for the chunk results of split items
 
 // Distances between rows of scores and of weights: not a power of two, so that the rows of a tile

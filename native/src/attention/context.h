@@ -77,11 +77,6 @@ struct HeadContext {
 struct Groups {
   int first;
   int last;
-
-  // The places of pairs of groups, so that a step of the second product finds zeros where nothing
-  // is seen.
-  int first_pair() const { return first / 2 * 2 * kGroup; }
-  int behind_pairs() const { return (last + 1) / 2 * 2 * kGroup; }
 };
 
 // A chunk as the kernels take it. The worker reads `next` afterwards, of the same context or the

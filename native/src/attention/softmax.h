@@ -30,8 +30,8 @@ struct RowStates {
 // How a raw product q * k becomes a score.
 struct ScoreRule {
   float scale;
-  float softcap;                  // 0: none
-  const float* slopes;            // per query head, or null
+  float softcap;        // 0: none
+  const float* slopes;  // per query head, or null
   const float* biases = nullptr;  // per query head, of distances -reach to reach; or null
   int64_t reach = 0;
 
@@ -202,23 +202,10 @@ float weigh(const ScoreRule& rule, const TokenScales& scales, const ScoreRow& ro
                     weights);
 }
 
-// What some rows have of one chunk.
-struct ChunkResults {
-  float* maximum;  // as those of RowStates, from whose arrays they are
-  float* sum;
-  float* values;  // [row][dim]
-
-  void clear(int rows, int64_t dim) const {
-    std::fill_n(maximum, rows, -std::numeric_limits<float>::infinity());
-    std::fill_n(sum, rows, 0.0f);
-    std::fill_n(values, rows * dim, 0.0f);
-  }
-};
-
-// Adds one chunk's results to what came before it, rows r0 .. r0 + rows - 1 of `states` and
-// `result`.
-inline void merge_rows(RowStates& states, int r0, int rows, const ChunkResults& chunk,
-                       float* result, int64_t dim) {
+// Adds one chunk's results to what came before it: rows r0 .. r0 + rows - 1 of `states` and
+// `result` with the first `rows` of `chunk` and `values`.
+inline void merge_rows(RowStates& states, int r0, int rows, const RowStates& chunk, float* result,
+                       const float* values, int64_t dim) {
   for (int r = 0; r < rows; r += kLanes) {
     const F32x16 old_maximum = load_f32(states.maximum + r0 + r);
     const F32x16 new_maximum = load_f32(chunk.maximum + r);
@@ -236,7 +223,7 @@ inline void merge_rows(RowStates& states, int r0, int rows, const ChunkResults& 
       const F32x16 keep = splat(old_factor[lane]);
       const F32x16 add = splat(new_factor[lane]);
       float* into = result + row * dim;
-      const float* from = chunk.values + (r + lane) * dim;
+      const float* from = values + (r + lane) * dim;
       for (int64_t d = 0; d < dim; d += kLanes) {
         gemm::store(into + d, fma(load_f32(into + d), keep, load_f32(from + d) * add));
       }

@@ -14,8 +14,8 @@ struct Workspace {
   Workspace(uint8_t* base, int64_t dim) {
     q = take(base, int64_t{kItemRows + kMaxTileRows} * dim);
     result = take(base, int64_t{kItemRows + kMaxTileRows} * dim);
-    scores = take(base, kTilesAtOnce * kMaxTileRows * kScoreStride);
-    weights = take(base, kTilesAtOnce * kMaxTileRows * kWeightStride);
+    scores = take(base, kMaxTileRows * kScoreStride);
+    weights = take(base, kMaxTileRows * kWeightStride);
     partial = take(base, int64_t{kMaxTileRows} * dim);
     tail = reinterpret_cast<uint8_t*>(take(base, int64_t{kGroup} * dim));
     key_scales = take(base, kChunk);
@@ -31,8 +31,8 @@ struct Workspace {
 
   float* q;             // [item rows][dim] of the kernel's element
   float* result;        // [item rows][dim]
-  float* scores;        // [tiles][tile rows][kScoreStride]
-  float* weights;       // [tiles][tile rows][kWeightStride] of the kernel's element
+  float* scores;        // [tile rows][kScoreStride]
+  float* weights;       // [tile rows][kWeightStride] of the kernel's element
   float* partial;       // [tile rows][dim]
   uint8_t* tail;        // the last V group of a request, zeros after its end
   float* key_scales;    // [kChunk] of an int8 cache
@@ -40,7 +40,7 @@ struct Workspace {
   uint8_t* keys;        // expanded groups, or copies of V
   uint8_t* chunk;       // the kernel's own
   RowStates state;
-  RowStates of_chunk;
+  RowStates of_chunk;  // of a tile
 };
 
 }  // namespace quire

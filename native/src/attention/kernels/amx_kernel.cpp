@@ -38,7 +38,7 @@ void configure(int rows) {
 // of K goes the fetching of as much V.
 template <bool kTwoTiles, bool kTwoGroups>
 QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g,
-                              float* out, Beside beside) {
+                              float* out) {
   const uint8_t* keys0 = chunk.keys[g];
   const uint8_t* keys1 = kTwoGroups ? chunk.keys[g + 1] : nullptr;
   _tile_zero(0);
@@ -61,7 +61,6 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& c
       _tile_dpbf16ps(2, 5, 6);
       if constexpr (kTwoGroups) _tile_dpbf16ps(3, 5, 7);
     }
-    beside();
   }
   _tile_stored(0, out, kScoreStride * 4);
   if constexpr (kTwoGroups) _tile_stored(1, out + kGroup, kScoreStride * 4);
@@ -72,13 +71,12 @@ QUIRE_INLINE void score_tiles(const uint16_t* q, int64_t dim, const ChunkView& c
 }
 
 template <bool kTwoTiles>
-void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, int g1, float* out,
-               Beside beside) {
+void score_all(const uint16_t* q, int64_t dim, const ChunkView& chunk, int g0, int g1, float* out) {
   int g = g0;
   for (; g + 1 < g1; g += 2) {
-    score_tiles<kTwoTiles, true>(q, dim, chunk, g, out + g * kGroup, beside);
+    score_tiles<kTwoTiles, true>(q, dim, chunk, g, out + g * kGroup);
   }
-  if (g < g1) score_tiles<kTwoTiles, false>(q, dim, chunk, g, out + g * kGroup, beside);
+  if (g < g1) score_tiles<kTwoTiles, false>(q, dim, chunk, g, out + g * kGroup);
 }
 
 // The next K comes in two halves: the first during the copying of V, the other during P * V, in as
@@ -99,7 +97,7 @@ QUIRE_INLINE void fetch_second_half(const ChunkView& chunk, int g, int64_t dim, 
 // P * V for two blocks of 16 columns from column c, over steps [s0, s1) of 32 tokens.
 template <bool kTwoTiles>
 QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const ChunkView& chunk, int64_t c,
-                              int s0, int s1, float* out, Beside beside) {
+                              int s0, int s1, float* out) {
   const uint8_t* values = chunk.tile_space + c / kLanes * kColumnBytes;
   _tile_zero(0);
   _tile_zero(1);
@@ -119,7 +117,6 @@ QUIRE_INLINE void value_tiles(const uint16_t* p, int64_t dim, const ChunkView& c
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
-    beside();
   }
   _tile_stored(0, out, dim * 4);
   _tile_stored(1, out + kLanes, dim * 4);
@@ -174,23 +171,23 @@ void ExpandingAmxKernel::load_values(ChunkView& chunk, int64_t dim) {
 }
 
 void AmxKernel::scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                       float* out, Beside beside) {
+                       float* out) {
   if (rows > kTileRows) {
-    score_all<true>(q, dim, chunk, g0, g1, out, beside);
+    score_all<true>(q, dim, chunk, g0, g1, out);
   } else {
-    score_all<false>(q, dim, chunk, g0, g1, out, beside);
+    score_all<false>(q, dim, chunk, g0, g1, out);
   }
 }
 
 void AmxKernel::values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                       float* out, Beside beside) {
+                       float* out) {
   const int s0 = g0 / 2;
   const int s1 = (g1 + 1) / 2;
   for (int64_t c = 0; c < dim; c += 2 * kLanes) {
     if (rows > kTileRows) {
-      value_tiles<true>(p, dim, chunk, c, s0, s1, out + c, beside);
+      value_tiles<true>(p, dim, chunk, c, s0, s1, out + c);
     } else {
-      value_tiles<false>(p, dim, chunk, c, s0, s1, out + c, beside);
+      value_tiles<false>(p, dim, chunk, c, s0, s1, out + c);
     }
   }
 }

@@ -15,7 +15,6 @@ namespace quire {
 struct AmxKernel : PlainNumbers<uint16_t> {
   static constexpr int kRows = 32;
   static constexpr int kRowStep = 16;
-  static constexpr bool kInterleaves = true;
   static constexpr bool kFetchesInScores = true;
   static constexpr bool kFetchesInValues = true;
   static constexpr int kGroupsAhead = kChunkGroups;
@@ -26,15 +25,14 @@ struct AmxKernel : PlainNumbers<uint16_t> {
   // Copies V into tiles: [padded_dim / 16][kChunk / 2][16][2].
   static void load_values(ChunkView& chunk, int64_t dim);
   static void scores(const Elem* q, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                     float* out, Beside beside = {});
+                     float* out);
   static void values(const Elem* p, int rows, int64_t dim, const ChunkView& chunk, int g0, int g1,
-                     float* out, Beside beside = {});
+                     float* out);
 };
 
 // The same products for an int8 cache: groups become bfloat16, V at once in tiles.
 struct ExpandingAmxKernel : AmxKernel {
   static constexpr bool kExpands = true;
-  static constexpr bool kInterleaves = false;
   static constexpr bool kFetchesInScores = false;
   static constexpr float kScaleUnit = kExpandedUnit;
   static void load_keys(ChunkView& chunk, int64_t dim, int g0, int g1);

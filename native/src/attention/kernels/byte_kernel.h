@@ -42,7 +42,6 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   static constexpr int kGroupsAhead = 2;
   static constexpr float kScaleUnit = 1.0f;
   static constexpr bool kScalesKeys = true;
-  static constexpr bool kInterleaves = false;
 
   static void begin() {}
   static void end() {}

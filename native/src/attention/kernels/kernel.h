@@ -8,7 +8,6 @@
 //   kScalesKeys   whether scores() multiplies by those of K
 //   kExpands   whether an int8 cache is expanded first
 //   kFetchesInScores, kFetchesInValues   whether these prefetch what is next to K and V
-//   kInterleaves   whether scores() and values() take a `Beside`, and call it between products
 //   kGroupsAhead   how much later what they prefetch is read (ChunkView)
 //   put_query(numbers, dim, out)   makes a row of q of float32
 //   Weights    what a row of P is written to (PlainWeights)
@@ -56,16 +55,6 @@ struct ChunkView {
   uint8_t* tile_space;      // the kernel's own, for the V of a chunk
   uint8_t* key_space;       // of an expanding kernel, for `key_slots` groups of K
   int key_slots;
-};
-
-// Work on vectors that a kernel does a little of at each call, while its tiles are multiplied.
-struct Beside {
-  void (*next)(void*) = nullptr;
-  void* work = nullptr;
-
-  QUIRE_INLINE void operator()() const {
-    if (next) next(work);
-  }
 };
 
 // Two neighbours of the summed dimension, for a register of columns: they meet kUnits broadcasts of
@@ -135,7 +124,6 @@ struct PlainNumbers {
   static constexpr bool kExpands = false;
   static constexpr float kScaleUnit = 0.0f;
   static constexpr bool kScalesKeys = false;
-  static constexpr bool kInterleaves = false;
 
   static QUIRE_INLINE void put_query(const float* numbers, int64_t dim, Elem* out) {
     for (int64_t d = 0; d < dim; d += kLanes) store_element(out + d, load_f32(numbers + d));
