@@ -34,7 +34,7 @@ OPTIONS = {
     "use_mlock": False, "num_keep": 24, "num_ctx": 2048, "num_batch": 512, "num_thread": 2,
     "num_gpu": 0, "num_predict": 20, "reasoning_effort": "low",
 }  # fmt: skip
-"""Every field of the controls of a chat; the page sends those that a user has set."""
+"""The controls of a chat, of which it sends those that a user has set, except the logit bias."""
 
 
 def test_chats_and_tasks_over_the_openai_api(harness: Harness) -> None:
