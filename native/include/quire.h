@@ -107,7 +107,9 @@ enum quire_tier {
   QUIRE_TIER_AVX_VNNI = 2,
   QUIRE_TIER_AVX512 = 3,
   QUIRE_TIER_AVX512_BF16 = 4,
-  QUIRE_TIER_AMX = 5
+  QUIRE_TIER_AMX = 5,
+  QUIRE_TIER_NEON_DOTPROD = 6,
+  QUIRE_TIER_NEON_I8MM = 7  // with bfloat16
 };
 
 enum quire_activation {

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -78,16 +83,53 @@ def test_tiers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("available", "intel", "amd"),
     [
-        (TIERS, "amx", "amx"),
-        (TIERS[:-1], "avx512", "avx512_bf16"),
+        (TIERS[:6], "amx", "amx"),
+        (TIERS[:5], "avx512", "avx512_bf16"),
         (("generic", "avx512_bf16"), "avx512_bf16", "avx512_bf16"),
-        (TIERS[:-2], "avx512", "avx512"),
+        (TIERS[:4], "avx512", "avx512"),
         (("generic",), "generic", "generic"),
+        (("generic", "neon_dotprod", "neon_i8mm"), "neon_i8mm", "neon_i8mm"),
     ],
 )
 def test_the_best_tier(available: tuple[str, ...], intel: str, amd: str) -> None:
     assert best_tier(available, is_intel=True) == intel
     assert best_tier(available, is_intel=False) == amd
+
+
+@pytest.fixture(scope="module")
+def tiers_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
+    """Returns the best tier of an emulated aarch64 processor, and then all of them."""
+    if platform.machine() == "aarch64":
+        pytest.skip("this processor has tiers of aarch64 itself")
+    compiler, qemu = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
+    if compiler is None or qemu is None:
+        pytest.skip("needs g++-aarch64-linux-gnu and qemu-user-static")
+    root, out = Path(__file__).parents[2], tmp_path_factory.mktemp("aarch64")
+    native, header = root / "native", out / "quire_sampling.h"
+    columns = root / "src/quire/sampling/columns.py"
+    subprocess.run([sys.executable, native / "generate_columns.py", columns, header], check=True)
+    includes = [f"-I{folder}" for folder in (native / "include", native / "src", out)]
+    source, program = native / "print_native_tier.cpp", out / "print_native_tier"
+    subprocess.run([compiler, "-static", *includes, source, "-o", program], check=True)
+
+    def tiers(cpu: str) -> list[str]:
+        return subprocess.check_output([qemu, "-cpu", cpu, program], text=True).split(";")
+
+    return tiers
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [
+        ("cortex-a72", ["generic", "generic"]),
+        ("cortex-a76", ["neon_dotprod", "generic", "neon_dotprod"]),
+        ("max", ["neon_i8mm", "generic", "neon_dotprod", "neon_i8mm"]),
+    ],
+)
+def test_tiers_of_emulated_processors(
+    tiers_of: Callable[[str], list[str]], cpu: str, expected: list[str]
+) -> None:
+    assert tiers_of(cpu) == expected
 
 
 def test_an_unknown_tier_is_refused() -> None:

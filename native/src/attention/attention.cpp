@@ -5,9 +5,7 @@
 
 #include "attention/attend.h"
 #include "attention/kernels/amx_kernel.h"
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include "attention/kernels/byte_kernel.h"
-#endif
 #include "ops/op_checks.h"
 #include "ops/op_kind.h"
 #include "runtime/finite_watch.h"
@@ -76,7 +74,7 @@ void run_attention(const Step& step, const quire_op& record) {
   if (dtype == QUIRE_INT8) return attend<ExpandingAmxKernel>(step, op);
   attend<AmxKernel>(step, op);
 #else
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(QUIRE_DOTS_OF_BYTES)
   if (dtype == QUIRE_INT8) {
     return op.activation_bits == 8 ? attend<ByteKernel<1>>(step, op)
                                    : attend<ByteKernel<2>>(step, op);
@@ -84,7 +82,7 @@ void run_attention(const Step& step, const quire_op& record) {
 #else
   if (dtype == QUIRE_INT8) return attend<ExpandingVectorKernel<F32Pairs>>(step, op);
 #endif
-#if defined(__AVX512BF16__)
+#if defined(QUIRE_DOTS_OF_BF16)
   attend<VectorKernel<Bf16Pairs>>(step, op);
 #else
   attend<VectorKernel<WidenedPairs>>(step, op);

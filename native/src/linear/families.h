@@ -26,7 +26,7 @@ using Int8A16Family = AmxFamily<AmxInt8<2>>;
 using Int4A8Family = AmxFamily<AmxInt4<1>>;
 using Int4A16Family = AmxFamily<AmxInt4<2>>;
 #else
-#if defined(__AVX512BF16__)
+#if defined(QUIRE_DOTS_OF_BF16)
 using Bf16Family = VectorFamily<Bf16Dot>;
 #else
 using Bf16Family = VectorFamily<Bf16Widened>;

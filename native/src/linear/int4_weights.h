@@ -10,6 +10,7 @@
 // of K: the lower halves of its bytes are the first four, the upper halves the others.
 #pragma once
 
+#include "simd/narrow.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
@@ -54,8 +55,7 @@ QUIRE_INLINE CodeWords widen_codes(const uint8_t* codes) {
 #elif defined(__AVX2__)
   return (CodeWords)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
 #else
-  typedef uint8_t Codes __attribute__((vector_size(kPartLanes)));
-  return __builtin_convertvector(load<Codes>(codes), CodeWords);
+  return widen_some_bytes(codes);
 #endif
 }
 

@@ -5,6 +5,7 @@
 
 #include "linear/int4_weights.h"
 #include "linear/vector_products.h"
+#include "simd/dots.h"
 
 namespace quire::gemm {
 
@@ -12,7 +13,7 @@ typedef int32_t IntVector __attribute__((vector_size(kVectorLanes * 4)));
 
 // Without an instruction that sums four products of bytes in 32 bits, AVX2 sums two in 16 bits.
 // Small weights do not overflow them.
-#if defined(__AVX2__) && !defined(__AVXVNNI__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(QUIRE_DOTS_OF_BYTES)
 #define QUIRE_PAIRS_OF_BYTES
 
 QUIRE_INLINE IntVector add_pairs(IntVector sum, __m256i pairs) {
@@ -29,6 +30,11 @@ struct QuantisedX {
   static constexpr int kSums = kPlanes_;    // lines of sums of a row
   static constexpr int kBytes = kPlanes_;   // of an activation
   static constexpr bool kQuantised = true;
+#if defined(QUIRE_TILES_OF_BYTES)
+  static constexpr int kStepsTogether = 2;
+#else
+  static constexpr int kStepsTogether = 1;
+#endif
   static constexpr int kDepth = 4;
   using Sum = IntVector;
   using Weight = IntVector;
@@ -41,23 +47,19 @@ struct QuantisedX {
   }
 };
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-// The instruction multiplies unsigned by signed bytes: x is shifted by 128, and 128 times the sum
-// of a column's weights is taken off at the end.
+#if defined(QUIRE_DOTS_OF_BYTES)
+// Where the instruction multiplies unsigned by signed bytes, x is shifted by 128, and 128 times the
+// sum of a column's weights is taken off at the end.
 template <int kPlanes>
 struct Int8Product : QuantisedX<kPlanes> {
-  static constexpr bool kUnsignedX = true;
+  static constexpr bool kUnsignedX = !kSignedDots;
   static constexpr int kUnits = 1;
   static constexpr int kLinesInSum = kGroupLines;  // of 4-bit weights: any number, so a group
   static QUIRE_INLINE IntVector weight(const uint8_t* line, int /*unit*/) {
     return load<IntVector>(line);
   }
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
-#if defined(__AVX512VNNI__)
-    return (IntVector)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
-#else
-    return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)w);
-#endif
+    return dot_bytes(sum, x, w);
   }
   static QUIRE_INLINE IntVector add_scaled(IntVector sum, IntVector dot, IntVector step) {
     return sum + dot * step;
@@ -67,7 +69,7 @@ struct Int8Product : QuantisedX<kPlanes> {
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float inverse,
                        uint32_t (*out)[kSegment]) {
     // Written in place: reading small stores back as one large load would stall.
-    quantise_segment<kPlanes, true>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
+    quantise_segment<kPlanes, kUnsignedX>(x, row, k, count, inverse, reinterpret_cast<int8_t*>(out),
                                     sizeof *out);
   }
 };

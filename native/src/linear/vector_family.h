@@ -31,6 +31,10 @@ constexpr int64_t strips_for_rows(int64_t rows) { return rows <= 3 ? 4 : rows <=
 constexpr int kMaxVectorRows = 6;
 constexpr int kTallColumns = 16;
 constexpr int64_t strips_for_rows(int64_t rows) { return rows == 1 ? 2 : 1; }
+#elif defined(__ARM_NEON)
+constexpr int kMaxVectorRows = 4;
+constexpr int kTallColumns = 16;
+constexpr int64_t strips_for_rows(int64_t) { return 1; }
 #else
 constexpr int kMaxVectorRows = 4;
 constexpr int kTallColumns = 8;
@@ -73,8 +77,68 @@ QUIRE_INLINE void add_split(Sum (&sums)[kRows][kVectors], bool resume, const Pla
   }
 }
 
+#if defined(QUIRE_TILES_OF_BYTES)
+// Two rows at a time, as the instruction takes them. Sums of whole numbers have no order, so that
+// one row by itself has the same ones. Where the number of rows is odd, the last one is joined by
+// whatever follows it in a packed tile, and that one's sums are dropped.
+template <class Product, int kRows, int kColumns, int kStrips>
+void tile_kernel(const MicroArgs& args) {
+  using Lanes = std::make_integer_sequence<int, kVectorLanes>;
+  constexpr int kVectors = kColumns / kVectorLanes;
+  constexpr int kAll = kStrips * kVectors;
+  constexpr int kPairs = (kRows + 1) / 2;
+  const auto place = [&](int r, int v) {
+    return args.sums + (v / kVectors) * args.sums_strip + r * kStripColumns +
+           (v % kVectors) * kVectorLanes;
+  };
+  IntVector sums[kPairs][kAll][2] = {};  // of the first two columns of four, and of the others
+  const uint32_t* x = args.x;
+  const uint8_t* weight = args.weight;
+  const uint8_t* ahead = args.ahead;
+  for (int64_t step = 0; step < args.steps; step += Product::kStepsTogether) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < Product::kStepsTogether * kStepBytes; i += 64) {
+      __builtin_prefetch(ahead + i);
+    }
+    IntVector rows[kPairs];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPairs; ++p) rows[p] = tile_of_rows(x + 2 * p, x + kRows + 2 * p);
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) {
+      const uint8_t* line =
+          weight + (v / kVectors) * args.strip_bytes + (v % kVectors) * sizeof(IntVector);
+      const auto first = load<IntVector>(line), second = load<IntVector>(line + kStepBytes);
+      const IntVector columns[] = {zip<0>(first, second, Lanes{}), zip<1>(first, second, Lanes{})};
+#pragma GCC unroll 2
+      for (int p = 0; p < kPairs; ++p) {
+        sums[p][v][0] = dot_tiles(sums[p][v][0], rows[p], columns[0]);
+        sums[p][v][1] = dot_tiles(sums[p][v][1], rows[p], columns[1]);
+      }
+    }
+    x += Product::kStepsTogether * kRows;
+    weight += Product::kStepsTogether * kStepBytes;
+    ahead += Product::kStepsTogether * args.ahead_step;
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) {
+      const auto& both = sums[r / 2][v];
+      const auto sum = r % 2 == 0 ? __builtin_shufflevector(both[0], both[1], 0, 1, 4, 5)
+                                  : __builtin_shufflevector(both[0], both[1], 2, 3, 6, 7);
+      store(place(r, v), args.resume ? load<IntVector>(place(r, v)) + sum : sum);
+    }
+  }
+}
+#endif
+
 template <class Product, int kRows, int kColumns, int kStrips>
 void micro_kernel(const MicroArgs& args) {
+#if defined(QUIRE_TILES_OF_BYTES)
+  if constexpr (Product::kStepsTogether == 2 && kRows > 1) {
+    return tile_kernel<Product, kRows, kColumns, kStrips>(args);
+  }
+#endif
   constexpr int kVectors = kColumns / kVectorLanes;
   constexpr bool kSplit = Product::kSums > Product::kPlanes;
   using Sum = typename Product::Sum;
@@ -183,7 +247,8 @@ struct Part {
 
 template <class Product, class Weights = PlainWeights>
 struct VectorFamily {
-  static constexpr int64_t kDepth = std::max<int64_t>(Product::kDepth, Weights::kDepth);
+  static constexpr int64_t kDepth =
+      std::max<int64_t>(Product::kDepth * Product::kStepsTogether, Weights::kDepth);
   static constexpr int64_t kPlanes = Product::kSums;
   static constexpr int64_t kMaxTileRows = kMaxVectorRows / Product::kPlanes;
 
@@ -200,7 +265,7 @@ struct VectorFamily {
   static int64_t strips_at_once(int64_t rows, int64_t tiles) {
     // Few rows read each strip on its own.
     if constexpr (Weights::kExpanded) {
-      if (Product::kUnsignedX && rows * kPlanes <= kDirectRows) return 1;
+      if (Product::kUnits == 1 && rows * kPlanes <= kDirectRows) return 1;
     }
     return tiles == 1 ? strips_for_rows(rows * Product::kPlanes) : 1;
   }
@@ -271,7 +336,7 @@ struct VectorFamily {
  private:
   static void multiply_int4(const Block& block) {
     // Without an instruction for whole bytes, expanding costs the same.
-    if constexpr (Product::kUnsignedX) {
+    if constexpr (Product::kUnits == 1) {
       if (block.tiles == 1 && block.rows <= kDirectRows) {
         multiply_direct<Product>(block, std::make_index_sequence<kDirectRows>{});
         return finish(block, 0);

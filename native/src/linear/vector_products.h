@@ -3,11 +3,12 @@
 // A product says what a step of K is: kDepth elements of K in one line of weights, that meet
 // kUnits broadcasts of 4 bytes for each row of x. `weight` makes of a register of the line what
 // meets one of the units; `units_of` reads a segment of a row of x as units, a row of them for each
-// plane.
+// plane. K is padded to kStepsTogether steps.
 #pragma once
 
 #include "linear/family.h"
 #include "linear/x_segment.h"
+#include "simd/dots.h"
 #include "simd/simd.h"
 
 namespace quire::gemm {
@@ -21,6 +22,7 @@ struct PlainX {
   static constexpr int kPlanes = 1;
   static constexpr int kSums = 1;
   static constexpr bool kQuantised = false;
+  static constexpr int kStepsTogether = 1;
   using Sum = Vector;
 };
 
@@ -73,21 +75,19 @@ struct Bf16Widened : PlainX {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(QUIRE_DOTS_OF_BF16)
 struct Bf16Dot : PlainX {
   static constexpr int kDepth = 2;
   static constexpr int kUnits = 1;
-  using Weight = __m512bh;
-  using Broadcast = __m512bh;
+  using Weight = BitVector;
+  using Broadcast = BitVector;
 
   static QUIRE_INLINE Weight weight(const uint8_t* line, int /*unit*/) {
-    return (__m512bh)_mm512_loadu_si512(line);
+    return load<BitVector>(line);
   }
-  static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) {
-    return (__m512bh)_mm512_set1_epi32(static_cast<int>(*unit));
-  }
+  static QUIRE_INLINE Broadcast broadcast(const uint32_t* unit) { return *unit - BitVector{}; }
   static QUIRE_INLINE Vector multiply_add(Vector sum, Broadcast x, Weight w) {
-    return _mm512_dpbf16_ps(sum, x, w);
+    return dot_bf16(sum, x, w);
   }
   static void units_of(const Rows& x, int64_t row, int64_t k, int64_t count, float /*inverse*/,
                        uint32_t (*out)[kSegment]) {

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace quire {
@@ -77,7 +79,25 @@ bool cpu_is_intel() {
 
 #else
 
+#if defined(__aarch64__)
+namespace {
+// Source: Linux, arch/arm64/include/uapi/asm/hwcap.h. ATOMICS, ASIMDRDM, ASIMDDP: the first two are
+// part of what the compiler may use of ARMv8.2.
+constexpr uint64_t kDotHwcaps = 1 << 8 | 1 << 12 | 1 << 20;
+constexpr uint64_t kI8mmHwcaps2 = 1 << 13 | 1 << 14;  // I8MM, BF16
+}  // namespace
+
+int32_t cpu_tiers() {
+  int32_t tiers = 1 << QUIRE_TIER_GENERIC;
+  if ((getauxval(AT_HWCAP) & kDotHwcaps) != kDotHwcaps) return tiers;
+  tiers |= 1 << QUIRE_TIER_NEON_DOTPROD;
+  if ((getauxval(AT_HWCAP2) & kI8mmHwcaps2) == kI8mmHwcaps2) tiers |= 1 << QUIRE_TIER_NEON_I8MM;
+  return tiers;
+}
+#else
 int32_t cpu_tiers() { return 1 << QUIRE_TIER_GENERIC; }
+#endif
+
 bool cpu_is_intel() { return false; }
 
 #endif

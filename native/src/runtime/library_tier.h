@@ -15,6 +15,10 @@ constexpr int32_t kLibraryTier = QUIRE_TIER_AVX512;
 constexpr int32_t kLibraryTier = QUIRE_TIER_AVX_VNNI;
 #elif defined(__AVX2__)
 constexpr int32_t kLibraryTier = QUIRE_TIER_AVX2;
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int32_t kLibraryTier = QUIRE_TIER_NEON_I8MM;
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr int32_t kLibraryTier = QUIRE_TIER_NEON_DOTPROD;
 #else
 constexpr int32_t kLibraryTier = QUIRE_TIER_GENERIC;
 #endif

@@ -82,6 +82,8 @@ QUIRE_INLINE I32x16 nearest(F32x16 x) {
   return (I32x16)_mm512_cvtps_epi32(x);
 #elif defined(__AVX2__)
   return lanewise([](F32Part part) { return (I32Part)_mm256_cvtps_epi32(part); }, x);
+#elif defined(__ARM_NEON)
+  return lanewise([](F32Part part) -> I32Part { return vcvtnq_s32_f32(part); }, x);
 #else
   return convert<I32x16>(round_whole(x));
 #endif
@@ -117,6 +119,8 @@ QUIRE_INLINE U16x16 f32_to_bf16(F32x16 v) {
 #if defined(__AVX512BF16__)
   // The instruction also flushes subnormals, as the bfloat16 products do.
   return (U16x16)_mm512_cvtneps_pbh((__m512)v);
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return lanewise([](F32Part part) { return (U16Part)vcvt_bf16_f32(part); }, v);
 #else
   const auto rounded = [](I32Part u) {
     const I32Part high = (u >> 16) & 0xffff;
@@ -138,6 +142,11 @@ QUIRE_INLINE I8x16 bytes_of(I32x16 v) {
   const __m128i second = _mm256_extracti128_si256(words, 1);
   const __m128i bytes = _mm_packs_epi16(first, second);
   return (I8x16)_mm_shuffle_epi32(bytes, 0xd8);
+#elif defined(__ARM_NEON)
+  const auto halves = [](auto pair) {
+    return vmovn_s16(vcombine_s16(vmovn_s32(pair.low), vmovn_s32(pair.high)));
+  };
+  return vcombine_s8(halves(v.low), halves(v.high));
 #else
   I8x16 bytes;
   store(&bytes, convert<LanesOf<int8_t, kLanes>::Type>(v));

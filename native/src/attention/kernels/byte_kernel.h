@@ -7,9 +7,9 @@
 // activations have 8 bits anyway. P then has a scale for every 64 places, so that many small
 // weights are not lost to a large one far away.
 //
-// The instruction multiplies unsigned by signed bytes. P is unsigned by nature and V signed. For q
-// * K it is K that is shifted by 128, on its way to the register, and the sums begin at -128 times
-// the sum of q's plane.
+// P is unsigned by nature, V and K are signed. Where the instruction multiplies unsigned by signed
+// bytes, K is shifted by 128 on its way to the register, and the sums of q * K begin at -128 times
+// the sum of q's plane. Where both have a sign, P has one bit less.
 #pragma once
 
 #include <type_traits>
@@ -17,14 +17,14 @@
 #include "attention/kernels/byte_weights.h"
 #include "linear/int8_products.h"
 
+#if defined(QUIRE_DOTS_OF_BYTES)
+
 namespace quire {
 
 template <int kPlanes>
 struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   using Elem = ByteElem;
-  using Product = gemm::Int8Product<1>;
   using Sum = gemm::IntVector;
-  static_assert(Product::kUnsignedX);
 
   using Weights = std::conditional_t<kPlanes == 1, SpanWeights, ChunkWeights>;
   using WeightFacts = typename Weights::Facts;
@@ -68,7 +68,8 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
     }
     QueryFacts facts = {scale.unit, {}};
     for (int p = 0; p < kPlanes; ++p) {
-      facts.start[p] = -128 * static_cast<int32_t>(sum_lanes(gemm::convert<F32x16>(sums[p])));
+      const auto sum = static_cast<int32_t>(sum_lanes(gemm::convert<F32x16>(sums[p])));
+      facts.start[p] = gemm::kSignedDots ? 0 : -128 * sum;
     }
     std::memcpy(plane + kPlanes * dim, &facts, sizeof facts);
   }
@@ -113,7 +114,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
   static QUIRE_INLINE void score_groups(const Elem* q, int64_t dim, const ChunkView& chunk, int g,
                                         bool fetch, float* out) {
     constexpr int C = G * kVectorParts;
-    const auto shift = static_cast<int32_t>(0x80808080u) - Sum{};
+    const auto shift = gemm::kFlipSigned - Sum{};
     const auto facts = [&](int r) { return facts_of<QueryFacts>(q + r * dim, dim); };
     Sum sums[R][C][kPlanes];
 #pragma GCC unroll 12
@@ -143,7 +144,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
           const Sum b = broadcast(first + r * row_bytes + plane * dim + d);
 #pragma GCC unroll 4
           for (int c = 0; c < C; ++c) {
-            sums[r][c][plane] = Product::multiply_add(sums[r][c][plane], keys[c], b);
+            sums[r][c][plane] = gemm::dot_bytes(sums[r][c][plane], keys[c], b);
           }
         }
       }
@@ -193,7 +194,7 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
                   broadcast(weight + quad * kQuad + r * kRowBytes + plane * kWeightStride);
 #pragma GCC unroll 8
               for (int c = 0; c < C; ++c) {
-                sums[r][c][plane] = Product::multiply_add(sums[r][c][plane], b, line[c]);
+                sums[r][c][plane] = gemm::dot_bytes(sums[r][c][plane], b, line[c]);
               }
             }
           }
@@ -215,3 +216,5 @@ struct ByteKernel : InPieces<ByteKernel<kPlanes>, ByteElem> {
 };
 
 }  // namespace quire
+
+#endif

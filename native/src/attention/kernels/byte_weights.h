@@ -16,6 +16,12 @@ struct ByteElem {
 
 inline uint8_t* room_of(ByteElem* row) { return reinterpret_cast<uint8_t*>(row); }
 
+// The largest weight of one plane and of two, and what rounds to the upper plane: bytes that are
+// multiplied with a sign have one bit less, and the lower plane is below nothing half of the time.
+constexpr int32_t kMostInByte = gemm::kSignedDots ? 127 : 255;
+constexpr int32_t kMostInBytes = gemm::kSignedDots ? 127 * 256 : 65535;
+constexpr int32_t kRoundUpper = gemm::kSignedDots ? 128 : 0;
+
 // One plane: a scale for every kSpan places. Those of a chunk are found at once, so that the
 // weights stay where the scores were until then.
 class SpanWeights {
@@ -47,7 +53,7 @@ class SpanWeights {
 
   void finish(int /*begin*/, int /*end*/) {
     static_assert(kSpans == 4);
-    const ByteScales scales(extents_, 255);
+    const ByteScales scales(extents_, kMostInByte);
     std::memcpy(plane_ + kWeightStride, &scales.unit, sizeof scales.unit);
     std::memcpy(plane_ + kInverses, &scales.inverse, sizeof scales.inverse);
   }
@@ -97,11 +103,11 @@ class ChunkWeights {
   void clear(int from, int to) { std::fill(numbers_ + from, numbers_ + to, 0.0f); }
 
   void finish(int begin, int end) {
-    const ByteScale scale(extent_, 65535);
+    const ByteScale scale(extent_, kMostInBytes);
     uint8_t* plane = room_of(out_);
     for (int i = begin; i < end; i += kLanes) {
       const I32x16 whole = scale.integers(load_f32(numbers_ + i));
-      gemm::store(plane + i, gemm::unsigned_bytes_of(whole >> 8));
+      gemm::store(plane + i, gemm::unsigned_bytes_of((whole + kRoundUpper) >> 8));
       gemm::store(plane + kWeightStride + i, gemm::unsigned_bytes_of(whole & 255));
     }
     std::memcpy(plane + 2 * kWeightStride, &scale.unit, sizeof scale.unit);

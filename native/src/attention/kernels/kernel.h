@@ -87,22 +87,22 @@ struct WidenedPairs : F32Pairs {
   }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(QUIRE_DOTS_OF_BF16)
 struct Bf16Pairs {
   using Elem = uint16_t;
-  using Operand = __m512bh;
+  using Operand = gemm::BitVector;
   static constexpr int64_t kPairBytes = 4;
   static constexpr int kUnits = 1;
   static QUIRE_INLINE Operand load(const uint8_t* p, int64_t, int) {
-    return (__m512bh)_mm512_loadu_si512(p);
+    return gemm::load<Operand>(p);
   }
   static QUIRE_INLINE Operand broadcast(const Elem* pair, int) {
-    int both;
+    uint32_t both;
     std::memcpy(&both, pair, sizeof both);
-    return (__m512bh)_mm512_set1_epi32(both);
+    return both - Operand{};
   }
   static QUIRE_INLINE Columns add(Columns sum, Operand x, Operand y) {
-    return _mm512_dpbf16_ps(sum, x, y);
+    return gemm::dot_bf16(sum, x, y);
   }
 };
 #endif
@@ -110,6 +110,9 @@ struct Bf16Pairs {
 #if defined(__AVX512F__)
 constexpr int kVectorRows = 12;
 constexpr int kVectorRegisters = 24;  // accumulators
+#elif defined(__ARM_NEON)
+constexpr int kVectorRows = 6;
+constexpr int kVectorRegisters = 24;
 #else
 constexpr int kVectorRows = 6;
 constexpr int kVectorRegisters = 12;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "linear/grouped/grouped_weights.h"
+#include "simd/narrow.h"
 
 namespace quire::gemm {
 
@@ -29,9 +30,9 @@ struct E4m3Halves {
   static constexpr int kSideBySide = 1;
   explicit E4m3Halves(int32_t) {}
 
-  QUIRE_INLINE __m512bh line(BitVector words, int pair) const {
+  QUIRE_INLINE BitVector line(BitVector words, int pair) const {
     const auto codes = (__m512i)words;
-    return (__m512bh)halves(pair == 0 ? _mm512_slli_epi16(codes, 8) : codes);
+    return (BitVector)halves(pair == 0 ? _mm512_slli_epi16(codes, 8) : codes);
   }
 
  private:
@@ -81,9 +82,7 @@ struct TableFloats {
     const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(numbers_ + 8), (__m256i)words);
     return (Vector)_mm256_blendv_ps(low, high, (__m256)(words << 28));
 #else
-    Vector out;
-    for (int i = 0; i < kVectorLanes; ++i) out[i] = numbers_[words[i] & 15];
-    return out;
+    return look_up(numbers_, words);
 #endif
   }
 

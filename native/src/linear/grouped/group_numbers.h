@@ -5,6 +5,7 @@
 #include "linear/int4_weights.h"
 #include "linear/int8_products.h"
 #include "linear/x_segment.h"
+#include "simd/narrow.h"
 
 namespace quire::gemm {
 
@@ -15,13 +16,7 @@ QUIRE_INLINE Vector widen_halves(const uint8_t* at) {
 #elif defined(__AVX2__)
   return (Vector)_mm256_cvtph_ps(load<__m128i>(at));
 #else
-  Vector out;
-  for (int i = 0; i < kVectorLanes; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, at + 2 * i, 2);
-    out[i] = f16_to_f32(bits);
-  }
-  return out;
+  return widen_some_halves(at);
 #endif
 }
 
@@ -151,10 +146,7 @@ QUIRE_INLINE void total_bytes(const int8_t* bytes, int32_t* out) {
     out[1] = _mm256_extract_epi32(sums, 4);
   }
 #else
-  for (int64_t at = 0; at < kSegment; at += kTotalDepth, ++out) {
-    *out = 0;
-    for (int64_t i = at; i < at + kTotalDepth; ++i) *out += bytes[i];
-  }
+  for (int64_t at = 0; at < kSegment; at += kTotalDepth, ++out) *out = total_of(bytes + at);
 #endif
 }
 

@@ -4,10 +4,14 @@
 #include "linear/grouped/grouped_weights.h"
 #include "linear/int4_weights.h"
 #include "linear/vector_products.h"
+#include "simd/narrow.h"
 
 namespace quire::gemm {
 
 typedef uint8_t CodeBytes __attribute__((vector_size(kVectorLanes * 4)));
+
+// What is taken off numbers that would not fit with a sign, where products take them with one.
+constexpr int less_of(int largest) { return kSignedDots && largest > 127 ? 128 : 0; }
 
 // A step of codes as the bytes that are multiplied, `kLargest` at most: kQuads times 4 of K. `line`
 // is the first of its lines, from the vector's columns on.
@@ -15,6 +19,7 @@ template <int kBits>
 struct StepOfCodes {
   static constexpr CodeStep kStep{kBits};
   static constexpr int kLargest = (1 << kBits) - 1;
+  static constexpr int kLess = less_of(kLargest);
   static constexpr int kQuads = static_cast<int>(kStep.depth / 4);
 
   static QUIRE_INLINE CodeWords nibbles(const uint8_t* line, int index) {
@@ -36,7 +41,7 @@ struct PlainCodes : StepOfCodes<4> {
 struct ByteCodes : StepOfCodes<8> {
   explicit ByteCodes(const Table&) {}
   QUIRE_INLINE CodeBytes quad(const uint8_t* line, int /*index*/) const {
-    return (CodeBytes)load<CodeWords>(line);
+    return (CodeBytes)(load<CodeWords>(line) ^ static_cast<uint32_t>(kFlipUnsigned));
   }
 };
 
@@ -58,6 +63,7 @@ struct SplitCodes : StepOfCodes<kBits> {
 template <int kLargest_>
 struct TableCodes : StepOfCodes<4> {
   static constexpr int kLargest = kLargest_;
+  static constexpr int kLess = less_of(kLargest);
   explicit TableCodes(const Table& table) {
 #if defined(__AVX512BW__)
     numbers_ = (CodeBytes)_mm512_broadcast_i32x4(load<__m128i>(table.numbers));
@@ -65,7 +71,7 @@ struct TableCodes : StepOfCodes<4> {
     numbers_ = (CodeBytes)_mm256_broadcastsi128_si256(load<__m128i>(table.numbers));
 #else
     for (int64_t i = 0; i < static_cast<int64_t>(sizeof numbers_); ++i) {
-      numbers_[i] = table.numbers[i % 16];
+      numbers_[i] = static_cast<uint8_t>(table.numbers[i % 16] - kLess);
     }
 #endif
   }
@@ -76,9 +82,7 @@ struct TableCodes : StepOfCodes<4> {
 #elif defined(__AVX2__)
     return (CodeBytes)_mm256_shuffle_epi8((__m256i)numbers_, (__m256i)codes);
 #else
-    CodeBytes out;
-    for (int i = 0; i < static_cast<int>(sizeof out); ++i) out[i] = numbers_[codes[i]];
-    return out;
+    return look_up(numbers_, codes);
 #endif
   }
 

@@ -20,15 +20,11 @@ template <int kPlanes_>
 struct GroupedProduct : QuantisedX<kPlanes_> {
   static constexpr bool takes(int largest) { return largest > kLargestSmall; }
   static constexpr int quads_in_sum(int /*largest*/) { return 0; }  // any number
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#if defined(QUIRE_DOTS_OF_BYTES)
   static constexpr int kUnits = 1;
   static QUIRE_INLINE IntVector weight(CodeBytes line, int /*unit*/) { return (IntVector)line; }
   static QUIRE_INLINE IntVector multiply_add(IntVector sum, IntVector x, IntVector w) {
-#if defined(__AVX512VNNI__)
-    return (IntVector)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
-#else
-    return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)x);
-#endif
+    return dot_bytes(sum, w, x);
   }
   static void units_of(const int8_t (&planes)[kPlanes_][kSegment], uint32_t (*out)[kSegment]) {
     for (int p = 0; p < kPlanes_; ++p) std::memcpy(out[p], planes[p], kSegment);
@@ -125,6 +121,9 @@ constexpr int kGroupedSums = 24;
 constexpr int vectors_for(int /*lines*/) { return 2; }
 #elif defined(__AVX2__)
 constexpr int kGroupedSums = 12;
+constexpr int vectors_for(int lines) { return lines <= 2 ? 4 : 2; }
+#elif defined(__ARM_NEON)
+constexpr int kGroupedSums = 16;
 constexpr int vectors_for(int lines) { return lines <= 2 ? 4 : 2; }
 #else
 constexpr int kGroupedSums = 8;
@@ -309,7 +308,7 @@ QUIRE_INLINE void grouped_columns(const GroupedArgs& args, const Codes& codes, i
   const GroupedStrip& layout = *args.layout;
   using OfX = GroupOfX<kBlocks, kGroup>;
   const int64_t group_steps = OfX::size_of(layout) / Codes::kStep.depth;
-  const int32_t zero = kTables[layout.grouping.table].zero;
+  const int32_t zero = kTables[layout.grouping.table].zero - Codes::kLess;
   const auto place = [&](int r, int v) {
     return args.sums + r * kStripColumns + c + v * kVectorLanes;
   };

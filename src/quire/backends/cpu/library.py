@@ -27,8 +27,11 @@ from quire.weights.mapped_file import use_guard
 
 logger = get_logger(__name__)
 
-TIERS = ("generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx")
-"""The names of `quire_tier` in quire.h, mostly in order of speed; `best_tier` has the exception."""
+TIERS = (
+    "generic", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx", "neon_dotprod", "neon_i8mm",
+)  # fmt: skip
+"""The names of `quire_tier` in quire.h. Those of one kind of processor are mostly in order of
+speed; `best_tier` has the exception."""
 
 REINSTALL = "pip install --force-reinstall --no-cache-dir quire"
 """Compiles again: without `--no-cache-dir`, pip may take a wheel that it built elsewhere."""

@@ -41,7 +41,7 @@ _NICE = {
 _DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "zmq": "pyzmq", "yaml": "pyyaml"}
 _FEATURES = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16",
-    "amx_tile", "amx_int8", "amx_bf16", "asimd", "bf16", "i8mm", "sve",
+    "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve",
 )  # fmt: skip
 _LITTLE_MEMORY = 2 * GiB
 
