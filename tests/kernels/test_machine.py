@@ -118,6 +118,7 @@ def tiers_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[s
     return tiers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [

@@ -66,8 +66,8 @@ class ArrowParser(ToolParser):
         if at < 0:
             return DeltaMessage(content=delta_text)
         call = current_text[at + 2:]
+        before = current_text[len(previous_text):at]  # a delta may have text and a call
         if not self.current_tool_name_sent:
-            before = current_text[len(previous_text):at]
             if " " not in call:
                 return DeltaMessage(content=before) if before else None
             self.current_tool_name_sent = True
@@ -79,7 +79,7 @@ class ArrowParser(ToolParser):
         delta = DeltaToolCall(
             index=0, id=None if previous_text[at:].count(" ") else "call_1", type="function",
             function=function.model_dump(exclude_none=True))
-        return DeltaMessage(tool_calls=[delta])
+        return DeltaMessage(content=before or None, tool_calls=[delta])
 
     def get_remaining_unstreamed_args(self):
         return ""
