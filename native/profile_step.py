@@ -21,7 +21,7 @@ from quire.backends.base import CompileOptions, KVCacheSpec, SamplingColumns, St
 from quire.backends.cpu import CpuBackend
 from quire.backends.cpu.model import CpuModel
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
-from quire.config.model_files import read_config
+from quire.config.checkpoint.model_files import read_config
 from quire.models import build_program, name_map
 from quire.program import keep_all
 from quire.program.passes import run_passes
