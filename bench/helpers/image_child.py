@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,13 +198,13 @@ class LlamaCpp(ImageEngine):
 
 def load(engine: str, checkpoint: str, options: dict[str, Any]) -> ImageEngine:
     """The engine of that name."""
-    if engine in ("quire", "vllm"):
-        return VllmLike(engine, checkpoint, options)
-    if engine == "openvino":
-        return OpenVino(checkpoint, options)
-    if engine == "llamacpp":
-        return LlamaCpp(checkpoint, options)
-    raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, openvino, llamacpp")
+    makers: dict[str, Callable[[], ImageEngine]] = {
+        "quire": lambda: VllmLike("quire", checkpoint, options),
+        "vllm": lambda: VllmLike("vllm", checkpoint, options),
+        "openvino": lambda: OpenVino(checkpoint, options),
+        "llamacpp": lambda: LlamaCpp(checkpoint, options),
+    }
+    return peer_child.chosen(engine, makers)
 
 
 def main() -> None:

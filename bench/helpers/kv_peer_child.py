@@ -17,7 +17,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import peer_child
@@ -101,11 +101,12 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 def load(engine: str, checkpoint: str, options: dict[str, Any]) -> CachingEngine:
     """The engine of that name."""
-    if engine in ("quire", "vllm"):
-        return VllmLike(engine, checkpoint, options)
-    if engine == "llamacpp":
-        return LlamaCpp(checkpoint, options)
-    raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, llamacpp")
+    makers: dict[str, Callable[[], CachingEngine]] = {
+        "quire": lambda: VllmLike("quire", checkpoint, options),
+        "vllm": lambda: VllmLike("vllm", checkpoint, options),
+        "llamacpp": lambda: LlamaCpp(checkpoint, options),
+    }
+    return peer_child.chosen(engine, makers)
 
 
 def main() -> None:

@@ -20,7 +20,10 @@ import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 
 class Engine(ABC):
@@ -254,17 +257,23 @@ class IkLlamaCpp(LlamaCpp):
         self._lib.llama_kv_cache_clear(self._context)
 
 
+def chosen(engine: str, makers: Mapping[str, Callable[[], Made]]) -> Made:
+    """The engine of that name. Raises SystemExit for another name."""
+    if engine not in makers:
+        raise SystemExit(f"unknown engine {engine!r}; known are {', '.join(makers)}")
+    return makers[engine]()
+
+
 def load(engine: str, checkpoint: str, options: dict[str, Any]) -> Engine:
     """The engine of that name."""
-    if engine in ("quire", "vllm"):
-        return VllmLike(engine, checkpoint, options)
-    if engine == "openvino":
-        return OpenVino(checkpoint, options)
-    if engine == "llamacpp":
-        return LlamaCpp(checkpoint, options)
-    if engine == "ik":
-        return IkLlamaCpp(checkpoint, options)
-    raise SystemExit(f"unknown engine {engine!r}; known are quire, vllm, openvino, llamacpp, ik")
+    makers: dict[str, Callable[[], Engine]] = {
+        "quire": lambda: VllmLike("quire", checkpoint, options),
+        "vllm": lambda: VllmLike("vllm", checkpoint, options),
+        "openvino": lambda: OpenVino(checkpoint, options),
+        "llamacpp": lambda: LlamaCpp(checkpoint, options),
+        "ik": lambda: IkLlamaCpp(checkpoint, options),
+    }
+    return chosen(engine, makers)
 
 
 def die_with_parent() -> None:

@@ -16,8 +16,8 @@ struct ByteElem {
 
 inline uint8_t* room_of(ByteElem* row) { return reinterpret_cast<uint8_t*>(row); }
 
-// The largest weight of one plane and of two, and what rounds to the upper plane: bytes that are
-// multiplied with a sign have one bit less, and the lower plane is below nothing half of the time.
+// The largest weight of one plane and of two, and what is added to round to the upper plane. Bytes
+// that are multiplied with a sign have one bit less, and a lower plane is negative half of the time.
 constexpr int32_t kMostInByte = gemm::kSignedDots ? 127 : 255;
 constexpr int32_t kMostInBytes = gemm::kSignedDots ? 127 * 256 : 65535;
 constexpr int32_t kRoundUpper = gemm::kSignedDots ? 128 : 0;

@@ -22,7 +22,7 @@ from quire.executor.nodes.messages import BEAT_S, SILENCE_S, Beat
 
 Message = TypeVar("Message")
 _MAX_BYTES = 64 << 20
-"""Of a message, of which the longest has the configuration."""
+"""The largest message that is read. The longest one holds the configuration."""
 
 
 @dataclass(slots=True)

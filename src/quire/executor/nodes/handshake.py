@@ -27,7 +27,7 @@ _DIGEST = 32
 _LENGTH = struct.Struct("<H")
 _MAX_PURPOSE = 200
 _TIMEOUT_S = 5.0
-"""Of the whole handshake, so that a stranger who sends slowly takes no place for long."""
+"""Limit of the whole handshake: a stranger that sends slowly is disconnected."""
 
 
 def connect(address: tuple[str, int], key: bytes, purpose: bytes) -> socket.socket:

@@ -38,7 +38,7 @@ class PieceTime:
 
     row_seconds: float
     num_rows: int
-    """Of the whole step."""
+    """How many rows the whole step had."""
 
     def of_row(self, num_rows: int) -> float:
         """Seconds of a row, at most, in a step of so many rows: attention to more takes longer."""
@@ -54,7 +54,7 @@ class PieceOps:
     block_size: int
     result_width: int
     times: dict[tuple[bool, bool], PieceTime] = field(default_factory=dict)
-    """Of the last piece of each kind of stage, also in earlier steps."""
+    """How long the last piece of each kind of stage took. Kept from step to step."""
 
 
 class CpuStepInPieces(StepInPieces):
