@@ -17,7 +17,8 @@ struct ByteElem {
 inline uint8_t* room_of(ByteElem* row) { return reinterpret_cast<uint8_t*>(row); }
 
 // The largest weight of one plane and of two, and what is added to round to the upper plane. Bytes
-// that are multiplied with a sign have one bit less, and a lower plane is negative half of the time.
+// that are multiplied with a sign have one bit less, and a lower plane is negative half of the
+// time.
 constexpr int32_t kMostInByte = gemm::kSignedDots ? 127 : 255;
 constexpr int32_t kMostInBytes = gemm::kSignedDots ? 127 * 256 : 65535;
 constexpr int32_t kRoundUpper = gemm::kSignedDots ? 128 : 0;

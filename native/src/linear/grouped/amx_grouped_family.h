@@ -1,4 +1,4 @@
-// Grouped products where there are AMX tiles, for rows that are not too few.
+// Grouped products of five or more rows on AMX tiles; fewer rows go to GroupedFamily.
 #pragma once
 
 #include "linear/grouped/amx_groups.h"
@@ -9,8 +9,8 @@ namespace quire::gemm {
 // Fewer rows of x take less time on vector registers.
 constexpr int64_t kFewestRowsOnTiles = 5;
 
-// Not of groups of 16, nor where blocks of x have scales: sums of whole numbers, of which tiles
-// save most of the time, take the smaller part there.
+// Groups of 16, and x whose blocks have scales, are left to GroupedFamily: sums of whole numbers,
+// which tiles make fast, take the smaller part of the time there.
 template <class Product>
 struct AmxGroupedFamily : GroupedFamily<Product, false, kFewestRowsOnTiles - 1> {
   using Few = GroupedFamily<Product, false, kFewestRowsOnTiles - 1>;

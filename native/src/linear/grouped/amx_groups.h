@@ -52,9 +52,9 @@ struct TileArgs {
   const GroupedStrip* layout;
   int64_t first_group;
   int64_t groups;
-  const uint8_t* ahead;  // what to prefetch meanwhile, so many bytes in each group
-  int64_t ahead_bytes;
-  float* sums;  // [row][32]; those before the first group are in it
+  const uint8_t* ahead;  // what is prefetched meanwhile
+  int64_t ahead_bytes;   // of that, with each group
+  float* sums;           // [row][32]; those before the first group are in it
 };
 
 // Sums of whole numbers of one group, for every line of a tile of x.
