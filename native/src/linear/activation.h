@@ -53,6 +53,28 @@ QUIRE_INLINE F32x16 exp2_of(F32x16 x) {
   return scaled_by_exp2(exp2_of_fraction(clamped - n), n);
 }
 
+// 2^x for x <= 0, 0 below the normal numbers; a NaN stays one. Relative error below 2e-7.
+QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
+#if defined(__AVX512F__)
+  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+  const F32x16 n = (F32x16)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+  const F32x16 f = x - n;
+#else
+  const F32x16 clamped = maximum(splat(-127.0f), x);  // in this order a NaN stays one
+  const F32x16 n = round_whole(clamped);
+  const F32x16 f = clamped - n;
+#endif
+  const F32x16 p = exp2_of_fraction(f);
+#if defined(__AVX512F__)
+  // Masked rather than scaled to nothing: a result below the normal numbers costs the processor
+  // hundreds of cycles.
+  return (F32x16)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)n);
+#else
+  // The exponent field of 2^-127 is 0: the factor is then 0 itself.
+  return p * exp2_whole(n);
+#endif
+}
+
 QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
   // Near 0 the quotient below cancels, so a polynomial in x^2 stands in (Source: Cephes tanhf).
   const F32x16 a = absolute(x);
@@ -68,33 +90,38 @@ QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
   return if_less(a, splat(0.625f), small, signed_large);
 }
 
-// 1 + erf(x), from erfc(|x|) = t exp(p(t) - x^2): no cancellation for negative x.
-// Source: Press et al., Numerical Recipes, erfcc (Chebyshev fit, fractional error < 1.2e-7).
-QUIRE_INLINE F32x16 one_plus_erf(F32x16 x) {
-  const F32x16 z = absolute(x);
-  const F32x16 t = 1.0f / (0.5f * z + 1.0f);
-  F32x16 p = t * 0.17087277f + -0.82215223f;
-  p = p * t + 1.48851587f;
-  p = p * t + -1.13520398f;
-  p = p * t + 0.27886807f;
-  p = p * t + -0.18628806f;
-  p = p * t + 0.09678418f;
-  p = p * t + 0.37409196f;
-  p = p * t + 1.00002368f;
-  p = p * t + -1.26551223f;
-  const F32x16 complement = t * exponential(p - z * z);
-  return if_less(x, F32x16{}, complement, 2.0f - complement);
+// x * P(X <= x) of a normal X, as max(x, 0) - |x| * P(X > |x|): nothing cancels for negative x.
+//
+// log2 P(X > a) is a polynomial of degree 10 in a, a minimax fit on [0, 6] with the constant term
+// -1; it falls without end beyond. Absolute error below 3e-7, relative error below 2e-6 for
+// x > -3 and 1e-5 for x > -6.
+QUIRE_INLINE F32x16 gelu(F32x16 x) {
+  const F32x16 a = absolute(x);
+  F32x16 p = splat(-2.503174023615884e-8f);
+  p = fma(p, a, splat(7.605418090861349e-7f));
+  p = fma(p, a, splat(-9.892477464745753e-6f));
+  p = fma(p, a, splat(6.999493052717298e-5f));
+  p = fma(p, a, splat(-2.5645195273682475e-4f));
+  p = fma(p, a, splat(-5.065035293227993e-5f));
+  p = fma(p, a, splat(7.012352347373962e-3f));
+  p = fma(p, a, splat(-5.2488163113594055e-2f));
+  p = fma(p, a, splat(-4.592045247554779e-1f));
+  p = fma(p, a, splat(-1.1511062383651733f));
+  p = fma(p, a, splat(-1.0f));
+  // In this order a NaN stays one.
+  return fma(-a, exp2_nonpositive(p), maximum(F32x16{}, x));
 }
 
 template <Activation kind>
 QUIRE_INLINE F32x16 activate(F32x16 x) {
   constexpr float kLog2E = 1.44269504088896341f;
   if constexpr (kind == Activation::kSilu) return x / (1.0f + exp2_of(x * -kLog2E));
-  if constexpr (kind == Activation::kGelu) {
-    return 0.5f * x * one_plus_erf(x * 0.70710678118654752f);
-  }
+  if constexpr (kind == Activation::kGelu) return gelu(x);
   if constexpr (kind == Activation::kGeluTanh) {
-    return 0.5f * x * (1.0f + tanh_of(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    constexpr float kFactor = -2.0f * 0.79788456080286536f * kLog2E;
+    const F32x16 exponent = x * fma(x * x, splat(0.044715f * kFactor), splat(kFactor));
+    return x / (1.0f + exp2_of(exponent));
   }
   if constexpr (kind == Activation::kRelu) return if_less(x, F32x16{}, F32x16{}, x);
   if constexpr (kind == Activation::kRelu2) {

@@ -15,6 +15,7 @@
 
 namespace quire {
 
+using gemm::exp2_nonpositive;
 using gemm::F32x16;
 using gemm::fma;
 using gemm::I32x16;
@@ -84,29 +85,7 @@ QUIRE_INLINE void store_some(void* row, int32_t dtype, int64_t i, int64_t n, F32
   }
 }
 
-// 2^x for x <= 0, 0 below the normal numbers; a NaN stays one. Relative error below 2e-7.
-QUIRE_INLINE F32x16 exp2_nonpositive(F32x16 x) {
-#if defined(__AVX512F__)
-  const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-  const F32x16 n = (F32x16)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT);
-  const F32x16 f = x - n;
-#else
-  const F32x16 clamped = maximum(splat(-127.0f), x);  // in this order a NaN stays one
-  const F32x16 n = gemm::round_whole(clamped);
-  const F32x16 f = clamped - n;
-#endif
-  const F32x16 p = gemm::exp2_of_fraction(f);
-#if defined(__AVX512F__)
-  // Masked rather than scaled to nothing: a result below the normal numbers costs the processor
-  // hundreds of cycles.
-  return (F32x16)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)n);
-#else
-  // The exponent field of 2^-127 is 0: the factor is then 0 itself.
-  return p * gemm::exp2_whole(n);
-#endif
-}
-
-// The same for results that are rounded to bfloat16: relative error below 1e-4.
+// 2^x for x <= 0 whose results are rounded to bfloat16: relative error below 1e-4.
 // Minimax polynomial of degree 3 on [0, 1), fitted with the constant term 1.
 QUIRE_INLINE F32x16 exp2_for_bf16(F32x16 x) {
 #if defined(__AVX512F__)
