@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
-from quire.backends.reference.route import sigmoid
+from quire.backends.reference.activations import ACTIVATIONS, sigmoid
+from quire.backends.reference.ops.frame import Frame, divide, run
 from quire.config.kv_groups import STATE_CHUNK
-from quire.program.recurrent_ops import CausalConv, GatedDelta, Mamba, Ssd
+from quire.program import CausalConv, GatedDelta, Mamba, Ssd, Value
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -224,3 +225,49 @@ def mamba(
 def _softplus(x: Doubles) -> Doubles:
     found: Doubles = np.logaddexp(0.0, x)
     return found
+
+
+@run.register
+def _(op: CausalConv, frame: Frame) -> None:
+    x, weight = frame.values[op.x], frame.array(op.weight)
+    bias = None if op.bias is None else frame.array(op.bias)
+    out = np.empty_like(x)
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        sums = convolve(op, x[request.rows], weight, bias, request)
+        out[request.rows] = sums if op.act is None else ACTIVATIONS[op.act](sums)
+    divide(out, op.outs, frame)
+
+
+def _own_rows(frame: Frame, request: RequestRows, *values: Value) -> list[Floats]:
+    return [frame.values[value][request.rows] for value in values]
+
+
+@run.register
+def _(op: GatedDelta, frame: Frame) -> None:
+    a_log, dt_bias = frame.array(op.a_log), frame.array(op.dt_bias)
+    out = np.empty_like(frame.values[op.v])
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        rows = _own_rows(frame, request, op.q, op.k, op.v, op.a, op.b)
+        found = gated_delta(op, rows, a_log, dt_bias, request)
+        out[request.rows] = found.reshape(len(found), -1)
+    frame.values[op.out] = out
+
+
+@run.register
+def _(op: Ssd, frame: Frame) -> None:
+    weights = [frame.array(param) for param in (op.a_log, op.dt_bias, op.d)]
+    out = np.empty_like(frame.values[op.x])
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        found = ssd(op, _own_rows(frame, request, op.x, op.dt, op.b, op.c), weights, request)
+        out[request.rows] = found.reshape(len(found), -1)
+    frame.values[op.out] = out
+
+
+@run.register
+def _(op: Mamba, frame: Frame) -> None:
+    weights = [frame.array(param) for param in (op.a_log, op.dt_bias, op.d)]
+    out = np.empty_like(frame.values[op.x])
+    for request in each_request(frame.batch, frame.cache, op.layer):
+        rows = _own_rows(frame, request, op.x, op.dt, op.b, op.c)
+        out[request.rows] = mamba(op, rows, weights, request)
+    frame.values[op.out] = out

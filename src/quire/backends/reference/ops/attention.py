@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch, TokenRows
 from quire.backends.paged.kv_cache import PagedKVCache
+from quire.backends.reference.ops.frame import Frame, run
 from quire.errors import BackendError
-from quire.program import Attention
+from quire.program import Attention, JoinHeads, Rope
 
 Floats = NDArray[np.float32]
 
@@ -162,3 +163,43 @@ def _attend_one(
     weights /= total
     result: Floats = (weights[:, :, None] @ values).reshape(-1)
     return result
+
+
+@run.register
+def _(op: Attention, frame: Frame) -> None:
+    k, v = (None if value is None else frame.values[value] for value in (op.k, op.v))
+    if frame.batch.given_kv and op.layer is not None and k is not None and v is not None:
+        k, v = with_given(frame.batch.given_kv, op.layer, k, v)
+    sinks = None if op.sinks is None else frame.array(op.sinks)
+    biases = None if op.relative is None else frame.array(op.relative)
+    extras = Extras(sinks, biases)
+    frame.values[op.out] = attend(op, (frame.values[op.q], k, v), extras, frame.batch, frame.cache)
+
+
+@run.register
+def _(op: Rope, frame: Frame) -> None:
+    """The angle is a float32 product, as in the models' own code; cos and sin are exact."""
+    x = frame.values[op.x]
+    heads = x.reshape(len(x), op.num_heads, op.head_dim).copy()
+    half = len(op.inv_freq)
+    positions, axes = frame.batch.positions[:, None], np.zeros(half, np.intp)
+    if op.axes and frame.batch.axis_positions is not None:
+        positions, axes = frame.batch.axis_positions, np.array(op.axes, np.intp)
+    turning = positions.astype(np.float32)[:, axes]
+    angles = (turning * np.array(op.inv_freq, np.float32)).astype(np.float64)
+    cos = (np.cos(angles) * op.scale).astype(np.float32)[:, None, :]
+    sin = (np.sin(angles) * op.scale).astype(np.float32)[:, None, :]
+    if op.interleaved:
+        first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    else:
+        first, second = slice(0, half), slice(half, 2 * half)
+    a, b = heads[..., first].copy(), heads[..., second].copy()
+    heads[..., first] = a * cos - b * sin
+    heads[..., second] = b * cos + a * sin
+    frame.values[op.out] = heads.reshape(x.shape)
+
+
+@run.register
+def _(op: JoinHeads, frame: Frame) -> None:
+    a, b = (frame.values[x].reshape(-1, op.num_heads, x.dim // op.num_heads) for x in (op.a, op.b))
+    frame.values[op.out] = np.concatenate([a, b], axis=2).reshape(len(a), op.out.dim)

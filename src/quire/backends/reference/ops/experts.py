@@ -1,13 +1,14 @@
-"""Which experts each row goes to; `Route` of the program's ops has the formula."""
+"""Which experts each row goes to, and what they compute; `Route` of the program's ops has the
+formula."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.program import Route
-
-Floats = NDArray[np.float32]
+from quire.backends.reference.activations import activate, glu, sigmoid
+from quire.backends.reference.ops.frame import Floats, Frame, Rows, run
+from quire.program import Experts, Route
 
 
 def route(op: Route, logits: Floats, bias: Floats | None) -> Floats:
@@ -47,13 +48,6 @@ def _mixed_sparsely(op: Route, logits: NDArray[np.float64]) -> NDArray[np.float6
     return weights
 
 
-def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)); exp(-|x|) cannot overflow."""
-    small = np.exp(-np.abs(x))
-    result: NDArray[np.float64] = np.where(x >= 0, 1.0, small) / (1.0 + small)
-    return result
-
-
 def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
     powers = np.exp(x - x.max(axis=1, keepdims=True))
     result: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
@@ -75,3 +69,43 @@ def _largest(values: NDArray[np.floating], count: int) -> NDArray[np.intp]:
     """The places of the largest of each row; of equal ones the first."""
     order: NDArray[np.intp] = np.argsort(-values, axis=1, kind="stable")[:, :count]
     return order
+
+
+@run.register
+def _(op: Route, frame: Frame) -> None:
+    bias = None if op.bias is None else frame.array(op.bias)
+    frame.values[op.out] = route(op, frame.values[op.logits], bias)
+
+
+@run.register
+def _(op: Experts, frame: Frame) -> None:
+    """Expert after expert, each over the rows that chose it."""
+    x, routes = frame.values[op.x], frame.values[op.routes]
+    rows = [np.flatnonzero(routes[:, expert]) for expert in range(op.routes.dim)]
+    hidden = [_inside_expert(op, expert, rows[expert], frame) for expert in range(op.routes.dim)]
+    if op.inner is not None:
+        ends = np.cumsum([len(one) for one in rows])
+        hidden = np.split(frame.gathered(np.concatenate(hidden), op.inner), ends[:-1])
+    result = np.zeros((len(x), op.out.dim), np.float32)
+    for expert, (own, inside) in enumerate(zip(rows, hidden, strict=True)):
+        if not len(own):
+            continue
+        down = frame.multiply_expert(inside, op.down, expert, own, op.x)
+        if op.down_bias is not None:
+            down += frame.array(op.down_bias).reshape(op.routes.dim, -1)[expert]
+        result[own] += down if op.weighs_inputs else routes[own, expert, None] * down
+    frame.values[op.out] = result
+
+
+def _inside_expert(op: Experts, expert: int, rows: Rows, frame: Frame) -> Floats:
+    """act(gate @ x) * (up @ x), or act(up @ x), of the rows that chose an expert."""
+    inputs = frame.values[op.x][rows]
+    if op.weighs_inputs:
+        inputs = inputs * frame.values[op.routes][rows, expert, None]
+    both = frame.multiply_expert(inputs, op.gate_up, expert, rows, op.x)
+    if op.gate_up_bias is not None:
+        both += frame.array(op.gate_up_bias).reshape(op.routes.dim, -1)[expert]
+    if not op.gated:
+        return activate(both, op.act)
+    gate, up = np.split(both, 2, axis=1)
+    return glu(gate, up, op.act)
