@@ -25,9 +25,15 @@ from quire.executor.multiproc import MultiprocExecutor
 from quire.executor.nodes.tls import TlsConnection
 from quire.params import SamplingParams
 from quire.protocol import EngineCoreRequest
+from quire.version import __version__
 
 KEY = "a secret of all machines"
 Other = Callable[..., "subprocess.Popen[str]"]
+OLD_VERSION = """
+import runpy, quire.version
+quire.version.__version__ = "0.0.1"
+runpy.run_module("quire", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +52,22 @@ def other(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("QUIRE_RANK_KEY", KEY)
     started: list[subprocess.Popen[str]] = []
 
-    def start(model: Path = directory, key: str = KEY) -> subprocess.Popen[str]:
+    def start(
+        model: Path = directory,
+        key: str = KEY,
+        program: tuple[str, str] = ("-m", "quire"),
+        **environment: str,
+    ) -> subprocess.Popen[str]:
         words = ["--nnodes", "2", "--node-rank", "1", "--master-port", str(port), "--headless"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "quire", "serve", str(model), *words],
+            [sys.executable, *program, "serve", str(model), *words],
             stderr=subprocess.PIPE,
             text=True,
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
                 "QUIRE_RANK_KEY": key,
+                **environment,
             },
         )
         started.append(process)
@@ -256,6 +268,24 @@ def test_a_machine_with_other_weights_is_refused(
     with pytest.raises(ConfigError, match=r"node 1: .* has other weights .*: fingerprint"):
         engine(directory, port, tensor_parallel_size=2)
     assert "has other weights" in machine.communicate(timeout=60)[1]
+    assert machine.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"program": ("-c", OLD_VERSION)}, f"runs Quire 0.0.1, and the engine runs {__version__}"),
+        ({"QUIRE_ISA": "generic"}, "has the native library generic"),
+    ],
+    ids=["version", "tier"],
+)
+def test_a_machine_that_would_compute_other_bits_is_refused(
+    directory: Path, other: Other, port: int, given: dict[str, Any], text: str
+) -> None:
+    machine = other(**given)
+    with pytest.raises(ConfigError, match=text):
+        engine(directory, port, tensor_parallel_size=2, backend="cpu")
+    assert text in machine.communicate(timeout=60)[1]
     assert machine.returncode == 1
 
 

@@ -36,6 +36,13 @@ STORES: dict[str, dict[str, Any]] = {
     "off": {"kv_store": False},
 }
 WAIT_S = 20.0
+_M_ARENA_MAX = -8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_arena() -> None:
+    """The allocator gives threads pools of their own, which keep tens of MB for later."""
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 @pytest.fixture(scope="module")

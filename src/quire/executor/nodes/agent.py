@@ -18,7 +18,7 @@ from quire.config.records import EngineConfig
 from quire.errors import QuireError, RankError
 from quire.executor.nodes.control import Control
 from quire.executor.nodes.door import Door
-from quire.executor.nodes.gather import WAIT_S, library_tier
+from quire.executor.nodes.gather import WAIT_S, library_build
 from quire.executor.nodes.handshake import connect
 from quire.executor.nodes.links import peer_links, purpose_of_channel, purpose_of_node
 from quire.executor.nodes.messages import (
@@ -63,12 +63,12 @@ class NodeArgs:
 def serve_node(args: NodeArgs) -> str:
     """Serves one engine until it ends; returns how it ended. Raises RankError or ConfigError if
     this machine cannot take part."""
-    tier = library_tier()  # before it connects: the engine expects regular messages after that
+    build = library_build()  # before it connects: the engine expects regular messages after that
     connected = _connected(args)
     host = connected.getsockname()[0]
     with closing(_Engine(messages_over(secured(connected, accepts=False)))) as engine:
         with closing(Door(host, 0, args.key, engine.check)) as door:
-            engine.control.send(Hello(host, door.port, __version__, tier))
+            engine.control.send(Hello(host, door.port, __version__, build))
             logger.info("node %d has connected to the engine at %s:%d", args.number, *args.master)
             try:
                 engine.children = children = _start(args, engine.wait_for_begin(), door, engine)

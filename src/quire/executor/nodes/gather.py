@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 
+from quire import env
 from quire.config.records import EngineConfig
 from quire.errors import ConfigError, QuireError, RankError
 from quire.executor.nodes.door import Door
@@ -114,24 +115,24 @@ def ended_on_error(nodes: Sequence[Node]) -> Iterator[None]:
 
 def _differs(node: RemoteNode, config: EngineConfig) -> str | None:
     """Why a machine would compute other bits."""
-    hello, tier = node.hello, library_tier()
+    hello, build = node.hello, library_build()
     if hello.version != __version__:
         return f"{node} runs Quire {hello.version}, and the engine runs {__version__}"
-    if config.device.backend == "cpu" and hello.tier != tier:
+    if config.device.backend == "cpu" and hello.build != build:
         return (
-            f"{node} has the instruction-set tier {hello.tier or 'none'}, and the engine has "
-            f"{tier}; "
-            "set QUIRE_ISA on all machines to a tier that all of them have"
+            f"{node} has the native library {hello.build or 'none'}, and the engine has "
+            f"{build or 'none'}; all machines must have the same wheel and C library, and "
+            "QUIRE_ISA must be a tier that all of them can run"
         )
     return None
 
 
-def library_tier() -> str:
-    """The tier of the native library; empty without one."""
-    from quire.backends.cpu.library import load
+def library_build() -> str:
+    """The tier of the native library, and what else determines its bits; empty without one."""
+    from quire.backends.cpu.library import build, load
 
     with suppress(QuireError):
-        return load().isa
+        return build(load(env.forced_isa()).isa)
     return ""
 
 

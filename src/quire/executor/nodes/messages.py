@@ -20,8 +20,8 @@ class Hello(msgspec.Struct, tag="hello"):
     port: int
     """Where machines after it connect to it."""
     version: str
-    tier: str
-    """Instruction-set tier of the native library; empty without one."""
+    build: str
+    """Of the native library: its tier and what else determines its bits; empty without one."""
 
 
 class Begin(msgspec.Struct, tag="begin"):

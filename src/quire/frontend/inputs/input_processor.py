@@ -78,6 +78,22 @@ class EngineInput:
     """Tokens of a prompt adapter, which are before those of the prompt in `core_requests`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a caller gave with the parameters of a request; the first checks are done."""
+
+    request_id: str
+    prompt: PromptType
+    prompt_text: str | None
+    tokenization: Tokenization
+    arrival_time: float
+    priority: int
+    trace_headers: Mapping[str, str] | None
+    adapter: LoRARequest | None
+    prompt_adapter: PromptAdapterRequest | None
+    data_parallel_rank: int | None
+
+
 class InputProcessor:
     """Validates and resolves requests. Immutable except for two counters, which are thread-safe."""
 
@@ -131,133 +147,121 @@ class InputProcessor:
         check_request_id(request_id)
         _check_time(arrival_time)
         _check_headers(trace_headers)
-        adapter = checked_request(lora_request, is_enabled=self._has_adapters)
-        of_prompt = checked_prompt_adapter(
-            prompt_adapter_request, is_enabled=self._has_prompt_adapters
+        given = _Given(
+            request_id,
+            prompt,
+            prompt_text,
+            tokenization,
+            clock.now() if arrival_time is None else arrival_time,
+            priority,
+            trace_headers,
+            checked_request(lora_request, is_enabled=self._has_adapters),
+            checked_prompt_adapter(prompt_adapter_request, is_enabled=self._has_prompt_adapters),
+            data_parallel_rank,
         )
         if isinstance(params, PoolingParams):
-            pooled = self._pooling(
-                request_id,
-                prompt,
-                params,
-                clock.now() if arrival_time is None else arrival_time,
-                priority,
-                tokenization,
-                trace_headers,
-            )
-            if of_prompt is not None:
-                raise RequestError(
-                    "a pooling request must have no prompt adapter",
-                    parameter="prompt_adapter_request",
-                )
-            for core_request in pooled.core_requests:
-                core_request.lora_request = adapter
-            pooled.core_requests[0].data_parallel_rank = data_parallel_rank
-            return pooled
-        if not isinstance(params, SamplingParams):
-            raise TypeError(
-                f"params must be SamplingParams or PoolingParams, but got {type(params).__name__}"
-            )
+            return self._pooling(given, params)
+        if isinstance(params, SamplingParams):
+            return self._generating(given, params)
+        raise TypeError(
+            f"params must be SamplingParams or PoolingParams, but got {type(params).__name__}"
+        )
+
+    def _generating(self, given: _Given, params: SamplingParams) -> EngineInput:
         if self.model_config.pooling is not None:
             raise RequestError(cannot_generate(self.model_config))
         params.verify()
         check_params(params, self.model_config, has_tokenizer=self.tokenizer is not None)
-        self._check_priority(priority)
-        parsed = self._prompts.parse(prompt, tokenization)
-        if parsed.input_rows and params.prompt_logprobs is not None:
-            raise RequestError(
-                "prompt_logprobs is not compatible with prompt embeds and images.",
-                parameter="prompt_logprobs",
-            )
-        if parsed.images and of_prompt is not None:
-            raise RequestError(
-                "a request with images must have no prompt adapter",
-                parameter="prompt_adapter_request",
-            )
-        virtual = VirtualTokens.of(of_prompt, parsed, params, self.model_config)
+        _check_priority(given.priority)
+        parsed = self._prompts.parse(given.prompt, given.tokenization)
+        _check_rows(parsed, params, given.prompt_adapter)
+        virtual = VirtualTokens.of(given.prompt_adapter, parsed, params, self.model_config)
         resolved = self._resolve(params, len(virtual.token_ids))
         for processor in self._logits_processors:
             check_processor(processor, resolved)
-        arrival_time = clock.now() if arrival_time is None else arrival_time
         handed = hand_off(resolved)
         base = EngineCoreRequest(
-            request_id=f"{request_id}-{next(self._numbers):x}",
+            request_id=self._unique(given.request_id),
             prompt_token_ids=virtual.token_ids,
             sampling_params=resolved,
-            arrival_time=arrival_time,
+            arrival_time=given.arrival_time,
             stop_token_ids=self._stop_token_ids(resolved),
             banned_token_ids=self._banned_token_ids(resolved),
             eos_token_ids=[] if self.eos_token_id is None else [self.eos_token_id],
             reasoning=self._reasoning_tokens(resolved, parsed.token_ids),
             cache_salt=parsed.cache_salt,
             predicted_token_ids=parsed.predicted_token_ids,
-            priority=priority,
-            data_parallel_rank=data_parallel_rank,
+            priority=given.priority,
+            data_parallel_rank=given.data_parallel_rank,
             hands_off=handed.hands_off,
             awaited_kv=handed.awaited_kv,
-            lora_request=adapter,
-            prompt_adapter_request=of_prompt,
+            lora_request=given.adapter,
+            prompt_adapter_request=given.prompt_adapter,
             input_rows=virtual.input_rows,
             images=parsed.images,
         )
         return EngineInput(
-            request_id=request_id,
-            prompt=prompt_text if parsed.text is None else parsed.text,
+            request_id=given.request_id,
+            prompt=given.prompt_text if parsed.text is None else parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=resolved,
             core_requests=self._children(base),
-            arrival_time=arrival_time,
-            trace_headers=trace_headers,
-            lora_request=adapter,
+            arrival_time=given.arrival_time,
+            trace_headers=given.trace_headers,
+            lora_request=given.adapter,
             num_virtual_tokens=virtual.count,
         )
 
-    def _pooling(
-        self,
-        request_id: str,
-        prompt: PromptType,
-        params: PoolingParams,
-        arrival_time: float,
-        priority: int,
-        tokenization: Tokenization,
-        trace_headers: Mapping[str, str] | None,
-    ) -> EngineInput:
+    def _pooling(self, given: _Given, params: PoolingParams) -> EngineInput:
         model = self.model_config
         if model.pooling is None:
             raise RequestError(cannot_pool(model))
-        self._check_priority(priority)
+        _check_priority(given.priority)
         params.verify(model.pooling, model.served_model_name[0], self._num_token_types)
+        prompt = given.prompt
         if isinstance(prompt, str) and model.pooling.task.endswith("embed"):
             prompt = prompt_of(params, model.pooling) + prompt
-        parsed = self._prompts.parse(prompt, tokenization)
-        given = params.clone()
-        given.token_type_ids = params.token_type_ids or parsed.token_type_ids
-        given.verify(model.pooling, model.served_model_name[0], self._num_token_types)
-        if given.token_type_ids and len(given.token_type_ids) != len(parsed.token_ids):
+        parsed = self._prompts.parse(prompt, given.tokenization)
+        resolved = params.clone()
+        resolved.token_type_ids = params.token_type_ids or parsed.token_type_ids
+        resolved.verify(model.pooling, model.served_model_name[0], self._num_token_types)
+        if resolved.token_type_ids and len(resolved.token_type_ids) != len(parsed.token_ids):
             raise RequestError(
                 f"token_type_ids must have one number for each of the {len(parsed.token_ids)} "
-                f"tokens, got {len(given.token_type_ids)}",
+                f"tokens, got {len(resolved.token_type_ids)}",
                 parameter="token_type_ids",
             )
+        if given.prompt_adapter is not None:
+            raise RequestError(
+                "a pooling request must have no prompt adapter",
+                parameter="prompt_adapter_request",
+            )
         core_request = EngineCoreRequest(
-            request_id=f"{request_id}-{next(self._numbers):x}",
+            request_id=self._unique(given.request_id),
             prompt_token_ids=parsed.token_ids,
             sampling_params=_NEUTRAL,
-            pooling_params=given,
-            arrival_time=arrival_time,
+            pooling_params=resolved,
+            arrival_time=given.arrival_time,
             cache_salt=parsed.cache_salt,
-            priority=priority,
+            priority=given.priority,
+            lora_request=given.adapter,
         )
+        core_requests = pieces(core_request, model.max_model_len)
+        core_requests[0].data_parallel_rank = given.data_parallel_rank
         return EngineInput(
-            request_id=request_id,
+            request_id=given.request_id,
             prompt=parsed.text,
             prompt_token_ids=parsed.token_ids,
             params=_NEUTRAL,
-            core_requests=pieces(core_request, model.max_model_len),
-            arrival_time=arrival_time,
-            trace_headers=trace_headers,
-            pooling_params=given,
+            core_requests=core_requests,
+            arrival_time=given.arrival_time,
+            trace_headers=given.trace_headers,
+            pooling_params=resolved,
         )
+
+    def _unique(self, request_id: str) -> str:
+        """An id that no other request of this process has."""
+        return f"{request_id}-{next(self._numbers):x}"
 
     @cached_property
     def _num_token_types(self) -> int:
@@ -272,15 +276,6 @@ class InputProcessor:
     def parse(self, prompt: PromptType, tokenization: Tokenization = _AS_IT_IS) -> ParsedPrompt:
         """Validate a prompt and return its token ids. Raises RequestError."""
         return self._prompts.parse(prompt, tokenization)
-
-    def _check_priority(self, priority: int) -> None:
-        is_int = isinstance(priority, int) and not isinstance(priority, bool)
-        if not is_int or not -(2**63) <= priority < 2**63:
-            raise RequestError(
-                f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
-                parameter="priority",
-                value=priority,
-            )
 
     def _resolve(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
         """A copy with a number for `max_tokens`, the model's end tokens, and bad words as
@@ -392,6 +387,32 @@ def _check_time(arrival_time: object) -> None:
             "out to use the current time",
             parameter="arrival_time",
             value=arrival_time,
+        )
+
+
+def _check_priority(priority: int) -> None:
+    is_int = isinstance(priority, int) and not isinstance(priority, bool)
+    if not is_int or not -(2**63) <= priority < 2**63:
+        raise RequestError(
+            f"priority must be an integer that fits in 64 bits, got {quoted(priority)}.",
+            parameter="priority",
+            value=priority,
+        )
+
+
+def _check_rows(
+    parsed: ParsedPrompt, params: SamplingParams, prompt_adapter: PromptAdapterRequest | None
+) -> None:
+    """What a prompt with embeddings or images excludes."""
+    if parsed.input_rows and params.prompt_logprobs is not None:
+        raise RequestError(
+            "prompt_logprobs is not compatible with prompt embeds and images.",
+            parameter="prompt_logprobs",
+        )
+    if parsed.images and prompt_adapter is not None:
+        raise RequestError(
+            "a request with images must have no prompt adapter",
+            parameter="prompt_adapter_request",
         )
 
 
