@@ -32,12 +32,13 @@ def texts(count: int, low: int, high: int) -> list[str]:
 
 
 def quire(model: str, dtype: str, variant: str, threads: int) -> Embed:
-    """`LLM.embed`. 8 bits are those of weights and of activations, as in other libraries."""
+    """`LLM.embed`. 8 bits are those of weights and of activations, as in other libraries. Each run
+    has the same texts, so that a decoder's prefix cache would answer all runs but the first."""
     from quire import LLM
 
     del variant
     given = {"quantization": "int8_w8a8"} if dtype == "int8" else {"dtype": dtype}
-    llm = LLM(model, num_threads=threads, **given)
+    llm = LLM(model, num_threads=threads, enable_prefix_caching=False, **given)
     options = {"truncate_prompt_tokens": -1}
     return lambda given: llm.embed(list(given), use_tqdm=False, tokenization_kwargs=options)
 
@@ -50,7 +51,7 @@ def vllm(model: str, dtype: str, variant: str, threads: int) -> Embed:
     from vllm import LLM
 
     del variant
-    llm = LLM(model, dtype=dtype, runner="pooling")
+    llm = LLM(model, dtype=dtype, runner="pooling", enable_prefix_caching=False)
     options = {"truncate_prompt_tokens": -1}
     return lambda given: llm.embed(list(given), use_tqdm=False, tokenization_kwargs=options)
 
