@@ -93,8 +93,8 @@ QUIRE_INLINE F32x16 tanh_of(F32x16 x) {
 // x * P(X <= x) of a normal X, as max(x, 0) - |x| * P(X > |x|): nothing cancels for negative x.
 //
 // log2 P(X > a) is a polynomial of degree 10 in a, a minimax fit on [0, 6] with the constant term
-// -1; it falls without end beyond. Absolute error below 3e-7, relative error below 2e-6 for
-// x > -3 and 1e-5 for x > -6.
+// -1, which keeps falling beyond 6. Absolute error below 3e-7, relative error below 2e-6 for
+// x > -3 and 1e-5 for x > -6. Infinity gives a NaN.
 QUIRE_INLINE F32x16 gelu(F32x16 x) {
   const F32x16 a = absolute(x);
   F32x16 p = splat(-2.503174023615884e-8f);
