@@ -14,10 +14,10 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 
-def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def sigmoid(x: Doubles) -> Doubles:
     """1 / (1 + exp(-x)); exp(-|x|) cannot overflow."""
     small = np.exp(-np.abs(x))
-    result: NDArray[np.float64] = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    result: Doubles = np.where(x >= 0, 1.0, small) / (1.0 + small)
     return result
 
 
@@ -57,6 +57,7 @@ def activate(x: Floats, act: Activation) -> Floats:
 
 
 def glu(gate: Floats, up: Floats, act: Activation) -> Floats:
+    """act(gate) * up; `swiglu_oai` has limits of its own."""
     if act != "swiglu_oai":
         return activate(gate, act) * up
     g = np.minimum(gate.astype(np.float64), 7.0)

@@ -128,7 +128,7 @@ def _differs(node: RemoteNode, config: EngineConfig) -> str | None:
 
 
 def library_build() -> str:
-    """The tier of the native library, and what else determines its bits; empty without one."""
+    """The name of the native library's build, as in `Hello`; empty if there is no library."""
     from quire.backends.cpu.library import build, load
 
     with suppress(QuireError):

@@ -21,7 +21,8 @@ class Hello(msgspec.Struct, tag="hello"):
     """Where machines after it connect to it."""
     version: str
     build: str
-    """Of the native library: its tier and what else determines its bits; empty without one."""
+    """The name of the native library's build, which says on what its results depend: the tier, the
+    library's bytes and the C library. Empty if this machine has no native library."""
 
 
 class Begin(msgspec.Struct, tag="begin"):

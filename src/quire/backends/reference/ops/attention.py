@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch, TokenRows
 from quire.backends.paged.kv_cache import PagedKVCache
-from quire.backends.reference.ops.frame import Frame, run
+from quire.backends.reference.ops.frame import Floats, Frame, run
 from quire.errors import BackendError
 from quire.program import Attention, JoinHeads, Rope
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

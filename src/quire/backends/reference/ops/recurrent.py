@@ -6,21 +6,17 @@ a request can change a bit. Sums are taken in float64; what is stored is float32
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.backends.base import StepBatch
 from quire.backends.paged.kv_cache import PagedKVCache
-from quire.backends.reference.activations import ACTIVATIONS, sigmoid
-from quire.backends.reference.ops.frame import Frame, divide, run
+from quire.backends.reference.activations import ACTIVATIONS, Doubles, sigmoid
+from quire.backends.reference.ops.frame import Floats, Frame, divide, run
 from quire.config.kv_groups import STATE_CHUNK
 from quire.program import CausalConv, GatedDelta, Mamba, Ssd, Value
-
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 
 _EPS = 1e-6
 
@@ -255,19 +251,19 @@ def _(op: GatedDelta, frame: Frame) -> None:
 
 @run.register
 def _(op: Ssd, frame: Frame) -> None:
-    weights = [frame.array(param) for param in (op.a_log, op.dt_bias, op.d)]
-    out = np.empty_like(frame.values[op.x])
-    for request in each_request(frame.batch, frame.cache, op.layer):
-        found = ssd(op, _own_rows(frame, request, op.x, op.dt, op.b, op.c), weights, request)
-        out[request.rows] = found.reshape(len(found), -1)
-    frame.values[op.out] = out
+    _each(op, frame, ssd)
 
 
 @run.register
 def _(op: Mamba, frame: Frame) -> None:
+    _each(op, frame, mamba)
+
+
+def _each(op: Ssd | Mamba, frame: Frame, compute: Callable[..., Floats | Doubles]) -> None:
+    """`compute` for each request: both ops have the same inputs and weights."""
     weights = [frame.array(param) for param in (op.a_log, op.dt_bias, op.d)]
     out = np.empty_like(frame.values[op.x])
     for request in each_request(frame.batch, frame.cache, op.layer):
-        rows = _own_rows(frame, request, op.x, op.dt, op.b, op.c)
-        out[request.rows] = mamba(op, rows, weights, request)
+        found = compute(op, _own_rows(frame, request, op.x, op.dt, op.b, op.c), weights, request)
+        out[request.rows] = found.reshape(len(found), -1)
     frame.values[op.out] = out
