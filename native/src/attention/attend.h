@@ -290,9 +290,14 @@ class Attend {
     int64_t row_token = token(r0);
     int head = query_head(r0);
     const int heads_end = (context_.head + 1) * group_;
+    // Neither end of what a row sees lies before that of the row before it.
+    const Visible last = visible(token(r0 + count - 1), place.chunk);
+    Visible seen = visible(row_token, place.chunk);
+    const bool alike = seen.high == WholeChunk::high && last.low == WholeChunk::low;
     for (int r = 0; r < count; ++r) {
       const int64_t row_position = step_.batch.positions[row_token];
-      rows[r] = {head, row_position - place.chunk * kChunk, visible(row_token, place.chunk), 0};
+      if (!alike) seen = visible(row_token, place.chunk);
+      rows[r] = {head, row_position - place.chunk * kChunk, seen, 0};
       if (++head == heads_end) {
         head -= group_;
         ++row_token;

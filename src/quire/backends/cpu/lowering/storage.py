@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from quire.backends.base import Dtype
 from quire.backends.cpu.lowering.native_op import Home, NativeOp
 from quire.program import Value
-from quire.units import round_up
+from quire.units import ceil_div, round_up
 
 if TYPE_CHECKING:
     from quire.backends.cpu.lowering.stages import Pieces
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 Rows = Literal["tokens", "logits"]
 
-_ALIGN_BYTES = 64
-_ALIASING_BYTES = 4096
+_LINE_BYTES = 64
 _PAGE_BYTES = 4096
 
 
@@ -78,11 +77,11 @@ class _Buffer:
 
     @property
     def stride(self) -> int:
-        """Elements between rows. The distance is aligned but not a multiple of 4096 bytes, so that
-        equal columns of neighbouring rows do not map to the same cache sets."""
-        item = ITEM_BYTES[self.dtype]
-        stride = round_up(self.width * item, _ALIGN_BYTES)
-        return (stride + _ALIGN_BYTES * (stride % _ALIASING_BYTES == 0)) // item
+        """Elements between rows. The distance is an odd number of cache lines, so that equal columns
+        of neighbouring rows fill all sets of a cache: products write their results column by
+        column."""
+        lines = ceil_div(self.width * ITEM_BYTES[self.dtype], _LINE_BYTES) | 1
+        return lines * _LINE_BYTES // ITEM_BYTES[self.dtype]
 
     @property
     def row_bytes(self) -> int:
@@ -283,7 +282,7 @@ def _pack(buffers: list[_Buffer]) -> int:
         for other in rivals:
             if offset + size <= other.offset:
                 break
-            offset = max(offset, round_up(other.offset + other.size, _ALIGN_BYTES))
+            offset = max(offset, round_up(other.offset + other.size, _LINE_BYTES))
         buffer.offset = offset
         placed.append(buffer)
         total = max(total, offset + size)
