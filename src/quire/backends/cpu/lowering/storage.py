@@ -77,9 +77,9 @@ class _Buffer:
 
     @property
     def stride(self) -> int:
-        """Elements between rows. The distance is an odd number of cache lines, so that equal columns
-        of neighbouring rows fill all sets of a cache: products write their results column by
-        column."""
+        """Elements between rows. The distance is an odd number of cache lines, so that equal
+        columns of neighbouring rows fill all sets of a cache: products write their results column
+        by column."""
         lines = ceil_div(self.width * ITEM_BYTES[self.dtype], _LINE_BYTES) | 1
         return lines * _LINE_BYTES // ITEM_BYTES[self.dtype]
 
