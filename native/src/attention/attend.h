@@ -290,7 +290,7 @@ class Attend {
     int64_t row_token = token(r0);
     int head = query_head(r0);
     const int heads_end = (context_.head + 1) * group_;
-    // Neither end of what a row sees lies before that of the row before it.
+    // What a row sees begins and ends no earlier than what the row before it sees.
     const Visible last = visible(token(r0 + count - 1), place.chunk);
     Visible seen = visible(row_token, place.chunk);
     const bool alike = seen.high == WholeChunk::high && last.low == WholeChunk::low;

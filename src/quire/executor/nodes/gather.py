@@ -128,7 +128,7 @@ def _differs(node: RemoteNode, config: EngineConfig) -> str | None:
 
 
 def library_build() -> str:
-    """The name of the native library's build, as in `Hello`; empty if there is no library."""
+    """Return the `build` of this machine's `Hello`: the name of its native library's build."""
     from quire.backends.cpu.library import build, load
 
     with suppress(QuireError):

@@ -21,8 +21,8 @@ class Hello(msgspec.Struct, tag="hello"):
     """Where machines after it connect to it."""
     version: str
     build: str
-    """The name of the native library's build, which says on what its results depend: the tier, the
-    library's bytes and the C library. Empty if this machine has no native library."""
+    """The name of the native library's build. It contains everything that changes results: the
+    tier, a hash of the library, and the version of the C library. Empty without a native library."""
 
 
 class Begin(msgspec.Struct, tag="begin"):
