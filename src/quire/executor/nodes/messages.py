@@ -22,7 +22,7 @@ class Hello(msgspec.Struct, tag="hello"):
     version: str
     build: str
     """The name of the native library's build. It contains everything that changes results: the
-    tier, a hash of the library, and the version of the C library. Empty without a native library."""
+    tier, a hash of the library, and the version of the C library. Empty if there is none."""
 
 
 class Begin(msgspec.Struct, tag="begin"):
