@@ -115,10 +115,10 @@ def report(peers: list[Peer], streams: int, adapters: list[str], args: argparse.
                 if number:  # the first round loads the adapters
                     found[peer.spec.name, count].append(speed)
     for (name, count), speeds in found.items():
-        speed, base = statistics.median(speeds), statistics.median(found[name, 0])
+        ratios = [speed / base for speed, base in zip(speeds, found[name, 0], strict=True)]
         print(
-            f"{name:6} {streams:3} streams, {count} adapters: {speed:8.1f} tok/s, "
-            f"{speed / base:.1%}",
+            f"{name:6} {streams:3} streams, {count} adapters: {statistics.median(speeds):8.1f} "
+            f"tok/s, {statistics.median(ratios):.1%} of that without in the same round",
             flush=True,
         )
 

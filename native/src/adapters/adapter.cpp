@@ -53,13 +53,17 @@ void write_line(std::vector<uint8_t>& to, int32_t dtype, int64_t at, const float
 }
 
 void keep_a(AdapterWeight& weight, const Parts& parts) {
-  weight.depth = static_cast<int64_t>(round_up(weight.k, kLanes));
+  weight.depth = static_cast<int64_t>(round_up(weight.k, weight.step()));
   weight.a.assign(weight.width * weight.depth * item_of(weight.dtype), 0);
   int64_t line = 0;
   for (const quire_adapter_part* part : parts) {
     for (int64_t j = 0; j < part->rank; ++j, ++line) {
       weight.scales.push_back(part->scale);
-      write_line(weight.a, weight.dtype, line * weight.depth, part->a + j * weight.k, weight.k);
+      for (int64_t i = 0; i < weight.k; i += kLanes) {
+        const int64_t count = std::min<int64_t>(kLanes, weight.k - i);
+        write_line(weight.a, weight.dtype, weight.place(line, i), part->a + j * weight.k + i,
+                   count);
+      }
     }
   }
 }
@@ -109,14 +113,17 @@ void keep_half(AdapterWeight& weight, const Shape& shape, const std::vector<Plac
   const auto begin = static_cast<int64_t>(b.size());
   weight.halves.push_back(
       {static_cast<int32_t>(count > 0 ? first : 0), static_cast<int32_t>(count), begin});
-  b.resize(begin + count * kLanes, 0.0f);
+  const int64_t together = weight.dtype == QUIRE_F32 ? 1 : 2;  // see low_rank.h
+  b.resize(begin + round_up(count, together) * kLanes, 0.0f);
   for (const PlacedPart& placed : parts) {
     for (int64_t c = 0; c < kLanes; ++c) {
       const int64_t row = placed.index(row_of(shape, half, c));
       if (row < 0) continue;
       const quire_adapter_part& part = *placed.part;
       for (int64_t j = 0; j < part.rank; ++j) {
-        b[begin + (placed.line - first + j) * kLanes + c] = part.b[row * part.rank + j];
+        const int64_t number = placed.line - first + j;
+        const int64_t line = number - number % together;
+        b[begin + line * kLanes + c * together + number % together] = part.b[row * part.rank + j];
       }
       if (part.bias) weight.bias[half * kLanes + c] = part.scale * part.bias[row];
       if (part.gains) weight.gains[half * kLanes + c] = part.gains[row];
@@ -244,10 +251,10 @@ void Adapter::change_embedding(int32_t matrix, int32_t table, int64_t id, float 
     const int64_t at = half * kLanes;
     const LowRank::Half& own = weight.halves[half];
     if (own.count == 0) continue;
-    const gemm::ChangedHalf changed{&weight.change, half, hidden, nullptr};
-    F32x16 added;
-    gemm::expand<1>(&changed, &added);
-    added = added * scale;
+    const float* const of_row = hidden;
+    F32x16 sums[1][1];
+    gemm::expand(weight.change, half, &of_row, sums);
+    const F32x16 added = sums[0][0] * scale;
     const int64_t columns = weight.n - at;
     store_some(out, QUIRE_F32, at, columns, load_some(out, QUIRE_F32, at, columns) + added);
   }

@@ -18,20 +18,40 @@ namespace quire {
 struct Model;
 struct Step;
 
+// Lines of A that are read together: step by step of K, 64 bytes of each. The last ones, which are
+// fewer, follow each other.
+#if defined(__AVX512F__)
+constexpr int64_t kTileLines = 4;
+#else
+constexpr int64_t kTileLines = 2;
+#endif
+
 // The changes of one weight.
 struct AdapterWeight {
   int64_t width = 0;          // numbers of A x: the ranks of all parts
-  int64_t depth = 0;          // numbers of a line of A, padded to whole vectors
+  int64_t depth = 0;          // numbers of a line of A, padded to whole steps
   int64_t n = 0;              // rows of the weight; of an embedding, its width
   int64_t k = 0;              // numbers of a row of x; of an embedding, ids
   int32_t dtype = QUIRE_F32;  // of A and B
-  std::vector<uint8_t> a;     // [width, depth]; of an embedding [ids, width]
+  std::vector<uint8_t> a;     // [width, depth], see kTileLines; of an embedding [ids, width]
   std::vector<uint8_t> b;
   std::vector<float> scales;  // [width]
   std::vector<float> bias;
   std::vector<float> gains;
   std::vector<LowRank::Half> halves;
   LowRank change{};
+
+  // Numbers in 64 bytes.
+  int64_t step() const { return dtype == QUIRE_F32 ? 16 : 32; }
+  int64_t lines_together(int64_t line) const {
+    return line < width / kTileLines * kTileLines ? kTileLines : 1;
+  }
+  // The place of number `i` of a line of A.
+  int64_t place(int64_t line, int64_t i) const {
+    const int64_t together = lines_together(line);
+    return (line - line % together) * depth + (i / step() * together + line % together) * step() +
+           i % step();
+  }
 };
 
 class Adapter {

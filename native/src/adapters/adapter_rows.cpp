@@ -7,6 +7,7 @@
 
 #include "adapters/adapter.h"
 #include "runtime/model.h"
+#include "simd/dots.h"
 #include "simd/vector.h"
 
 namespace quire {
@@ -31,14 +32,9 @@ struct RowsOfX {
   const uint8_t* row(int64_t r) const { return data + (which ? which[r] : r) * stride_bytes; }
 };
 
-// Rows and lines of A that are multiplied together: as many sums as fit into registers.
-#if defined(__AVX512F__)
-constexpr int kTileRows = 4;
-constexpr int kTileLines = 4;
-#else
-constexpr int kTileRows = 2;
-constexpr int kTileLines = 2;
-#endif
+// Rows that are multiplied with the same lines of A: as many sums as fit into registers.
+constexpr int kTileRows = kTileLines;
+constexpr int64_t kAheadBytes = 4096;  // of A, fetched ahead
 
 template <class T>
 QUIRE_INLINE F32x16 load_as(const T* p) {
@@ -48,28 +44,55 @@ QUIRE_INLINE F32x16 load_as(const T* p) {
     return load_bf16(p);
 }
 
-// Numbers of A x, `rows` and `lines` of them: each is summed along K in the same order always.
+// Adds the products of a step of K: `x` of each row, with 64 bytes of each line of A.
 template <int kRows, int kLines, class A, class X>
-void multiply_tile(const AdapterWeight& weight, const X* const* x, int64_t line,
-                   float* const* out) {
-  const A* a = reinterpret_cast<const A*>(weight.a.data()) + line * weight.depth;
-  F32x16 sums[kRows][kLines] = {};
-  const auto add = [&](const F32x16* numbers, int64_t i) {
+QUIRE_INLINE void add_step(const A* a, const X* const* x, F32x16 (&sums)[kRows][kLines]) {
+  constexpr int64_t kStep = 64 / sizeof(A);
+#if defined(QUIRE_DOTS_OF_BF16)
+  if constexpr (sizeof(A) == 2 && sizeof(X) == 2) {
+    U32x16 numbers[kRows];
+    for (int r = 0; r < kRows; ++r) numbers[r] = gemm::load<U32x16>(x[r]);
     for (int l = 0; l < kLines; ++l) {
-      const F32x16 own = load_as(a + l * weight.depth + i);
+      const auto own = gemm::load<U32x16>(a + l * kStep);
+      for (int r = 0; r < kRows; ++r) {
+        sums[r][l] = gemm::lanewise(gemm::dot_bf16, sums[r][l], numbers[r], own);
+      }
+    }
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < kStep; i += kLanes) {
+    F32x16 numbers[kRows];
+    for (int r = 0; r < kRows; ++r) numbers[r] = load_as(x[r] + i);
+    for (int l = 0; l < kLines; ++l) {
+      const F32x16 own = load_as(a + l * kStep + i);
       for (int r = 0; r < kRows; ++r) sums[r][l] = fma(numbers[r], own, sums[r][l]);
     }
-  };
-  F32x16 numbers[kRows];
+  }
+}
+
+// Numbers of A x, `rows` and `lines` of them: each is summed along K in the same order always.
+template <int kRows, int kLines, class A, class X>
+void multiply_tile(const AdapterWeight& weight, const X* const* rows, int64_t line,
+                   float* const* out) {
+  constexpr int64_t kStep = 64 / sizeof(A);
+  const A* a = reinterpret_cast<const A*>(weight.a.data()) + weight.place(line, 0);
+  F32x16 sums[kRows][kLines] = {};
+  const X* x[kRows];
+  std::copy_n(rows, kRows, x);
   int64_t i = 0;
-  for (; i + kLanes <= weight.k; i += kLanes) {
-    for (int r = 0; r < kRows; ++r) numbers[r] = load_as(x[r] + i);
-    add(numbers, i);
+  for (; i + kStep <= weight.k; i += kStep, a += kLines * kStep) {
+    fetch_lines(reinterpret_cast<const uint8_t*>(a) + kAheadBytes, kLines * 64);
+    add_step<kRows, kLines>(a, x, sums);
+    for (const X*& row : x) row += kStep;
   }
   if (i < weight.k) {
-    constexpr int32_t dtype = sizeof(X) == 4 ? QUIRE_F32 : QUIRE_BF16;
-    for (int r = 0; r < kRows; ++r) numbers[r] = load_some(x[r], dtype, i, weight.k - i);
-    add(numbers, i);
+    alignas(64) X rest[kRows][kStep] = {};
+    for (int r = 0; r < kRows; ++r) {
+      std::copy_n(x[r], weight.k - i, rest[r]);
+      x[r] = rest[r];
+    }
+    add_step<kRows, kLines>(a, x, sums);
   }
   for (int r = 0; r < kRows; ++r) {
     for (int l = 0; l < kLines; ++l) {
@@ -81,10 +104,14 @@ void multiply_tile(const AdapterWeight& weight, const X* const* x, int64_t line,
 template <int kRows, class A, class X>
 void multiply_lines(const AdapterWeight& weight, const X* const* x, int64_t line, int64_t end,
                     float* const* out) {
-  for (; line + kTileLines <= end; line += kTileLines) {
-    multiply_tile<kRows, kTileLines, A>(weight, x, line, out);
+  while (line < end) {
+    if (weight.lines_together(line) == kTileLines) {
+      multiply_tile<kRows, kTileLines, A>(weight, x, line, out);
+      line += kTileLines;
+    } else {
+      multiply_tile<kRows, 1, A>(weight, x, line++, out);
+    }
   }
-  for (; line < end; ++line) multiply_tile<kRows, 1, A>(weight, x, line, out);
 }
 
 template <class A, class X>
@@ -141,21 +168,28 @@ void list_rows(const Step& step, const ProductRows& product, int64_t m, AdapterS
 void plan_changes(const Step& step, const ProductRows* products, int64_t index, int64_t m,
                   int64_t first_row) {
   AdapterScratch& scratch = step.model.adapters;
-  const LowRank** of_row = scratch.of_row.data() + first_row;
+  RowChange* row_changes = scratch.row_changes.data() + first_row;
   auto* hidden = reinterpret_cast<float*>(scratch.hidden->data()) + first_row * scratch.width;
   RowChanges& changes = scratch.changes[index];
   const LowRank** known = scratch.known.data() + index * step.batch.num_adapters;
-  changes = {of_row, hidden, scratch.width, known, 0};
+  changes = {row_changes, known, 0};
   auto first = static_cast<int64_t>(scratch.rows.size());
   list_rows(step, products[index], m, scratch);
   for (int32_t n = 0; n < step.batch.num_adapters; ++n) {
     const int64_t end = scratch.starts[n];
     const AdapterWeight* weight =
         step.batch.adapters[n]->adapter.of_product(products[index].matrix);
-    if (weight != nullptr && first < end) known[changes.num_known++] = &weight->change;
+    if (weight != nullptr && first < end) {
+      known[changes.num_known++] = &weight->change;
+      for (int64_t i = first; i < end; ++i) {
+        const int32_t row = scratch.rows[i];
+        row_changes[row] = {&weight->change, hidden + row * scratch.width,
+                            i > first ? scratch.rows[i - 1] : -1,
+                            i + 1 < end ? scratch.rows[i + 1] : -1};
+      }
+    }
     for (; weight != nullptr && first < end; first += kUnitRows) {
       const int64_t count = std::min(kUnitRows, end - first);
-      for (int64_t i = 0; i < count; ++i) of_row[scratch.rows[first + i]] = &weight->change;
       for (int64_t line = 0; line < weight->width; line += kUnitLines) {
         scratch.units.push_back({weight, index, hidden, first, count, line});
       }
@@ -171,7 +205,7 @@ void plan_all(const Step& step, const ProductRows* products, LinearArgs* args, i
   for (int64_t p = 0; p < count; ++p) total += args[p].m;
   scratch.rows.clear();
   scratch.units.clear();
-  scratch.of_row.assign(total, nullptr);
+  scratch.row_changes.assign(total, {});
   scratch.changes.resize(count);
   scratch.known.resize(count * step.batch.num_adapters);
   int64_t first = 0;

@@ -61,7 +61,7 @@ struct AdapterScratch {
 
   const int64_t width;
   std::unique_ptr<Reservation> hidden;  // of all rows of one product, then of the next
-  std::vector<const LowRank*> of_row;   // likewise
+  std::vector<RowChange> row_changes;   // likewise
   std::vector<const LowRank*> known;    // of each product, one for each adapter
   std::vector<RowChanges> changes;      // of each product
   std::vector<int32_t> rows;            // of a product, those of one adapter together

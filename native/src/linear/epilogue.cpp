@@ -207,50 +207,65 @@ void finish_sums(const LinearArgs& args, int64_t strip, RowSpan rows, const Read
 
 constexpr int64_t kChangedRows = 16;  // of a tile, changed before they are finished
 
-template <int kHalves>
-void change_halves(const ChangedHalf* halves, float factor) {
-  F32x16 added[kHalves];
-  expand<kHalves>(halves, added);
-  for (int i = 0; i < kHalves; ++i) {
-    F32x16 value = load<F32x16>(halves[i].values) + added[i] * factor;
-    const float* gains = halves[i].by->gains;
-    if (gains) value = value * load<F32x16>(gains + halves[i].half * kHalfStrip);
-    store(halves[i].values, value);
+// Rows with the same change.
+struct AlikeRows {
+  const float* hidden[kChangedRows];
+  float* values[kChangedRows];  // of the first half strip, before the change
+  int64_t count = 0;
+};
+
+template <int kRows, int kHalves>
+QUIRE_INLINE void change_some(const LowRank& by, int64_t half, float factor,
+                              const float* const* hidden, float* const* values) {
+  F32x16 added[kRows][kHalves];
+  expand(by, half, hidden, added);
+  for (int h = 0; h < kHalves; ++h) {
+    const int64_t at = half % 2 * kHalfStrip + h * kHalfStrip;
+    for (int r = 0; r < kRows; ++r) {
+      F32x16 value = load<F32x16>(values[r] + at) + added[r][h] * factor;
+      if (by.gains) value = value * load<F32x16>(by.gains + (half + h) * kHalfStrip);
+      store(values[r] + at, value);
+    }
   }
 }
 
-// The halves of some rows that are changed, those with the same change and columns together.
-int64_t list_halves(const RowChanges& changes, int64_t strip, RowSpan rows, float* values,
-                    ChangedHalf* halves) {
-  int64_t count = 0;
-  bool is_done[kChangedRows] = {};
-  for (int64_t first = 0; first < rows.count; ++first) {
-    const LowRank* by = changes.of_row[rows.first + first];
-    if (by == nullptr || is_done[first]) continue;
-    for (int64_t h = 0; h < 2; ++h) {
-      const int64_t half = 2 * strip + h;
-      if (by->halves[half].count == 0 && by->gains == nullptr) continue;
-      for (int64_t r = first; r < rows.count; ++r) {
-        if (changes.of_row[rows.first + r] != by) continue;
-        is_done[r] = true;
-        halves[count++] = {by, half, changes.hidden + (rows.first + r) * changes.stride,
-                           values + r * kStripColumns + h * kHalfStrip};
-      }
-    }
+template <int kHalves>
+void change_alike(const LowRank& by, int64_t half, float factor, const AlikeRows& rows) {
+  int64_t i = 0;
+  for (; i + kExpandedRows <= rows.count; i += kExpandedRows) {
+    change_some<kExpandedRows, kHalves>(by, half, factor, rows.hidden + i, rows.values + i);
   }
-  return count;
+  for (; i + 2 <= rows.count; i += 2) {
+    change_some<2, kHalves>(by, half, factor, rows.hidden + i, rows.values + i);
+  }
+  if (i < rows.count) {
+    change_some<1, kHalves>(by, half, factor, rows.hidden + i, rows.values + i);
+  }
+}
+
+void change_strip(const LowRank& by, int64_t strip, float factor, const AlikeRows& rows) {
+  const LowRank::Half& first = by.halves[2 * strip];
+  const LowRank::Half& second = by.halves[2 * strip + 1];
+  if (first.first == second.first && first.count == second.count) {
+    return change_alike<2>(by, 2 * strip, factor, rows);
+  }
+  change_alike<1>(by, 2 * strip, factor, rows);
+  change_alike<1>(by, 2 * strip + 1, factor, rows);
 }
 
 void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
                  float* values) {
-  ChangedHalf halves[2 * kChangedRows];
-  const int64_t count = list_halves(changes, strip, rows, values, halves);
-  int64_t i = 0;
-  for (; i + kExpandedHalves <= count; i += kExpandedHalves) {
-    change_halves<kExpandedHalves>(halves + i, factor);
+  const int64_t end = rows.first + rows.count;
+  for (int64_t first = rows.first; first < end; ++first) {
+    const RowChange& change = changes.rows[first];
+    if (change.by == nullptr || change.previous >= rows.first) continue;
+    AlikeRows alike;
+    for (int64_t r = first; r >= 0 && r < end; r = changes.rows[r].next) {
+      alike.hidden[alike.count] = changes.rows[r].hidden;
+      alike.values[alike.count++] = values + (r - rows.first) * kStripColumns;
+    }
+    change_strip(*change.by, strip, factor, alike);
   }
-  for (; i + 2 <= count; i += 2) change_halves<2>(halves + i, factor);
-  if (i < count) change_halves<1>(halves + i, factor);
 }
 
 // As `finish_sums`, of rows some of which are changed first. Those that are not go through the same

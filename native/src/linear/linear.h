@@ -106,7 +106,7 @@ struct LowRank {
   struct Half {
     int32_t first;
     int32_t count;
-    int64_t b;  // element of `b` where [count][16] of it begin
+    int64_t b;  // element of `b` where its part begins; see low_rank.h
   };
   const Half* halves;  // two for each strip
   const void* b;
@@ -115,11 +115,16 @@ struct LowRank {
   const float* gains;  // likewise
 };
 
-// Changes of the rows of a product.
+// The change of a row of a product.
+struct RowChange {
+  const LowRank* by = nullptr;  // null: the row is not changed
+  const float* hidden = nullptr;
+  int32_t previous = -1;  // the nearest rows before and after this one with the same change;
+  int32_t next = -1;      // -1: none
+};
+
 struct RowChanges {
-  const LowRank* const* of_row;  // [m]; null: the row is not changed
-  const float* hidden;           // [m, stride]: h of each changed row
-  int64_t stride;
+  const RowChange* rows;        // [m]
   const LowRank* const* known;  // all that rows have, each once
   int64_t num_known;
 };

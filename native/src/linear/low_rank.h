@@ -1,4 +1,4 @@
-// B h of a low-rank change, for 16 columns.
+// B h of a low-rank change.
 #pragma once
 
 #include "linear/linear.h"
@@ -6,78 +6,62 @@
 
 namespace quire::gemm {
 
-// Half strips of rows whose sums are computed together: one sum waits for itself at each step.
+// Rows whose sums are computed together, in two half strips each: one sum waits for itself at each
+// step.
 #if defined(__AVX512F__)
-constexpr int kExpandedHalves = 8;
+constexpr int kExpandedRows = 4;
 #else
-constexpr int kExpandedHalves = 4;
+constexpr int kExpandedRows = 2;
 #endif
 
-// A half strip of a row that is changed.
-struct ChangedHalf {
-  const LowRank* by;
-  int64_t half;
-  const float* hidden;  // h of the row
-  float* values;        // of the row, before the change
-
-  const LowRank::Half& own() const { return by->halves[half]; }
-  bool is_like(const ChangedHalf& other) const { return by == other.by && half == other.half; }
-};
-
+// Numbers of B in 64 bytes: those of 16 columns, for one number of h or, where they are bfloat16,
+// for two that follow each other: [columns][2].
 template <class T>
-QUIRE_INLINE F32x16 load_weights(const T* line) {
-  if constexpr (sizeof(T) == 4) {
-    return load<F32x16>(line);
-  } else {
-    return bf16_to_f32(load<U16x16>(line));
-  }
-}
+constexpr int32_t kNumbersPerLine = 4 / sizeof(T);
 
-// Each sum is in the order of h, so that its bits depend on h and B alone. `kAlike`: all halves
-// have the same change and columns, and read B once. Otherwise they have as many numbers of h.
-template <int kHalves, bool kAlike, class T>
-QUIRE_INLINE void expand_as(const ChangedHalf* halves, F32x16* sums) {
+template <int kRows, int kHalves, class T>
+QUIRE_INLINE void expand_as(const LowRank& by, int64_t half, const float* const* hidden,
+                            F32x16 (&sums)[kRows][kHalves]) {
   const T* lines[kHalves];
-  const float* hidden[kHalves];
-  for (int i = 0; i < kHalves; ++i) {
-    lines[i] = static_cast<const T*>(halves[i].by->b) + halves[i].own().b;
-    hidden[i] = halves[i].hidden + halves[i].own().first;
-    sums[i] = F32x16{};
-  }
-  const int32_t count = halves[0].own().count;
-  for (int32_t j = 0; j < count; ++j) {
-    const F32x16 first = load_weights(lines[0] + j * kLanes);
-    for (int i = 0; i < kHalves; ++i) {
-      const F32x16 weights = kAlike || i == 0 ? first : load_weights(lines[i] + j * kLanes);
-      sums[i] = fma(splat(hidden[i][j]), weights, sums[i]);
+  for (int h = 0; h < kHalves; ++h) lines[h] = static_cast<const T*>(by.b) + by.halves[half + h].b;
+  const int32_t first = by.halves[half].first;
+  const int32_t count = by.halves[half].count;
+  const auto add = [&](int32_t j, const F32x16* weights) {
+    for (int r = 0; r < kRows; ++r) {
+      const F32x16 number = splat(hidden[r][first + j]);
+      for (int h = 0; h < kHalves; ++h) sums[r][h] = fma(number, weights[h], sums[r][h]);
     }
-  }
-  for (int i = 0; i < kHalves; ++i) {
-    if (const float* bias = halves[i].by->bias) {
-      sums[i] += load<F32x16>(bias + halves[i].half * kLanes);
+  };
+  for (int32_t j = 0; j < count; j += kNumbersPerLine<T>) {
+    F32x16 weights[2][kHalves];
+    for (int h = 0; h < kHalves; ++h) {
+      const auto line = load<U32x16>(lines[h] + j * kLanes);
+      weights[0][h] = as<F32x16>(sizeof(T) == 4 ? line : line << 16);
+      weights[1][h] = as<F32x16>(line & 0xffff0000u);
     }
+    add(j, weights[0]);
+    if (sizeof(T) == 2 && j + 1 < count) add(j + 1, weights[1]);
   }
 }
 
-template <int kHalves, bool kAlike>
-QUIRE_INLINE void expand_typed(const ChangedHalf* halves, F32x16* sums) {
-  if (halves[0].by->dtype == DType::kF32) return expand_as<kHalves, kAlike, float>(halves, sums);
-  expand_as<kHalves, kAlike, uint16_t>(halves, sums);
-}
-
-// B h + bias of some halves.
-template <int kHalves>
-QUIRE_INLINE void expand(const ChangedHalf* halves, F32x16* sums) {
-  bool is_alike = true;
-  bool is_as_long = true;
-  for (int i = 1; i < kHalves; ++i) {
-    is_alike &= halves[i].is_like(halves[0]);
-    is_as_long &= halves[i].own().count == halves[0].own().count &&
-                  halves[i].by->dtype == halves[0].by->dtype;
+// B h + bias of some rows with the same change, in neighbouring half strips from `half` on, which
+// the same numbers of h reach. Each sum is in the order of h, so that its bits depend on h and B
+// alone.
+template <int kRows, int kHalves>
+QUIRE_INLINE void expand(const LowRank& by, int64_t half, const float* const* hidden,
+                         F32x16 (&sums)[kRows][kHalves]) {
+  for (auto& of_row : sums) {
+    for (F32x16& sum : of_row) sum = F32x16{};
   }
-  if (is_alike) return expand_typed<kHalves, true>(halves, sums);
-  if (is_as_long) return expand_typed<kHalves, false>(halves, sums);
-  for (int i = 0; i < kHalves; ++i) expand_typed<1, true>(halves + i, sums + i);
+  if (by.dtype == DType::kF32) {
+    expand_as<kRows, kHalves, float>(by, half, hidden, sums);
+  } else {
+    expand_as<kRows, kHalves, uint16_t>(by, half, hidden, sums);
+  }
+  if (by.bias == nullptr) return;
+  for (auto& of_row : sums) {
+    for (int h = 0; h < kHalves; ++h) of_row[h] += load<F32x16>(by.bias + (half + h) * kLanes);
+  }
 }
 
 }  // namespace quire::gemm
