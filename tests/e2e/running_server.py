@@ -73,9 +73,9 @@ class RunningServer:
         """An HTTP client for it."""
         return httpx.Client(base_url=self.url, timeout=60, **options)
 
-    def metrics(self) -> dict[str, float]:
-        """`/metrics`, by the whole series name."""
-        with self.client() as client:
+    def metrics(self, **options: Any) -> dict[str, float]:
+        """`/metrics`, by the whole series name. `options`: of the client."""
+        with self.client(**options) as client:
             text = client.get("/metrics").raise_for_status().text
         pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, value in pairs}

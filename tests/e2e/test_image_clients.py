@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("transformers")
 
 from running_server import RunningServer  # noqa: E402
+
+from .conftest import StartServer  # noqa: E402
 
 _QUESTION, _TOKENS = "What is in this image?", 6
 
@@ -33,16 +36,24 @@ def _base64(data: bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vision_cases import CASES, IDEFICS3_TEMPLATE
 
     path = tmp_path_factory.mktemp("images") / "model"
     CASES["qwen2.5-vl"](path)
     mark = "<|vision_start|><|image_pad|><|vision_end|>"
     (path / "chat_template.jinja").write_text(IDEFICS3_TEMPLATE.replace("<image>", mark))
-    engine = {"model": str(path), "dtype": "float32", "max_model_len": 512, "num_threads": 1,
-              "num_gpu_blocks_override": 100, "served_model_name": "eyes"}  # fmt: skip
-    running = RunningServer(engine, {"port": 0})
+    return path
+
+
+def _options(model: Path) -> dict[str, Any]:
+    return {"model": str(model), "dtype": "float32", "max_model_len": 512, "num_threads": 1,
+            "num_gpu_blocks_override": 100, "served_model_name": "eyes"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[RunningServer]:
+    running = RunningServer(_options(model), {"port": 0})
     yield running.wait_until_serving()
     running.stop()
 
@@ -55,12 +66,16 @@ def wanted(server: RunningServer) -> str:
     return texts[0]
 
 
-def _chat(server: RunningServer, seed: int) -> str:
+def _headers(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _chat(server: RunningServer, seed: int, key: str = "none") -> str:
     url = f"data:image/png;base64,{_base64(_image(seed))}"
     parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": _QUESTION}]
     body = {"model": "eyes", "messages": [{"role": "user", "content": parts}], "temperature": 0,
             "max_tokens": _TOKENS}  # fmt: skip
-    with server.client() as client:
+    with server.client(headers=_headers(key)) as client:
         reply = client.post("/v1/chat/completions", json=body).raise_for_status().json()
     return str(reply["choices"][0]["message"]["content"])
 
@@ -186,3 +201,16 @@ def test_mutated_files_are_answered_or_refused(
             if len(codes) == 1:
                 assert client.get("/health").status_code == 200
     assert _chat(server, 1) == wanted
+
+
+def test_two_keys_do_not_share_an_image(
+    model: Path, start_server: StartServer, wanted: str
+) -> None:
+    """Otherwise the time of a reply would tell whether somebody else has sent the image."""
+    server = start_server(_options(model), api_key=("one", "two"))
+    hits = []
+    for key in ("one", "two", "one", "two"):
+        assert _chat(server, 1, key) == wanted
+        metrics = server.metrics(headers=_headers(key))
+        hits.append(sum(n for name, n in metrics.items() if "mm_cache_hits_total" in name))
+    assert hits == [0, 0, 1, 2]
