@@ -118,7 +118,7 @@ def report(peers: list[Peer], streams: int, adapters: list[str], args: argparse.
         ratios = [speed / base for speed, base in zip(speeds, found[name, 0], strict=True)]
         print(
             f"{name:6} {streams:3} streams, {count} adapters: {statistics.median(speeds):8.1f} "
-            f"tok/s, {statistics.median(ratios):.1%} of that without in the same round",
+            f"tok/s, {statistics.median(ratios):.1%} of the speed without adapters",
             flush=True,
         )
 

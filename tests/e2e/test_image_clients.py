@@ -206,7 +206,7 @@ def test_mutated_files_are_answered_or_refused(
 def test_two_keys_do_not_share_an_image(
     model: Path, start_server: StartServer, wanted: str
 ) -> None:
-    """Otherwise the time of a reply would tell whether somebody else has sent the image."""
+    """Otherwise the time of a reply shows whether the other key has sent the same image."""
     server = start_server(_options(model), api_key=("one", "two"))
     hits = []
     for key in ("one", "two", "one", "two"):

@@ -18,8 +18,8 @@ namespace quire {
 struct Model;
 struct Step;
 
-// Lines of A that are read together: step by step of K, 64 bytes of each. The last ones, which are
-// fewer, follow each other.
+// Lines of A that are stored together: 64 bytes of each line, then the next 64 bytes of each, and
+// so on. If fewer lines are left at the end, each of them is stored by itself.
 #if defined(__AVX512F__)
 constexpr int64_t kTileLines = 4;
 #else
@@ -41,7 +41,7 @@ struct AdapterWeight {
   std::vector<LowRank::Half> halves;
   LowRank change{};
 
-  // Numbers in 64 bytes.
+  // Numbers of A in 64 bytes.
   int64_t step() const { return dtype == QUIRE_F32 ? 16 : 32; }
   int64_t lines_together(int64_t line) const {
     return line < width / kTileLines * kTileLines ? kTileLines : 1;

@@ -229,28 +229,24 @@ QUIRE_INLINE void change_some(const LowRank& by, int64_t half, float factor,
   }
 }
 
-template <int kHalves>
-void change_alike(const LowRank& by, int64_t half, float factor, const AlikeRows& rows) {
-  int64_t i = 0;
-  for (; i + kExpandedRows <= rows.count; i += kExpandedRows) {
-    change_some<kExpandedRows, kHalves>(by, half, factor, rows.hidden + i, rows.values + i);
+// The rows from `done` on, as many as possible at a time.
+template <int kRows, int kHalves>
+QUIRE_INLINE void change_alike(const LowRank& by, int64_t half, float factor, const AlikeRows& rows,
+                               int64_t done = 0) {
+  for (; done + kRows <= rows.count; done += kRows) {
+    change_some<kRows, kHalves>(by, half, factor, rows.hidden + done, rows.values + done);
   }
-  for (; i + 2 <= rows.count; i += 2) {
-    change_some<2, kHalves>(by, half, factor, rows.hidden + i, rows.values + i);
-  }
-  if (i < rows.count) {
-    change_some<1, kHalves>(by, half, factor, rows.hidden + i, rows.values + i);
-  }
+  if constexpr (kRows > 1) change_alike<kRows / 2, kHalves>(by, half, factor, rows, done);
 }
 
 void change_strip(const LowRank& by, int64_t strip, float factor, const AlikeRows& rows) {
   const LowRank::Half& first = by.halves[2 * strip];
   const LowRank::Half& second = by.halves[2 * strip + 1];
   if (first.first == second.first && first.count == second.count) {
-    return change_alike<2>(by, 2 * strip, factor, rows);
+    return change_alike<kExpandedRows, 2>(by, 2 * strip, factor, rows);
   }
-  change_alike<1>(by, 2 * strip, factor, rows);
-  change_alike<1>(by, 2 * strip + 1, factor, rows);
+  change_alike<kExpandedRows, 1>(by, 2 * strip, factor, rows);
+  change_alike<kExpandedRows, 1>(by, 2 * strip + 1, factor, rows);
 }
 
 void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,

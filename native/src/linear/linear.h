@@ -117,12 +117,13 @@ struct LowRank {
 
 // The change of a row of a product.
 struct RowChange {
-  const LowRank* by = nullptr;  // null: the row is not changed
-  const float* hidden = nullptr;
-  int32_t previous = -1;  // the nearest rows before and after this one with the same change;
-  int32_t next = -1;      // -1: none
+  const LowRank* by = nullptr;    // null: the row is not changed
+  const float* hidden = nullptr;  // h of the row
+  int32_t previous = -1;          // the nearest row before this one with the same change; -1: none
+  int32_t next = -1;              // the nearest one after it, likewise
 };
 
+// Changes of the rows of a product.
 struct RowChanges {
   const RowChange* rows;        // [m]
   const LowRank* const* known;  // all that rows have, each once
