@@ -62,9 +62,18 @@ struct alignas(64) GroupSums {
   int32_t lines[16][kStripColumns];
 };
 
-// Multiplies one group: its sums come into the tiles of this parity.
-template <int kParity>
-QUIRE_INLINE void multiply_group(const TileArgs& args, int64_t group) {
+template <int kParity, int kHalf>
+QUIRE_INLINE void store_half(GroupSums& out) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
+               :
+               : "r"(out.lines[0] + kHalf * kHalfStrip), "r"(kLineBytes), "i"(2 * kParity + kHalf)
+               : "memory");
+}
+
+// Multiplies one group: its sums come into the tiles of this parity. kStore: those of the group
+// before, which the other tiles have, go to `before`. A store costs least between two products.
+template <int kParity, bool kStore>
+QUIRE_INLINE void multiply_group(const TileArgs& args, int64_t group, GroupSums& before) {
   constexpr int kSum = 2 * kParity;
   constexpr int kX = 4 + kParity;
   const int64_t size = args.layout->grouping.group;
@@ -73,27 +82,20 @@ QUIRE_INLINE void multiply_group(const TileArgs& args, int64_t group) {
   fetch_bytes(args.ahead + (group - args.first_group) * args.ahead_bytes, args.ahead_bytes);
   asm volatile("tilezero %%tmm%c0" : : "i"(kSum));
   asm volatile("tilezero %%tmm%c0" : : "i"(kSum + 1));
-  for (int64_t k = group * size; k < (group + 1) * size; k += depth) {
+  const auto step = [&](int64_t k, auto stores) {
     const uint8_t* x = args.x + k / kSegment * kSegment * args.lines + k % kSegment;
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(x), "r"(kSegment), "i"(kX) : "memory");
     _tile_loadd(6, weights, kLineBytes);
     asm volatile("tdpbssd %%tmm6, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kX));
     _tile_loadd(7, weights + 64, kLineBytes);
+    if constexpr (stores) store_half<1 - kParity, 0>(before);
     asm volatile("tdpbssd %%tmm7, %%tmm%c1, %%tmm%c0" : : "i"(kSum + 1), "i"(kX));
+    if constexpr (stores) store_half<1 - kParity, 1>(before);
     weights += depth * kStripColumns;
-  }
-}
-
-template <int kParity>
-QUIRE_INLINE void store_group(GroupSums& out) {
-  const auto store_half = [&](auto half) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
-                 :
-                 : "r"(out.lines[0] + half * kHalfStrip), "r"(kLineBytes), "i"(2 * kParity + half)
-                 : "memory");
   };
-  store_half(std::integral_constant<int, 0>{});
-  store_half(std::integral_constant<int, 1>{});
+  int64_t k = group * size;
+  step(k, std::bool_constant<kStore>{});
+  for (k += depth; k < (group + 1) * size; k += depth) step(k, std::false_type{});
 }
 
 // What belongs to each row of x in one group, besides its products. Read from memory where it is
@@ -161,14 +163,18 @@ QUIRE_INLINE void add_groups(const TileArgs& args) {
     sums[r][1] = load<Vector>(args.sums + r * kStripColumns + kVectorLanes);
   }
   const int64_t end = args.first_group + args.groups;
-  multiply_group<0>(args, args.first_group);
+  // Multiplies the group after this one, if there is one, and stores the sums of this one.
+  const auto go_on = [&](int64_t group, auto parity) {
+    if (group + 1 < end) return multiply_group<1 - parity, true>(args, group + 1, found[parity]);
+    store_half<parity, 0>(found[parity]);
+    store_half<parity, 1>(found[parity]);
+  };
+  multiply_group<0, false>(args, args.first_group, found[1]);
   for (int64_t group = args.first_group; group < end; group += 2) {
-    if (group + 1 < end) multiply_group<1>(args, group + 1);
-    store_group<0>(found[0]);
+    go_on(group, std::integral_constant<int, 0>{});
     add_group_sums<kPlanes, kZeros>(args, group, found[0], sums);
     if (group + 1 == end) break;
-    if (group + 2 < end) multiply_group<0>(args, group + 2);
-    store_group<1>(found[1]);
+    go_on(group + 1, std::integral_constant<int, 1>{});
     add_group_sums<kPlanes, kZeros>(args, group + 1, found[1], sums);
   }
 #pragma GCC unroll 8
