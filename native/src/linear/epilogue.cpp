@@ -4,6 +4,7 @@
 // Called by the families while the sums are still in the first-level cache. One function serves
 // every row of every product, so that an element goes through the same operations always.
 #include <algorithm>
+#include <type_traits>
 
 #include "linear/activation.h"
 #include "linear/family.h"
@@ -72,7 +73,7 @@ class Outputs {
 
 // Half rows of sums as numbers, with all their factors.
 struct FloatSums {
-  const float* data;
+  float* data;
   float factor;
 
   QUIRE_INLINE F32x16 at(int64_t row, int half) const {
@@ -264,20 +265,30 @@ void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan
   }
 }
 
+// Some rows of sums as numbers that may be changed, in `room` where they are not there already.
+template <class Reader>
+float* numbers_of(const Reader& sums, int64_t first, int64_t count, float* room) {
+  if constexpr (std::is_same_v<Reader, FloatSums>) {
+    if (sums.factor == 1.0f) return sums.data + first * kStripColumns;
+  }
+  for (int64_t r = 0; r < count; ++r) {
+    store(room + r * kStripColumns, sums.at(first + r, 0));
+    store(room + r * kStripColumns + kHalfStrip, sums.at(first + r, 1));
+  }
+  return room;
+}
+
 // As `finish_sums`, of rows some of which are changed first. Those that are not go through the same
 // operations as ever: a factor of 1 changes no bit.
 template <class Reader>
 void finish_changed(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
   const RowChanges& changes = *args.changes;
-  alignas(64) float values[kChangedRows * kStripColumns];
+  alignas(64) float room[kChangedRows * kStripColumns];
   for (int64_t done = 0; done < rows.count; done += kChangedRows) {
-    const int64_t count = std::min(kChangedRows, rows.count - done);
-    for (int64_t r = 0; r < count; ++r) {
-      store(values + r * kStripColumns, sums.at(done + r, 0));
-      store(values + r * kStripColumns + kHalfStrip, sums.at(done + r, 1));
-    }
-    change_rows(changes, strip, args.scale, RowSpan{rows.first + done, count}, values);
-    finish_sums(args, strip, RowSpan{rows.first + done, count}, FloatSums{values, 1.0f});
+    const RowSpan some{rows.first + done, std::min(kChangedRows, rows.count - done)};
+    float* values = numbers_of(sums, done, some.count, room);
+    change_rows(changes, strip, args.scale, some, values);
+    finish_sums(args, strip, some, FloatSums{values, 1.0f});
   }
 }
 

@@ -70,9 +70,10 @@ struct Destination {
   int64_t bytes;         // of a row; 0: nothing
 };
 
-// What a micro-kernel leaves of some rows of x and one strip: [row][planes][32].
+// What a micro-kernel leaves of some rows of x and one strip: [row][planes][32]. Finishing them may
+// change them.
 struct Sums {
-  const float* data;
+  float* data;
   // Of each row, where x is quantised: the sums are 32-bit integers then. Null: they are floats.
   const float* row_scales = nullptr;
   float radix = 256.0f;  // what the first of two planes counts
