@@ -27,7 +27,9 @@ from quire.program.values import WeightFormat
 from quire.weights.adapters import AdapterPart, AdapterWeights
 from quire.weights.adapters.slots import AdapterSlots
 
-BLOCK_SIZE, RANK = 16, 5
+BLOCK_SIZE, RANK, LONG_RANK = 16, 5, 37
+"""A tile of AMX has 32 numbers between A and B."""
+WIDTH = 3 * 48
 LENGTHS = (1, 7, 20, 33)
 ODD = {**CONFIG, "intermediate_size": 90, "vocab_size": 151, "hidden_size": 72}
 MIXTURE = {
@@ -53,7 +55,7 @@ def compiled(backend: Backend, program: Program, dtype: Dtype, width: int) -> Co
     return backend.compile(program, RandomStore(program), spec, options)
 
 
-def random_adapter(program: Program, seed: int) -> AdapterWeights:
+def random_adapter(program: Program, seed: int, rank: int = RANK) -> AdapterWeights:
     """All modules: with biases, and gains except for the embedding."""
     random = np.random.default_rng(seed)
 
@@ -65,7 +67,7 @@ def random_adapter(program: Program, seed: int) -> AdapterWeights:
         rows, depth = slot.tensor.slot_shape[-2:]
         if slot.is_embedding:
             rows, depth = depth, rows
-        a, b = numbers(RANK, depth, size=depth**-0.5), numbers(rows, RANK, size=0.5)
+        a, b = numbers(rank, depth, size=depth**-0.5), numbers(rows, rank, size=0.5)
         gains = None if slot.is_embedding else 1 + numbers(rows, size=0.1)
         a = np.ascontiguousarray(a.T) if slot.is_embedding else a
         bias = None if slot.is_embedding else numbers(rows, size=0.1)
@@ -98,6 +100,7 @@ def logits_of(model: CompiledModel, batch: StepBatch) -> list[Floats]:
     return np.split(logits, batch.seq_starts[1:-1])
 
 
+@pytest.mark.parametrize("rank", [RANK, LONG_RANK])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("kind", "weight_format"),
@@ -107,11 +110,14 @@ def logits_of(model: CompiledModel, batch: StepBatch) -> list[Floats]:
     ],
 )  # fmt: skip
 def test_rows_have_their_own_bits(
-    backend: CpuBackend, dtype: Dtype, kind: str, weight_format: WeightFormat
+    backend: CpuBackend, dtype: Dtype, kind: str, weight_format: WeightFormat, rank: int
 ) -> None:
     program = program_of(weight_format, kind)
-    model, base = compiled(backend, program, dtype, 64), compiled(backend, program, dtype, 0)
-    one, two = (model.load_adapter(random_adapter(program, seed), dtype) for seed in (1, 2))
+    model, base = compiled(backend, program, dtype, WIDTH), compiled(backend, program, dtype, 0)
+    ranks = {1: rank, 2: RANK}
+    one, two = (
+        model.load_adapter(random_adapter(program, seed, of), dtype) for seed, of in ranks.items()
+    )
     chosen = [None, one, two, one]
     together = logits_of(model, step_of(range(4), chosen))
     for index, adapter in enumerate(chosen):
@@ -126,15 +132,34 @@ def test_rows_have_their_own_bits(
     base.close()
 
 
+@pytest.mark.parametrize("rank", [RANK, LONG_RANK])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_numbers_are_those_of_the_reference(backend: CpuBackend, kind: str) -> None:
+def test_numbers_are_those_of_the_reference(backend: CpuBackend, kind: str, rank: int) -> None:
     program = program_of("dense", kind)
     found = []
     for each in (backend, ReferenceBackend()):
-        model = compiled(each, program, "float32", 64)
-        one, two = (model.load_adapter(random_adapter(program, s), "float32") for s in (1, 2))
+        model = compiled(each, program, "float32", WIDTH)
+        one, two = (model.load_adapter(random_adapter(program, s, rank), "float32") for s in (1, 2))
         found.append(np.concatenate(logits_of(model, step_of(range(4), [two, None, one, two]))))
         model.close()
     # A row between two experts is changed most by rounding.
     most = 1e-4 if kind == "dense" else 2e-3
     assert np.abs(found[0] - found[1]).max() < most * np.abs(found[1]).max()
+
+
+@pytest.mark.parametrize("rank", [RANK, LONG_RANK])
+@pytest.mark.parametrize("weight_format", ["dense", "int8", "int4_w4a8"])
+def test_narrow_numbers_are_near_the_reference(
+    backend: CpuBackend, weight_format: WeightFormat, rank: int
+) -> None:
+    """What adapters change, against the same with all numbers in float32."""
+    program, changed = program_of(weight_format), []
+    dtypes: list[tuple[Backend, Dtype]] = [(backend, "bfloat16"), (ReferenceBackend(), "float32")]
+    for each, dtype in dtypes:
+        model = compiled(each, program, dtype, WIDTH)
+        one = model.load_adapter(random_adapter(program, 1, rank), dtype)
+        with_one, without = (logits_of(model, step_of([3], [by])) for by in (one, None))
+        changed.append(with_one[0] - without[0])
+        model.close()
+    error = np.linalg.norm(changed[0] - changed[1]) / np.linalg.norm(changed[1])
+    assert error < 0.2

@@ -33,6 +33,7 @@ struct Shape {
   int64_t n;
   int64_t k;  // of an embedding, ids
   bool glu;
+  bool on_tiles;  // if A and B are bfloat16
 };
 
 using Parts = std::vector<const quire_adapter_part*>;
@@ -66,6 +67,36 @@ void keep_a(AdapterWeight& weight, const Parts& parts) {
       }
     }
   }
+}
+
+// Where the numbers of A x of the part after `width` others begin.
+int64_t start_of_part(const AdapterWeight& weight, int64_t width) {
+  return weight.on_tiles ? static_cast<int64_t>(round_up(width, kTileNumbers)) : width;
+}
+
+// Lines of A for tiles, 16 together.
+void keep_a_for_tiles(AdapterWeight& weight, const Parts& parts) {
+  constexpr int64_t kLines = kTileLinesOfA;
+  weight.depth = static_cast<int64_t>(round_up(weight.k, 32));
+  weight.scales.assign(weight.width, 0.0f);
+  std::vector<float> a;
+  int64_t number = 0;
+  for (const quire_adapter_part* part : parts) {
+    number = start_of_part(weight, number);
+    for (int64_t j = 0; j < part->rank; ++j) {
+      if (j % kTileNumbers == 0) weight.chunks.push_back(static_cast<int64_t>(a.size()) * 2);
+      if (j % kLines == 0) a.resize(a.size() + kLines * weight.depth, 0.0f);
+      float* lines = a.data() + a.size() - kLines * weight.depth + j % kLines * 2;
+      for (int64_t i = 0; i < weight.k; ++i) {
+        lines[i / 2 * kLines * 2 + i % 2] = part->a[j * weight.k + i];
+      }
+      weight.scales[number + j] = part->scale;
+    }
+    number += part->rank;
+  }
+  weight.chunks.push_back(static_cast<int64_t>(a.size()) * 2);
+  weight.a.resize(a.size() * 2);
+  write_line(weight.a, weight.dtype, 0, a.data(), static_cast<int64_t>(a.size()));
 }
 
 void keep_embedding_a(AdapterWeight& weight, const quire_adapter_part& part) {
@@ -137,6 +168,7 @@ void keep_b(AdapterWeight& weight, const Shape& shape, const Parts& parts) {
   bool has_bias = false;
   bool has_gains = false;
   for (const quire_adapter_part* part : parts) {
+    line = start_of_part(weight, line);
     placed.push_back({part, line});
     line += part->rank;
     has_bias |= part->bias != nullptr;
@@ -147,6 +179,8 @@ void keep_b(AdapterWeight& weight, const Shape& shape, const Parts& parts) {
   if (has_gains) weight.gains.assign(halves * kLanes, 1.0f);
   std::vector<float> b;
   for (int64_t half = 0; half < halves; ++half) keep_half(weight, shape, placed, half, b);
+  // The last tile of B ends after them.
+  if (weight.on_tiles) b.resize(b.size() + kTileNumbers * kLanes, 0.0f);
   weight.b.assign(b.size() * item_of(weight.dtype), 0);
   write_line(weight.b, weight.dtype, 0, b.data(), static_cast<int64_t>(b.size()));
 }
@@ -156,15 +190,19 @@ AdapterWeight weight_of(const Shape& shape, const Parts& parts, int32_t dtype) {
   weight.dtype = dtype;
   weight.n = shape.n;
   weight.k = shape.k;
+  weight.on_tiles = shape.on_tiles && dtype == QUIRE_BF16;
   for (const quire_adapter_part* part : parts) {
     check_part(*part, shape);
-    weight.width += part->rank;
+    weight.width = start_of_part(weight, weight.width) + part->rank;
   }
+  weight.width = start_of_part(weight, weight.width);
   if (parts[0]->is_embedding) {
     require(parts.size() == 1 && parts[0]->rows == shape.n && parts[0]->rank <= kMaxEmbeddingRank &&
                 parts[0]->gains == nullptr,
             "an embedding has another shape");
     keep_embedding_a(weight, *parts[0]);
+  } else if (weight.on_tiles) {
+    keep_a_for_tiles(weight, parts);
   } else {
     keep_a(weight, parts);
   }
@@ -174,9 +212,13 @@ AdapterWeight weight_of(const Shape& shape, const Parts& parts, int32_t dtype) {
 
 // Set where the weight stays: it points into itself.
 int64_t settle(AdapterWeight& weight) {
-  weight.change = {weight.halves.data(), weight.b.data(), static_cast<DType>(weight.dtype),
+  weight.change = {weight.halves.data(),
+                   weight.b.data(),
+                   static_cast<DType>(weight.dtype),
                    weight.bias.empty() ? nullptr : weight.bias.data(),
-                   weight.gains.empty() ? nullptr : weight.gains.data()};
+                   weight.gains.empty() ? nullptr : weight.gains.data(),
+                   weight.width,
+                   weight.on_tiles};
   const size_t floats = weight.scales.size() + weight.bias.size() + weight.gains.size();
   return static_cast<int64_t>(weight.a.size() + weight.b.size() + 4 * floats +
                               weight.halves.size() * sizeof(LowRank::Half));
@@ -186,14 +228,14 @@ Shape shape_of(const Model& model, const quire_adapter_part& part) {
   if (part.matrix >= 0) {
     require(part.matrix < static_cast<int32_t>(model.matrices.size()), "no such matrix");
     const PackedMatrix& matrix = model.matrices[part.matrix];
-    if (part.is_embedding) return {matrix.k, matrix.n, false};
-    return {matrix.n, matrix.k, matrix.glu};
+    if (part.is_embedding) return {matrix.k, matrix.n, false, false};
+    return {matrix.n, matrix.k, matrix.glu, change_place(matrix.format) != ChangePlace::kVectors};
   }
   require(part.is_embedding && part.table >= 0 &&
               part.table < static_cast<int32_t>(model.tables.size()),
           "no such table");
   const Table& table = model.tables[part.table];
-  return {table.width, table.rows, false};
+  return {table.width, table.rows, false, false};
 }
 
 }  // namespace
@@ -217,9 +259,9 @@ Adapter::Adapter(const Model& model, const quire_adapter_part* parts, int32_t nu
   for (const auto& [matrix, own] : products) {
     of_matrix_[matrix] = static_cast<int32_t>(products_.size());
     products_.push_back(weight_of(shape_of(model, *own[0]), own, dtype));
-    require(products_.back().width <= model.spec.max_adapter_width,
-            "the ranks for one weight are larger than the model was built for");
     bytes_ += settle(products_.back());
+    require(AdapterScratch::bytes_of(products_.back().change) <= model.adapters.row_bytes,
+            "the ranks for one weight are larger than the model was built for");
   }
   for (const auto& [key, own] : embeddings) {
     AdapterWeight& weight = embeddings_[key];

@@ -1,7 +1,8 @@
 // An adapter: low-rank changes of the weights of a model, for the rows of requests that ask for it.
 //
 // y = W x becomes y + scale * B (A x). A x is computed for all rows that have an adapter, grouped
-// by adapter; B is applied in the epilogue of the product, before its scale and bias, in float32.
+// by adapter; B is applied in the epilogue of the product, before its scale and bias. Both are
+// multiplied on vectors in float32, or on AMX tiles (linear/amx/amx_low_rank.h).
 // Rows without an adapter go through the same operations as in a step without adapters.
 #pragma once
 
@@ -28,12 +29,16 @@ constexpr int64_t kTileLines = 2;
 
 // The changes of one weight.
 struct AdapterWeight {
-  int64_t width = 0;          // numbers of A x: the ranks of all parts
-  int64_t depth = 0;          // numbers of a line of A, padded to whole steps
-  int64_t n = 0;              // rows of the weight; of an embedding, its width
-  int64_t k = 0;              // numbers of a row of x; of an embedding, ids
-  int32_t dtype = QUIRE_F32;  // of A and B
-  std::vector<uint8_t> a;     // [width, depth], see kTileLines; of an embedding [ids, width]
+  bool on_tiles = false;
+  int64_t width = 0;            // numbers of A x: the ranks of all parts, padded where on tiles
+  int64_t depth = 0;            // numbers of a line of A, padded to whole steps
+  int64_t n = 0;                // rows of the weight; of an embedding, its width
+  int64_t k = 0;                // numbers of a row of x; of an embedding, ids
+  int32_t dtype = QUIRE_F32;    // of A and B
+  std::vector<uint8_t> a;       // [width, depth], see kTileLines; of an embedding [ids, width]; on
+                                // tiles [16 lines][32 of K][16 pairs][16 lines][2]
+  std::vector<int64_t> chunks;  // on tiles: of each 32 numbers of A x, where its lines begin in A,
+                                // in bytes; at the end the size of A
   std::vector<uint8_t> b;
   std::vector<float> scales;  // [width]
   std::vector<float> bias;

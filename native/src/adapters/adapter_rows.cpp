@@ -2,6 +2,7 @@
 #include "adapters/adapter_rows.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -9,6 +10,9 @@
 #include "runtime/model.h"
 #include "simd/dots.h"
 #include "simd/vector.h"
+#if defined(__AMX_BF16__)
+#include "linear/amx/amx_low_rank.h"
+#endif
 
 namespace quire {
 namespace {
@@ -114,6 +118,11 @@ void multiply_lines(const AdapterWeight& weight, const X* const* x, int64_t line
   }
 }
 
+// Where A x of a row is kept.
+void* hidden_of(const HiddenUnit& unit, int64_t row, const AdapterScratch& scratch) {
+  return const_cast<void*>(scratch.changes[unit.product].rows[row].hidden);
+}
+
 template <class A, class X>
 void compute_as(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch& scratch) {
   const AdapterWeight& weight = *unit.weight;
@@ -123,7 +132,7 @@ void compute_as(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch& 
   for (int64_t i = 0; i < unit.count; ++i) {
     const int64_t row = scratch.rows[unit.first + i];
     from[i] = reinterpret_cast<const X*>(x.row(row));
-    out[i] = unit.hidden + row * scratch.width;
+    out[i] = static_cast<float*>(hidden_of(unit, row, scratch));
   }
   int64_t i = 0;
   for (; i + kTileRows <= unit.count; i += kTileRows) {
@@ -138,7 +147,42 @@ void compute_with(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch
   compute_as<A, uint16_t>(unit, x, scratch);
 }
 
-void compute(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch& scratch) {
+#if defined(__AMX_BF16__)
+void begin_tiles() { gemm::begin_low_rank(); }
+void end_tiles() { _tile_release(); }
+
+// 32 numbers of A x, as bfloat16, of each row.
+void compute_on_tiles(const HiddenUnit& unit, const LinearArgs& args,
+                      const AdapterScratch& scratch) {
+  const AdapterWeight& weight = *unit.weight;
+  const int64_t chunk = unit.first_line;
+  const int64_t number = chunk * kTileNumbers;
+  // Sums of the product get it later.
+  const float factor = args.changes->are_in_sums ? 1.0f : args.scale;
+  const int64_t a_bytes = weight.depth * kTileLinesOfA * 2;
+  const gemm::Rows x{args.x, args.x_dtype, args.x_stride, weight.k, args.x_rows, nullptr};
+  alignas(64) float sums[kShrunkRows * kTileNumbers];
+  const int32_t* rows = scratch.rows.data() + unit.first;
+  gemm::shrink({&x, rows, unit.count, weight.a.data() + weight.chunks[chunk], a_bytes, sums},
+               (weight.chunks[chunk + 1] - weight.chunks[chunk]) / a_bytes);
+  for (int64_t i = 0; i < unit.count; ++i) {
+    // Of the chunks before, there are all rows of the tile.
+    auto* out = static_cast<uint16_t*>(hidden_of(unit, rows[i], scratch)) + number * 16;
+    for (int64_t j = 0; j < kTileNumbers; j += kLanes) {
+      const F32x16 scales = load_f32(weight.scales.data() + number + j) * factor;
+      gemm::store(out + j, gemm::f32_to_bf16(load_f32(sums + i * kTileNumbers + j) * scales));
+    }
+  }
+}
+#else
+void begin_tiles() {}
+void end_tiles() {}
+void compute_on_tiles(const HiddenUnit&, const LinearArgs&, const AdapterScratch&) {}
+#endif
+
+void compute(const HiddenUnit& unit, const LinearArgs& args, const AdapterScratch& scratch) {
+  if (unit.weight->on_tiles) return compute_on_tiles(unit, args, scratch);
+  const RowsOfX x(args);
   if (unit.weight->dtype == QUIRE_F32) return compute_with<float>(unit, x, scratch);
   compute_with<uint16_t>(unit, x, scratch);
 }
@@ -163,39 +207,84 @@ void list_rows(const Step& step, const ProductRows& product, int64_t m, AdapterS
   }
 }
 
+// The units of work of the rows of an adapter, from `first` of `AdapterScratch::rows` on.
+void list_units(const AdapterWeight& weight, int64_t product, int64_t first, int64_t end,
+                AdapterScratch& scratch) {
+  const int64_t most = weight.on_tiles ? kShrunkRows : kUnitRows;
+  const int64_t step = weight.on_tiles ? 1 : kUnitLines;
+  const int64_t lines = weight.on_tiles ? weight.width / kTileNumbers : weight.width;
+  for (; first < end; first += most) {
+    const int64_t count = std::min(most, end - first);
+    for (int64_t line = 0; line < lines; line += step) {
+      scratch.units.push_back({&weight, product, first, count, line});
+    }
+  }
+}
+
+// Puts the rows that have the same adapter on tiles and lie in the same tile together.
+void plan_tiles(const LinearArgs& args, RowChange* rows, RowChanges& changes,
+                AdapterScratch& scratch) {
+  const Format format = args.weight->format;
+  const int64_t tile_rows = rows_of_tiles(format, args.m);
+  changes.of_tiles = scratch.tile_changes.data() + scratch.tile_changes.size();
+  changes.tile_starts = scratch.tile_starts.data() + scratch.tile_starts.size();
+  changes.tile_rows = tile_rows;
+  changes.are_in_sums = change_place(format) == ChangePlace::kTilesOfSums;
+  const auto begun = static_cast<int32_t>(scratch.tile_changes.size());
+  for (int64_t i = 0; i < args.m; ++i) {
+    const int64_t line = i % tile_rows;
+    const auto number = static_cast<int32_t>(scratch.tile_changes.size()) - begun;
+    if (line == 0) scratch.tile_starts.push_back(number);
+    RowChange& row = rows[i];
+    if (row.by == nullptr || !row.by->on_tiles) continue;
+    if (row.previous >= i - line) {
+      row.hidden = static_cast<const uint8_t*>(rows[row.previous].hidden) +
+                   (i - row.previous) * kTileNumbers * 2;
+      continue;
+    }
+    auto* hidden = static_cast<uint16_t*>(const_cast<void*>(row.hidden));
+    std::memset(hidden, 0, AdapterScratch::bytes_of(*row.by));
+    scratch.tile_changes.push_back({row.by, hidden});
+    row.hidden = hidden + line * kTileNumbers;
+  }
+  scratch.tile_starts.push_back(static_cast<int32_t>(scratch.tile_changes.size()) - begun);
+}
+
 // Which rows of a product are changed, and the units of work of their A x. `first_row`: of those of
 // all products that run together.
-void plan_changes(const Step& step, const ProductRows* products, int64_t index, int64_t m,
-                  int64_t first_row) {
+void plan_changes(const Step& step, const ProductRows* products, const LinearArgs& args,
+                  int64_t index, int64_t first_row) {
   AdapterScratch& scratch = step.model.adapters;
   RowChange* row_changes = scratch.row_changes.data() + first_row;
-  auto* hidden = reinterpret_cast<float*>(scratch.hidden->data()) + first_row * scratch.width;
+  uint8_t* hidden = scratch.hidden->data() + first_row * scratch.row_bytes;
   RowChanges& changes = scratch.changes[index];
   const LowRank** known = scratch.known.data() + index * step.batch.num_adapters;
-  changes = {row_changes, known, 0};
+  changes = {};
+  changes.rows = row_changes;
+  changes.known = known;
+  bool on_tiles = false;
   auto first = static_cast<int64_t>(scratch.rows.size());
-  list_rows(step, products[index], m, scratch);
+  list_rows(step, products[index], args.m, scratch);
   for (int32_t n = 0; n < step.batch.num_adapters; ++n) {
     const int64_t end = scratch.starts[n];
     const AdapterWeight* weight =
         step.batch.adapters[n]->adapter.of_product(products[index].matrix);
     if (weight != nullptr && first < end) {
-      known[changes.num_known++] = &weight->change;
+      const LowRank& by = weight->change;
+      known[changes.num_known++] = &by;
+      on_tiles |= by.on_tiles;
+      changes.has_more |= !by.on_tiles || by.bias != nullptr || by.gains != nullptr;
       for (int64_t i = first; i < end; ++i) {
         const int32_t row = scratch.rows[i];
-        row_changes[row] = {&weight->change, hidden + row * scratch.width,
+        row_changes[row] = {&by, hidden + row * scratch.row_bytes,
                             i > first ? scratch.rows[i - 1] : -1,
                             i + 1 < end ? scratch.rows[i + 1] : -1};
       }
-    }
-    for (; weight != nullptr && first < end; first += kUnitRows) {
-      const int64_t count = std::min(kUnitRows, end - first);
-      for (int64_t line = 0; line < weight->width; line += kUnitLines) {
-        scratch.units.push_back({weight, index, hidden, first, count, line});
-      }
+      list_units(*weight, index, first, end, scratch);
     }
     first = end;
   }
+  if (on_tiles) plan_tiles(args, row_changes, changes, scratch);
 }
 
 // Plans the changes of products that run together. A product without any is left as it is.
@@ -208,10 +297,15 @@ void plan_all(const Step& step, const ProductRows* products, LinearArgs* args, i
   scratch.row_changes.assign(total, {});
   scratch.changes.resize(count);
   scratch.known.resize(count * step.batch.num_adapters);
+  // Products point to them: they must not move.
+  scratch.tile_changes.clear();
+  scratch.tile_changes.reserve(total);
+  scratch.tile_starts.clear();
+  scratch.tile_starts.reserve(total + count);
   int64_t first = 0;
   for (int64_t p = 0; p < count; ++p) {
     const size_t units = scratch.units.size();
-    plan_changes(step, products, p, args[p].m, first);
+    plan_changes(step, products, args[p], p, first);
     if (scratch.units.size() > units) args[p].changes = &scratch.changes[p];
     first += args[p].m;
   }
@@ -256,8 +350,13 @@ void linear_with_adapters(const Step& step, const ProductRows* products, LinearA
     plan_all(step, products, args, count);
     const auto units = static_cast<int64_t>(scratch.units.size());
     if (units > 0) {
-      pool.each(units, [&](int64_t unit) {
-        compute(scratch.units[unit], RowsOfX(args[scratch.units[unit].product]), scratch);
+      pool.run(units, [&](Worker& worker) {
+        begin_tiles();
+        for (int64_t i; (i = worker.grab_own(units)) < units;) {
+          const HiddenUnit& unit = scratch.units[i];
+          compute(unit, args[unit.product], scratch);
+        }
+        end_tiles();
       });
     }
   }

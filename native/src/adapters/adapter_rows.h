@@ -43,29 +43,38 @@ struct ProductRows {
 struct HiddenUnit {
   const AdapterWeight* weight;
   int64_t product;
-  float* hidden;  // of the product's first row
   int64_t first;  // of `AdapterScratch::rows`
   int64_t count;
-  int64_t first_line;
+  int64_t first_line;  // on tiles, the number of a chunk
 };
 
 // Memory for the changes of the products that run together.
 struct AdapterScratch {
-  explicit AdapterScratch(int64_t width_) : width(width_) {}
+  // `width`: most numbers of A x of a row, the rank of each part rounded up to 16.
+  explicit AdapterScratch(int64_t width) : row_bytes(kGroupRows * width * 4) {}
+
+  // A x of the rows of a tile with the same adapter begins at the place of the first of them, and
+  // has the numbers of each part rounded up to 32.
+#if defined(__AMX_BF16__)
+  static constexpr int64_t kGroupRows = 16;
+#else
+  static constexpr int64_t kGroupRows = 1;
+#endif
+  static int64_t bytes_of(const LowRank& by) { return by.width * (by.on_tiles ? 32 : 4); }
 
   // `max_rows`: of all products that run together.
-  void reserve(int64_t max_rows) {
-    hidden = std::make_unique<Reservation>(max_rows * width * sizeof(float));
-  }
-  int64_t most_bytes() const { return width > 0 ? hidden->most_bytes() : 0; }
+  void reserve(int64_t max_rows) { hidden = std::make_unique<Reservation>(max_rows * row_bytes); }
+  int64_t most_bytes() const { return hidden ? hidden->most_bytes() : 0; }
 
-  const int64_t width;
+  const int64_t row_bytes;              // for A x of a row
   std::unique_ptr<Reservation> hidden;  // of all rows of one product, then of the next
   std::vector<RowChange> row_changes;   // likewise
-  std::vector<const LowRank*> known;    // of each product, one for each adapter
-  std::vector<RowChanges> changes;      // of each product
-  std::vector<int32_t> rows;            // of a product, those of one adapter together
-  std::vector<int64_t> starts;          // of each adapter's rows
+  std::vector<TileChange> tile_changes;
+  std::vector<int32_t> tile_starts;   // of each product, those of its tiles
+  std::vector<const LowRank*> known;  // of each product, one for each adapter
+  std::vector<RowChanges> changes;    // of each product
+  std::vector<int32_t> rows;          // of a product, those of one adapter together
+  std::vector<int64_t> starts;        // of each adapter's rows
   std::vector<HiddenUnit> units;
 };
 

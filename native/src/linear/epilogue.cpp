@@ -10,6 +10,9 @@
 #include "linear/family.h"
 #include "linear/low_rank.h"
 #include "simd/simd.h"
+#if defined(__AMX_BF16__)
+#include "linear/amx/amx_low_rank.h"
+#endif
 
 namespace quire::gemm {
 namespace {
@@ -250,15 +253,42 @@ void change_strip(const LowRank& by, int64_t strip, float factor, const AlikeRow
   change_alike<kExpandedRows, 1>(by, 2 * strip + 1, factor, rows);
 }
 
+#if defined(__AMX_BF16__)
+// What changes on tiles consist of besides B h.
+void add_bias_and_gains(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
+                        float* values) {
+  for (int64_t r = 0; r < rows.count; ++r, values += kStripColumns) {
+    const LowRank* by = changes.rows[rows.first + r].by;
+    if (by == nullptr || !by->on_tiles || (!by->bias && !by->gains)) continue;
+    for (int64_t at = 0; at < kStripColumns; at += kLanes) {
+      auto value = load<F32x16>(values + at);
+      if (by->bias) value += load<F32x16>(by->bias + strip * kStripColumns + at) * factor;
+      if (by->gains) value = value * load<F32x16>(by->gains + strip * kStripColumns + at);
+      store(values + at, value);
+    }
+  }
+}
+
+void finish_on_tiles(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
+                     float* values) {
+  if (changes.of_tiles == nullptr) return;
+  if (!changes.are_in_sums) change_on_tiles(changes, strip, rows.first, rows.count, values);
+  if (changes.has_more) add_bias_and_gains(changes, strip, factor, rows, values);
+}
+#else
+void finish_on_tiles(const RowChanges&, int64_t, float, RowSpan, float*) {}
+#endif
+
 void change_rows(const RowChanges& changes, int64_t strip, float factor, RowSpan rows,
                  float* values) {
+  finish_on_tiles(changes, strip, factor, rows, values);
   const int64_t end = rows.first + rows.count;
   for (int64_t first = rows.first; first < end; ++first) {
     const RowChange& change = changes.rows[first];
-    if (change.by == nullptr || change.previous >= rows.first) continue;
+    if (change.by == nullptr || change.by->on_tiles || change.previous >= rows.first) continue;
     AlikeRows alike;
     for (int64_t r = first; r >= 0 && r < end; r = changes.rows[r].next) {
-      alike.hidden[alike.count] = changes.rows[r].hidden;
+      alike.hidden[alike.count] = static_cast<const float*>(changes.rows[r].hidden);
       alike.values[alike.count++] = values + (r - rows.first) * kStripColumns;
     }
     change_strip(*change.by, strip, factor, alike);
@@ -294,7 +324,10 @@ void finish_changed(const LinearArgs& args, int64_t strip, RowSpan rows, const R
 
 template <class Reader>
 void finish_any(const LinearArgs& args, int64_t strip, RowSpan rows, const Reader& sums) {
-  if (args.changes != nullptr) return finish_changed(args, strip, rows, sums);
+  const RowChanges* changes = args.changes;
+  if (changes != nullptr && (!changes->are_in_sums || changes->has_more)) {
+    return finish_changed(args, strip, rows, sums);
+  }
   finish_sums(args, strip, rows, sums);
 }
 

@@ -46,6 +46,14 @@ using Int4A16Family = VectorFamily<Int8Product<2>, Int4Weights>;
 #endif
 #endif
 
+template <class Family>
+constexpr ChangePlace kChangePlace = ChangePlace::kVectors;
+#if defined(__AMX_BF16__)
+template <class Product>
+constexpr ChangePlace kChangePlace<AmxFamily<Product>> =
+    Product::kInt8 ? ChangePlace::kTiles : ChangePlace::kTilesOfSums;
+#endif
+
 template <class Family_>
 struct FamilyTag {
   using Family = Family_;

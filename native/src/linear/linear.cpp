@@ -326,6 +326,16 @@ size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m) {
   });
 }
 
+ChangePlace change_place(Format format) {
+  return gemm::with_family(
+      format, [](auto tag) { return gemm::kChangePlace<typename decltype(tag)::Family>; });
+}
+
+int64_t rows_of_tiles(Format format, int64_t m) {
+  return gemm::with_family(
+      format, [&](auto tag) { return gemm::Tiling(m, decltype(tag)::Family::kMaxTileRows).rows; });
+}
+
 void linear(const LinearArgs& args, Pool& pool) {
   gemm::with_family(args.weight->format,
                     [&](auto tag) { gemm::run_one<typename decltype(tag)::Family>(args, pool); });

@@ -100,6 +100,12 @@ bool pack_rows(const PackedMatrix& matrix, const void* src, DType src_dtype, boo
                int64_t src_rows, int64_t src_row0, int64_t row0, int64_t rows);
 int64_t pack_row_multiple();
 
+// Low-rank changes on tiles: numbers of h that are multiplied together, and lines of A likewise.
+constexpr int64_t kTileNumbers = 32;
+constexpr int64_t kTileLinesOfA = 16;
+// Rows of x that are multiplied with A together, in two tiles.
+constexpr int64_t kShrunkRows = 32;
+
 // A low-rank change of a product: its row y becomes gains * (y + B h + bias), h = A x.
 struct LowRank {
   // Of one half strip of the product's columns: which numbers of h reach it, and its part of B.
@@ -113,14 +119,23 @@ struct LowRank {
   DType dtype;         // of `b`
   const float* bias;   // 16 for each half strip, or null
   const float* gains;  // likewise
+  int64_t width;       // numbers of h
+  bool on_tiles;       // h and B are multiplied as amx_low_rank.h says
 };
 
 // The change of a row of a product.
 struct RowChange {
-  const LowRank* by = nullptr;    // null: the row is not changed
-  const float* hidden = nullptr;  // h of the row
-  int32_t previous = -1;          // the nearest row before this one with the same change; -1: none
-  int32_t next = -1;              // the nearest one after it, likewise
+  const LowRank* by = nullptr;   // null: the row is not changed
+  const void* hidden = nullptr;  // h of the row: float32, or its line of `TileChange::hidden`
+  int32_t previous = -1;         // the nearest row before this one with the same change; -1: none
+  int32_t next = -1;             // the nearest one after it, likewise
+};
+
+// The change of some rows of a tile of a product.
+struct TileChange {
+  const LowRank* by;
+  // h of the tile's rows, [32 of h][16 rows][32]: zeros for rows without this change.
+  const uint16_t* hidden;
 };
 
 // Changes of the rows of a product.
@@ -128,6 +143,12 @@ struct RowChanges {
   const RowChange* rows;        // [m]
   const LowRank* const* known;  // all that rows have, each once
   int64_t num_known;
+  // Those on tiles, which AMX alone has:
+  const TileChange* of_tiles;  // one tile's after the other's; null: none
+  const int32_t* tile_starts;  // [tiles + 1]: where those of each tile begin
+  int64_t tile_rows;           // of x, in each tile
+  bool are_in_sums;            // B h of them is in the sums when the epilogue gets these
+  bool has_more;               // the epilogue has to do something besides
 };
 
 struct LinearArgs {
@@ -150,6 +171,17 @@ struct LinearArgs {
 };
 
 size_t linear_scratch_bytes(Format format, int64_t k, int64_t max_m);
+
+// How low-rank changes in bfloat16 of products in a format are multiplied.
+enum class ChangePlace {
+  kVectors,      // in the epilogue
+  kTiles,        // likewise, on tiles
+  kTilesOfSums,  // on the tiles of the product's sums, before its first step of K
+};
+ChangePlace change_place(Format format);
+
+// Rows of x in each tile of a product with `m` rows; the last may have fewer.
+int64_t rows_of_tiles(Format format, int64_t m);
 
 // Computes the product on the threads of the pool.
 void linear(const LinearArgs& args, Pool& pool);

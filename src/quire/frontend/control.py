@@ -50,7 +50,8 @@ class ReportSleep:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let some time pass, in which an engine on a thread of its own goes on."""
+    """Let some time pass, in which an engine on a thread of its own goes on. Gives whether the
+    engine takes steps meanwhile."""
 
     seconds: float
 
@@ -262,7 +263,12 @@ def _load(prefix: str, request: AnyAdapterRequest) -> Operation[bool]:
     yield Command(f"{prefix}_begin_load", (msgspec.to_builtins(request), ticket))
     found: dict[str, Any] | None
     while (found := (yield Command(f"{prefix}_load_result", (ticket,)))) is None:
-        yield Wait(_POLL_S)
+        takes_steps = yield Wait(_POLL_S)
+        if not takes_steps and (yield Command(f"{prefix}_withdraw_load", (ticket,))):
+            raise ConfigError(
+                f"there is no room for the adapter {request.name!r}: adapters that are pinned or in "
+                "use are not dropped; finish some requests, or plan memory for more adapters"
+            )
     if "error" in found:
         raise ConfigError(found["error"])
     return True

@@ -61,9 +61,18 @@ class PlanInFlight:
     def complete(self, released_request_ids: list[str]) -> None:
         """Completes the plan after all requests were added. `released_request_ids`: requests that
         the worker must forget before the step."""
+        if len({request.adapter for request in self.requests}) > 1:
+            self._group_by_adapter()
         plan = self.plan
         plan.released_request_ids = released_request_ids
         plan.request_ids = [request.request_id for request in self.requests]
+
+    def _group_by_adapter(self) -> None:
+        """Puts the rows of each adapter together, which takes less time to compute. Requests with
+        one adapter keep their order: one may read K/V that an earlier one writes."""
+        pairs = sorted(zip(self.requests, self._counts, strict=True), key=lambda one: one[0].adapter)
+        self.requests[:] = [request for request, _ in pairs]
+        self._counts[:] = [count for _, count in pairs]
 
     def start(self, request: Request, count: int) -> None:
         """Plans the next `count` tokens of a request that the worker does not know."""

@@ -82,9 +82,9 @@ def test_sizes_are_upper_bounds(adapter: Path, base: Path) -> None:
     ranks: dict[str, int] = {}
     for part in weights.parts:
         ranks[part.param] = ranks.get(part.param, 0) + part.rank
-    assert max(ranks.values()) == adapter_width(PROGRAM, 4)
+    assert max(ranks.values()) <= adapter_width(PROGRAM, 4) == 3 * 16
     held = sum(part.a.nbytes + part.b.nbytes for part in weights.parts)
-    assert held <= adapter_bytes(PROGRAM, 4, "float32") < 4 * held
+    assert held <= adapter_bytes(PROGRAM, 4, "float32") < 8 * held
 
 
 BAD_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {

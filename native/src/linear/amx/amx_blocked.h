@@ -8,6 +8,7 @@
 #pragma once
 
 #include "linear/amx/amx_family.h"
+#include "linear/amx/amx_low_rank.h"
 #include "linear/amx/amx_steps.h"
 #include "linear/int4_weights.h"
 
@@ -46,7 +47,7 @@ void pass(const Block& block, int64_t tile, const Slice& slice, const uint8_t* a
   float* upper = block.sums_of(0, tile);
   float* lower = block.sums_of(0, tile + kTiles - 1);
   if (slice.first) {
-    zero_sums<kTiles>();
+    start_sums<Product::kInt8, kTiles, 1>(block, tile);
   } else {
     load_sums<kTiles>(upper, lower);
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "linear/amx/amx_family.h"
+#include "linear/amx/amx_low_rank.h"
 #include "linear/amx/amx_steps.h"
 #include "linear/int4_weights.h"
 
@@ -35,7 +36,7 @@ void stream(const Block& block) {
   const int64_t ahead = std::min(steps, kAheadSteps);
   const auto rows = RowsToFetch::of(block, 0, kTiles, std::max<int64_t>(1, steps - ahead));
   Cursor at{block.x, block.rows * 64, block.tile_bytes, block.weight, block.strip_bytes, nullptr};
-  zero_sums<kTiles * kStrips>();
+  start_sums<Product::kInt8, kTiles, kStrips>(block, 0);
   at.ahead = at.weight + ahead * kStepWeightBytes;
   stream_steps<Product, kTiles, kStrips>(block, at, steps - ahead, rows);
   at.ahead = block.next;

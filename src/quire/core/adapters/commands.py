@@ -10,7 +10,7 @@ from quire.core.adapters.gate import AdapterGate
 from quire.core.adapters.manager import AdapterManager
 from quire.errors import ConfigError
 
-_NAMES = ("begin_load", "load_result", "remove", "ids", "pin")
+_NAMES = ("begin_load", "load_result", "withdraw_load", "remove", "ids", "pin")
 
 
 def adapter_commands(gate: AdapterGate) -> dict[str, Callable[..., Any]]:

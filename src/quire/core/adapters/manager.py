@@ -175,6 +175,14 @@ class AdapterManager:
         self._begin_asked()
         return self._results.get(ticket)
 
+    def withdraw_load(self, ticket: str) -> bool:
+        """Takes back a load that waits until other adapters make room. Returns whether it did."""
+        if self._load is not None:
+            return False
+        before = len(self._asked)
+        self._asked = [load for load in self._asked if ticket not in load.tickets]
+        return len(self._asked) < before
+
     def remove(self, adapter_id: int) -> bool:
         """Forgets an adapter; requests that use it go on. Returns whether it was known."""
         version = self._current.pop(adapter_id, None)

@@ -78,7 +78,7 @@ def _ids(answers: Sequence[list[int]]) -> list[int]:
 
 
 _ADAPTERS: dict[str, Callable[[Sequence[Any]], Any]] = {
-    "load_result": _loads, "remove": any, "ids": _ids, "pin": all,
+    "load_result": _loads, "withdraw_load": any, "remove": any, "ids": _ids, "pin": all,
 }  # fmt: skip
 _JOINED: dict[str, Callable[[Sequence[Any]], Any]] = {
     "collective_rpc": lambda answers: [value for answer in answers for value in answer],

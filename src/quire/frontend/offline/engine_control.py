@@ -100,7 +100,7 @@ class EngineControl(BlockingControl):
             return self._pause(action.mode, deliver)
         if isinstance(action, Wait):
             time.sleep(action.seconds)
-            return None
+            return False
         for observer in self.observers:
             observer.on_sleep(action.level)
         return None

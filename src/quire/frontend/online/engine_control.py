@@ -105,7 +105,7 @@ class EngineControl:
         if isinstance(action, Pause):
             return await self._pause(action.mode)
         if isinstance(action, Wait):
-            return await asyncio.sleep(action.seconds)
+            return await asyncio.sleep(action.seconds, True)
         if action.level is None:
             self.pause_mode = None
         self.requests.tell_sleep(action.level)

@@ -147,23 +147,27 @@ class _ByName(dict[str, _T]):
 
 
 def adapter_width(program: Program, max_rank: int) -> int:
-    """The most numbers of a row between the two matrices of one slot."""
+    """The most numbers of a row between the two matrices of one slot, those of each part rounded
+    up to whole vectors."""
     widths: dict[tuple[str, int], int] = defaultdict(int)
     for slot in AdapterSlots(program).all():
         if not slot.is_embedding:
             expert = slot.first_row // slot.param.shape[-2]
-            widths[slot.param.name, expert] += max_rank
+            widths[slot.param.name, expert] += round_up(max_rank, _LANES)
     return max(widths.values(), default=0)
 
 
 def adapter_bytes(program: Program, max_rank: int, dtype: Dtype) -> int:
-    """Bytes of an adapter of this rank for all modules."""
+    """Bytes of an adapter of this rank for all modules, as backends keep it at most: with the ends
+    of lines padded, and lines of A in groups of 16."""
     item = 4 if dtype == "float32" else 2
     total = 0
     for slot in AdapterSlots(program).all():
         rows, depth = slot.tensor.slot_shape[-2:]
-        numbers = max_rank * (round_up(rows, _LANES) + 2 * _LANES + round_up(depth, _LANES))
-        total += item * numbers + 4 * (max_rank + 3 * rows)
+        lines = round_up(max_rank, _LANES)
+        numbers = lines * (round_up(depth, 2 * _LANES) + 2 * _LANES)
+        numbers += max_rank * (round_up(rows, _LANES) + 2 * _LANES)
+        total += item * numbers + 4 * (lines + 3 * rows)
     return total
 
 
