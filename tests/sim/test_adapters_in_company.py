@@ -172,5 +172,6 @@ def test_a_load_that_would_wait_for_steps_is_refused(tmp_path: Path) -> None:
         engine.add_lora(other)
     while engine.has_unfinished_requests():
         engine.step()
-    assert engine.add_lora(other) and engine.list_loras() == {2}
+    assert engine.add_lora(other)
+    assert engine.list_loras() == {2}
     engine.shutdown()

@@ -70,7 +70,8 @@ class PlanInFlight:
     def _group_by_adapter(self) -> None:
         """Puts the rows of each adapter together, which takes less time to compute. Requests with
         one adapter keep their order: one may read K/V that an earlier one writes."""
-        pairs = sorted(zip(self.requests, self._counts, strict=True), key=lambda one: one[0].adapter)
+        pairs = [*zip(self.requests, self._counts, strict=True)]
+        pairs.sort(key=lambda pair: pair[0].adapter)
         self.requests[:] = [request for request, _ in pairs]
         self._counts[:] = [count for _, count in pairs]
 
