@@ -89,7 +89,7 @@ def write_merged(
         magnitudes = tensors.get(f"base_model.model.{module}.lora_magnitude_vector")
         if magnitudes is not None:
             weight *= (magnitudes / np.sqrt(np.square(weight).sum(axis=1)))[:, None]
-    exact = {name: np.ascontiguousarray(w, np.float32) for name, w in weights.items()}
+    exact = {name: np.asarray(w, np.float32, order="C") for name, w in weights.items()}
     save_file(exact, folder / "model.safetensors")
     return folder
 
