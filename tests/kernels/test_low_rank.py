@@ -148,7 +148,7 @@ def test_numbers_are_those_of_the_reference(backend: CpuBackend, kind: str, rank
 
 
 @pytest.mark.parametrize("rank", [RANK, LONG_RANK])
-@pytest.mark.parametrize("weight_format", ["dense", "int8", "int4_w4a8"])
+@pytest.mark.parametrize("weight_format", ["dense", "int8", "int8_w8a8", "int4", "int4_w4a8"])
 def test_narrow_numbers_are_near_the_reference(
     backend: CpuBackend, weight_format: WeightFormat, rank: int
 ) -> None:
