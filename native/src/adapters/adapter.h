@@ -1,8 +1,9 @@
 // An adapter: low-rank changes of the weights of a model, for the rows of requests that ask for it.
 //
 // y = W x becomes y + scale * B (A x). A x is computed for all rows that have an adapter, grouped
-// by adapter; B is applied in the epilogue of the product, before its scale and bias. Both are
-// multiplied on vectors in float32, or on AMX tiles (linear/amx/amx_low_rank.h).
+// by adapter. B (A x) is added to the sums of the product before their scale and bias: in its
+// epilogue, or before its first step of K (ChangePlace). Both products are computed on vectors in
+// float32, or on AMX tiles (linear/amx/amx_low_rank.h).
 // Rows without an adapter go through the same operations as in a step without adapters.
 #pragma once
 

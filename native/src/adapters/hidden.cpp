@@ -7,6 +7,7 @@
 #include "simd/dots.h"
 #include "simd/vector.h"
 #if defined(__AMX_BF16__)
+#include "linear/amx/amx_family.h"
 #include "linear/amx/amx_low_rank.h"
 #endif
 
@@ -141,8 +142,9 @@ void compute_with(const HiddenUnit& unit, const RowsOfX& x, const AdapterScratch
 }
 
 #if defined(__AMX_BF16__)
-void begin_tiles() { gemm::begin_low_rank(); }
-void end_tiles() { _tile_release(); }
+using Tiles = gemm::AmxFamily<gemm::AmxBf16>;
+void begin_tiles() { Tiles::begin(Tiles::kMaxTileRows, Format::kBF16); }
+void end_tiles() { Tiles::end(); }
 
 // 32 numbers of A x, as bfloat16, of each row.
 void compute_on_tiles(const HiddenUnit& unit, const LinearArgs& args,

@@ -2,7 +2,10 @@
 //
 // Numbers of h are multiplied 32 at a time. Those of a part of an adapter begin at a multiple of
 // 32, and zeros follow them. So a tile of B may end with lines of the next half strip, and a tile
-// of h may have rows of other adapters as zeros: neither changes a sum. B is finite, see read.py.
+// of h may have rows of other adapters as zeros: neither changes a sum. Adapters with numbers that
+// are not finite are refused before they are loaded.
+//
+// Tiles are configured as for a product in bfloat16 (AmxFamily::begin).
 #pragma once
 
 #include "linear/amx/amx_steps.h"
@@ -12,17 +15,6 @@
 namespace quire::gemm {
 
 constexpr int64_t kTileBytes = 1024;  // of a tile register
-
-// Tile registers as in amx_steps.h, all of 16 rows of 64 bytes.
-inline void begin_low_rank() {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) {
-    config.row_bytes[i] = 64;
-    config.rows[i] = 16;
-  }
-  // Not the intrinsic: gcc 12 assumes that it reads eight bytes only.
-  asm volatile("ldtilecfg %0" : : "m"(config));
-}
 
 // Some rows of x with 16 or 32 lines of A.
 struct Shrinking {
