@@ -266,8 +266,9 @@ def _load(prefix: str, request: AnyAdapterRequest) -> Operation[bool]:
         takes_steps = yield Wait(_POLL_S)
         if not takes_steps and (yield Command(f"{prefix}_withdraw_load", (ticket,))):
             raise ConfigError(
-                f"there is no room for the adapter {request.name!r}: adapters that are pinned or "
-                "in use are not dropped; finish some requests, or plan memory for more adapters"
+                f"the adapter {request.name!r} does not fit into the memory for adapters: those "
+                "that are pinned or in use are not dropped; finish some requests, or plan memory "
+                "for more adapters"
             )
     if "error" in found:
         raise ConfigError(found["error"])
