@@ -65,7 +65,7 @@ class SpeculationConfig:
     installed package adds."""
     num_speculative_tokens: int = 32
     """Maximum number of draft tokens of one request in one step."""
-    prompt_lookup_min: int = 3
+    prompt_lookup_min: int = 2
     """Tokens that must agree with an earlier place of the text before its continuation is used."""
     suffix_max_replies: int = 10_000
     """Maximum number of earlier replies of a tenant that `suffix` searches."""

@@ -25,7 +25,7 @@ from quire.errors import ConfigError
         ({"method": "suffix", "suffix_decoding_max_tree_depth": 24,
           "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2,
           "suffix_decoding_min_token_prob": 0.1},
-         SpeculationConfig("suffix", 24, 3, suffix_max_replies=0, suffix_spec_factor=2.0)),
+         SpeculationConfig("suffix", 24, 2, suffix_max_replies=0, suffix_spec_factor=2.0)),
         ({"model": "org/draft"}, SpeculationConfig("draft_model", 8, model="org/draft")),
         ({"method": "deepseek_mtp"}, SpeculationConfig("mtp", 8)),
         ({"method": "draft-mtp", "model": "org/same", "quantization": "int8"},

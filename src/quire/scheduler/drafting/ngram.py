@@ -10,7 +10,7 @@ from quire.scheduler.drafting.ngram_index import NgramIndex, continuation
 from quire.scheduler.drafting.proposer import PREDICTED, Proposal, Proposer, grade_of
 from quire.scheduler.request import Request
 
-_TOKENS_PER_MATCHED = 2
+_TOKENS_PER_MATCHED = 4
 """Longest draft for each token that agrees."""
 
 

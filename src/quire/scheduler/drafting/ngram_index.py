@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_MOST_CANDIDATES = 8
+_MOST_CANDIDATES = 16
 """Number of earlier places that are compared, the newest first."""
 _LONGEST_MATCH = 32
 """Matches of this length and more count as equally long."""

@@ -8,7 +8,7 @@ from quire.scheduler.drafting.ngram_index import Match, NgramIndex, continuation
 
 
 def searched(text: list[int], n: int) -> Match | None:
-    """The longest match among the eight newest ones, by comparing everything."""
+    """The longest match among the sixteen newest ones, by comparing everything."""
     end, found = len(text), []
     for place in range(end - 1, n - 1, -1):
         length = 0
@@ -16,7 +16,7 @@ def searched(text: list[int], n: int) -> Match | None:
             length += 1
         if length >= n:
             found.append(Match(place, length))
-    return max(found[:8], key=lambda match: match.length, default=None)
+    return max(found[:16], key=lambda match: match.length, default=None)
 
 
 def test_it_finds_what_a_search_finds() -> None:
