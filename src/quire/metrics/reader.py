@@ -5,12 +5,16 @@ Called by `LLM.get_metrics`. Names and fields are vLLM's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from quire.metrics import series
 from quire.metrics.series import MetricSet
 
 _PREFIX = "vllm:"
+_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
+"""The one metric that vLLM returns as a `Vector`."""
 
 
 @dataclass
@@ -30,7 +34,7 @@ class Counter(Metric):
 
 @dataclass
 class Vector(Metric):
-    """A list of counters. The type is vLLM's; Quire has no such metric."""
+    """Counters by position, from 0."""
 
     values: list[int]
 
@@ -58,12 +62,22 @@ def read_metrics(metric_set: MetricSet) -> list[Metric]:
     for family in metric_set.families:
         if not family.name.startswith(_PREFIX):
             continue
+        if family.name == _BY_POSITION:
+            found.append(_vector(family, metric_set.base_labels))
+            continue
         for values, one in family.series.items():
             if isinstance(one, series.Summary):
                 continue  # vLLM's API has no such type
             own = dict(zip(family.label_names, values, strict=True))
             found.append(_metric(family.name, {**metric_set.base_labels, **own}, one))
     return found
+
+
+def _vector(family: series.Family[Any], labels: Mapping[str, str]) -> Vector:
+    """The counters of a family whose only label is a position."""
+    counts = {int(position): int(one.value) for (position,), one in family.series.items()}
+    values = [counts.get(position, 0) for position in range(max(counts, default=-1) + 1)]
+    return Vector(family.name, {**labels}, values)
 
 
 def _metric(

@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from quire.metrics.exposition import Exposition
 from quire.metrics.http_metrics import HttpMetrics
-from quire.metrics.series import Histogram, one_two_five
+from quire.metrics.reader import Vector, read_metrics
+from quire.metrics.series import Counter, Histogram, MetricSet, one_two_five
 
 
 def test_http_labels_come_from_closed_sets() -> None:
@@ -45,3 +46,14 @@ def test_histogram_bounds_are_inclusive() -> None:
     assert histogram.counts == [2, 1, 1, 1]
     assert histogram.count == 5
     assert one_two_five(300) == (1, 2, 5, 10, 20, 50, 100, 200)
+
+
+def test_counters_by_position_are_read_as_a_vector() -> None:
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+    metrics = MetricSet({"engine": "0"})
+    family = metrics.counters(name, "", ("position",), [])
+    assert read_metrics(metrics) == [Vector(name, {"engine": "0"}, [])]
+    for position, count in {"1": 2, "0": 5, "3": 1}.items():
+        family.series[position,] = Counter()
+        family.series[position,].inc(count)
+    assert read_metrics(metrics) == [Vector(name, {"engine": "0"}, [5, 2, 0, 1])]
