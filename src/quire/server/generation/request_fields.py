@@ -101,6 +101,8 @@ class GenerationFields(ConstraintFields, kw_only=True, forbid_unknown_fields=Tru
 
     is_chat: ClassVar[bool] = False
     """Whether it asks for the next message of a conversation, not for the rest of a prompt."""
+    default_max_tokens: ClassVar[int | None] = None
+    """What `max_tokens` means if it is null; None: whatever the context has room for."""
 
     model: str | None = None
     echo: bool | None = False

@@ -19,7 +19,6 @@ from quire.params import GREEDY_BELOW, RequestOutputKind, SamplingParams
 from quire.server.args import ServerArgs
 from quire.server.generation.limits import check_max_tokens
 from quire.server.generation.request_fields import (
-    DEFAULT_MAX_TOKENS,
     ConstraintFields,
     GenerationFields,
     ResponseFormat,
@@ -292,8 +291,8 @@ def _max_tokens(request: GenerationFields, model: ModelConfig) -> int | None:
         newer: int | None = getattr(request, "max_completion_tokens", None)
         if newer is not None:
             name, wanted = "max_completion_tokens", newer
-    elif wanted is None:
-        wanted = DEFAULT_MAX_TOKENS
+    if wanted is None:
+        wanted = request.default_max_tokens
     if wanted is None:
         wanted = model.default_sampling_params.get("max_tokens")
     elif wanted < 1:

@@ -25,6 +25,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
 
     token_ids_field: ClassVar[str] = "prompt"
     """The field that may hold a long list of token ids, which is decoded in pieces."""
+    default_max_tokens: ClassVar[int | None] = DEFAULT_MAX_TOKENS
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     """A text, a list of texts, a list of token ids, or a list of such lists."""

@@ -164,6 +164,12 @@ _NEUTRAL = {
 """Fields of what this server does not do, with the values that switch it off."""
 
 
+class _Continuation(CompletionRequest, kw_only=True):
+    """A completion that ends where its context does, unless it has `max_tokens`."""
+
+    default_max_tokens: ClassVar[int | None] = None
+
+
 def completion_request(asked: LlamaFields, prompt: str | Sequence[int]) -> CompletionRequest:
     """The completion request. Raises RequestError for a field that asks for something else."""
     for name, neutral in _NEUTRAL.items():
@@ -186,7 +192,7 @@ def completion_request(asked: LlamaFields, prompt: str | Sequence[int]) -> Compl
         fields["repetition_penalty"] = asked.repeat_penalty
     if asked.top_k is not None and asked.top_k <= 0:
         fields["top_k"] = -1  # all tokens
-    return CompletionRequest(prompt=prompt if isinstance(prompt, str) else [*prompt], **fields)
+    return _Continuation(prompt=prompt if isinstance(prompt, str) else [*prompt], **fields)
 
 
 def _max_tokens(n_predict: int | None) -> int | None:
