@@ -132,6 +132,11 @@ class ServedModel:
         return self.chat
 
     @property
+    def chat_template(self) -> str | None:
+        """The chat template without a name; None: there is none, or the model is not loaded."""
+        return None if self.chat is None else self.chat.templates.templates.get("default")
+
+    @property
     def fingerprint(self) -> str | None:
         """OpenAI's `system_fingerprint`: depends on the version and the model's name, unless
         --fingerprint-mode says otherwise."""

@@ -86,6 +86,12 @@ def test_many_names_are_counted(harness: Harness) -> None:
     assert len(told) < 512
 
 
+def test_pieces_of_tokens_are_named(harness: Harness) -> None:
+    for fields, told in {(): None, ("with_pieces",): "with_pieces"}.items():
+        reply = harness.post("/tokenize", {"content": "a", **dict.fromkeys(fields, True)})
+        assert reply.headers.get(HEADER) == told
+
+
 def test_each_name_is_logged_once_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
     monkeypatch.setattr(ignored_fields.logger, "warning", lambda _, name, *__: logged.append(name))

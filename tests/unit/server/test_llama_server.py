@@ -70,8 +70,18 @@ def test_fields_become_those_of_a_completion() -> None:
     assert (made.structured_outputs, made.stop) == ({"json": {"type": "object"}}, ["x"])
 
 
+def test_without_n_predict_the_context_ends_a_completion(harness: Harness) -> None:
+    body = {"prompt": "ab", "ignore_eos": True, "temperature": 0}
+    for fields in ({}, {"n_predict": -1}, {"n_predict": None}):
+        reply = harness.post("/completion", {**body, **fields}).json()
+        assert reply["stop_type"] == "limit"
+        assert reply["tokens_evaluated"] + reply["tokens_predicted"] == 512
+
+
 def test_the_state_of_the_server(harness: Harness) -> None:
     props = harness.request("GET", "/props").json()
+    assert props["chat_template"] == harness.model.tokenizer().config["chat_template"]
+    assert props["modalities"] == {"vision": False, "audio": False}
     assert props["default_generation_settings"]["n_ctx"] == 512
     assert (props["total_slots"], props["is_sleeping"]) == (4, False)
     assert "/" not in props["model_path"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from quire.config.records import ParallelConfig
 from quire.server import ServerArgs
 from quire.server.app import ABSENT_ROUTES
 from quire.server.endpoints import ENDPOINTS, endpoints_of
@@ -137,6 +139,16 @@ def test_the_tokenizer_tells_of_itself_when_asked_to(make_harness: MakeHarness) 
     assert "vocab_file" not in info
 
 
+def test_a_template_in_a_file_of_its_own_is_told(
+    make_harness: MakeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = make_harness(enable_tokenizer_info_endpoint=True)
+    config = harness.model.tokenizer().config
+    template = config["chat_template"]
+    monkeypatch.delitem(config, "chat_template")
+    assert harness.request("GET", "/tokenizer_info").json()["chat_template"] == template
+
+
 def test_development_routes_are_off_unless_asked_for(
     monkeypatch: pytest.MonkeyPatch, make_harness: MakeHarness
 ) -> None:
@@ -185,6 +197,16 @@ def test_the_server_tells_of_itself(
     assert "hidden-value" not in text.text + json.text
     assert text.json()["system_env"]["python_version"]
     assert harness.request("GET", "/get_world_size?include_dp=false").json() == {"world_size": 1}
+
+
+def test_the_world_size_counts_ranks(make_harness: MakeHarness) -> None:
+    harness = make_harness(enable_dev_routes=True)
+    engine = harness.model.engine
+    assert engine is not None
+    parallel = ParallelConfig(tensor_parallel_size=2, data_parallel_size=3)
+    engine.config = dataclasses.replace(engine.config, parallel=parallel)
+    for query, count in {"": 6, "?include_dp=false": 2}.items():
+        assert harness.request("GET", f"/get_world_size{query}").json() == {"world_size": count}
 
 
 @pytest.mark.parametrize(

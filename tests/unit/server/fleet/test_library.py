@@ -60,9 +60,10 @@ def names(harness: Harness) -> list[str]:
 def test_the_routes_need_the_option(tiny_model: Path) -> None:
     context, _ = make_fleet(tiny_model, {"a": 60})
     harness = Harness(context, build_app(context, ()))
-    reply = harness.post("/api/pull", {"model": "org/name"})
-    assert reply.status_code == 404
-    assert "--allow-model-changes" in reply.json()["error"]
+    for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete")):
+        reply = harness.request(method, path, json={"model": "org/name"})
+        assert reply.status_code == 404
+        assert "--allow-model-changes" in reply.json()["error"]
 
 
 def test_a_copy_is_another_name_until_it_is_deleted(harness: Harness) -> None:

@@ -195,10 +195,12 @@ async def server_info(http: Request, query: ServerInfoQuery) -> ServerInfo:
 
 
 @ROUTES.on("GET", "/get_world_size")
-async def get_world_size(_: Request, query: WorldSizeQuery) -> WorldSize:
-    """How many processes compute one step: one."""
-    del query  # there is one process in any case
-    return WorldSize(world_size=1)
+async def get_world_size(http: Request, query: WorldSizeQuery) -> WorldSize:
+    """The number of ranks, of all engines or of one."""
+    parallel = context_of(http).model.config.parallel
+    return WorldSize(
+        world_size=parallel.world_size_across_dp if query.include_dp else parallel.world_size
+    )
 
 
 @lru_cache(maxsize=1)

@@ -147,8 +147,6 @@ async def props(http: Request) -> Props:
     model, config = target.model, target.model.config
     tokenizer = None if model.engine is None else model.engine.tokenizer
     roles = {} if tokenizer is None else tokenizer.roles
-    template = {} if tokenizer is None else tokenizer.config
-    text = config.model.chat_template or template.get("chat_template") or ""
     return Props(
         default_generation_settings={
             "n_ctx": config.model.max_model_len,
@@ -157,10 +155,10 @@ async def props(http: Request) -> Props:
         total_slots=config.scheduler.max_num_seqs,
         model_path=target.name,
         model_alias=target.name,
-        chat_template=text if isinstance(text, str) else "",
+        chat_template=model.chat_template or "",
         bos_token=str(roles.get("bos_token") or ""),
         eos_token=str(roles.get("eos_token") or ""),
-        modalities={"vision": False, "audio": False},
+        modalities={"vision": config.model.images is not None, "audio": False},
         is_sleeping=model.engine is None,
         build_info=f"quire {__version__}",
     )

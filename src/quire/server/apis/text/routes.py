@@ -62,6 +62,8 @@ async def tokenize(http: Request, request: TokenizeRequest) -> Response:
         token_ids = await model.pool.run(len(text), encode, model, text, special, must_fit=False)
     else:
         token_ids = (await chat_prompt(model, request)).token_ids
+    if request.with_pieces:
+        context_of(http).ignored_fields.tell(http, ["with_pieces"])
     return pieced_response(
         await model.pool.run(len(token_ids), _tokenized, model, request, token_ids)
     )
@@ -117,9 +119,9 @@ async def tokenizer_info(http: Request) -> dict[str, Any]:
     config = model.tokenizer().config
     info = {name: _plain(config[name]) for name in config if name not in _PATHS}
     info.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
-    template = model.config.model.chat_template
-    if template is not None:  # the server's own takes the place of the checkpoint's
-        info["chat_template"] = template
+    is_given = model.config.model.chat_template is not None
+    if model.chat_template is not None and (is_given or "chat_template" not in info):
+        info["chat_template"] = model.chat_template  # the checkpoint may have it in its own file
     return info
 
 
