@@ -16,7 +16,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_*", "vllm:simple_kv_offload_*",
         "vllm:nixl_*", "vllm:mooncake_store_*", "vllm:hf3fs_*", "vllm:hisparse_*",
     ),
-    "only text goes in": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
+    "the rows of images are kept, but not counted": ("vllm:mm_cache_queries", "vllm:mm_cache_hits"),
     "the number of adapters has no limit, so their names are not labels": (
         "vllm:lora_requests_info",
     ),

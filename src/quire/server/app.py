@@ -102,7 +102,7 @@ def _routes(context: ServerContext, endpoints: Sequence[Endpoint]) -> list[Route
     off = {one.path: f"switch it on with {SWITCHES[one.switch]}" for one in ENDPOINTS if one.switch}
     for path, reason in {**off, **ABSENT_ROUTES}.items():
         if path not in paths:
-            routes.append(Route(path, _absent(path, reason), methods=["GET", "POST"]))
+            routes.append(Route(path, _absent(path, reason), methods=["GET", "POST", "DELETE"]))
     if not context.args.disable_fastapi_docs:
         routes.append(Route("/openapi.json", page.openapi))
         routes.append(Route("/docs", page.docs))
@@ -267,7 +267,7 @@ def user_middleware(path: str) -> Middleware:
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
-    "only text goes in": (
+    "audio is not supported": (
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
@@ -277,7 +277,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "/inference/v1/generate gives the text of a reply too, with output_mode `text`": (
         "/v1/completions/derender", "/v1/chat/completions/derender",
     ),
-    "this version computes in one process, on the CPU": (
+    "the number of engines is fixed; --max-engine-restarts replaces those that die": (
         "/scale_elastic_ep", "/is_scaling_elastic_ep", "/fault_tolerance/apply",
         "/fault_tolerance/status",
     ),

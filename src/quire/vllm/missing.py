@@ -13,7 +13,7 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 
 _LORA = "LoRA adapters are configured by arguments of the engine and named by LoRARequest"
 _POOLING = "a part of vLLM's pooling that Quire does not have"
-_TEXT = "only text goes in, no images, audio, video or embeddings"
+_MEDIA = "vLLM's classes of media are not here; prompts take PIL images: docs/images.md"
 _PROCESSORS = (
     "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
 )
@@ -21,7 +21,7 @@ _PARSERS = (
     "replies are read by formats of Quire's own: ToolParserManager and ReasoningParserManager have "
     "a class for each"
 )
-_ONE_PROCESS = "this version computes in one process, on the CPU"
+_RANKS = "arguments of the engine start the ranks, in Quire's own way: docs/parallel.md"
 _TIERS = "K/V is kept and loaded by Quire itself: docs/kv_store.md"
 _WEIGHTS = (
     "no trainer connects to the engine; new weights come from a folder (reload_weights) or from "
@@ -47,7 +47,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "vllm.config": "WatermarkConfig",
         "vllm.config.watermarking": "WatermarkConfig derive_watermark_key",
     },
-    _TEXT: {
+    _MEDIA: {
         "vllm.config": "MultiModalConfig",
         "vllm.inputs": "DataPrompt ExplicitEncoderDecoderPrompt",
     },
@@ -65,7 +65,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
     "nothing here is compiled or captured at run time": {
         "vllm.config": "CompilationConfig CompilationMode CUDAGraphMode PassConfig",
     },
-    _ONE_PROCESS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
+    _RANKS: {"vllm": "initialize_ray_cluster", "vllm.config": "ParallelConfig"},
     _TIERS: {"vllm.config": "ECTransferConfig"},
     _WEIGHTS: {"vllm.config": "WeightTransferConfig", "vllm.outputs": "WeightVersionSpan"},
     "outputs do not report which tokens were allowed": {"vllm.outputs": "SamplingMask"},
@@ -78,7 +78,7 @@ MISSING_NAMES: dict[str, dict[str, str]] = {
         "build_async_engine_client build_async_engine_client_from_engine_args init_app_state "
         "run_server run_server_worker setup_server",
     },
-    "tensors go from layer to layer in one process": {"vllm.sequence": "IntermediateTensors"},
+    "ranks exchange values in Quire's own way": {"vllm.sequence": "IntermediateTensors"},
 }
 """Missing feature -> module of vLLM -> names."""
 
@@ -121,29 +121,29 @@ MISSING_MODULES: dict[str, str] = {
         _COMPILED,
     ),
     **dict.fromkeys(("vllm.core", "vllm.spec_decode", "vllm.worker"), _OLD),
-    "vllm.assets": _TEXT,
+    "vllm.assets": _MEDIA,
     "vllm.attention": _INTERNAL,
     "vllm.benchmarks": "the benchmarks are commands: `bench`",
     "vllm.compilation": "nothing here is compiled or captured at run time",
     "vllm.config": _RECORD,
-    "vllm.distributed": _ONE_PROCESS,
+    "vllm.distributed": _RANKS,
     "vllm.distributed.kv_transfer": _TIERS,
     "vllm.distributed.weight_transfer": _WEIGHTS,
     "vllm.entrypoints": _SERVER,
     "vllm.entrypoints.pooling": _POOLING,
-    "vllm.entrypoints.speech_to_text": _TEXT,
+    "vllm.entrypoints.speech_to_text": _MEDIA,
     "vllm.lora": _LORA,
     "vllm.model_executor": _MODELS,
-    "vllm.multimodal": _TEXT,
+    "vllm.multimodal": _MEDIA,
     "vllm.parser": _PARSERS,
-    "vllm.plugins": "plug-ins are not supported yet",
+    "vllm.plugins": "plug-ins are entry points that Quire loads itself: docs/scope.md",
     "vllm.reasoning": _PARSERS,
     "vllm.tool_parsers": _PARSERS,
     "vllm.transformers_utils": "checkpoints are read by quire.config and quire.models",
     "vllm.utils.gpu_sync_debug": _PROCESSORS,
     "vllm.utils.print_utils": _POOLING,
     "vllm.v1": _INTERNAL,
-    "vllm.v1.executor": _ONE_PROCESS,
+    "vllm.v1.executor": _RANKS,
     "vllm.v1.sample": _INTERNAL,
     "vllm.v1.sample.logits_processor": _PROCESSORS,
     "vllm.v1.watermarking": _WATERMARK,

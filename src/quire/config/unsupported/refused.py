@@ -37,7 +37,7 @@ REFUSED: dict[str, _Names] = {
         "numa_bind_nodes": (None,),
         "numa_bind_cpus": (None,),
     },
-    "one process has all experts, and does not report which were chosen": {
+    "experts are divided as other layers are, and it is not reported which were chosen": {
         "enable_expert_parallel": (False,),
         "enable_ep_weight_filter": (False,),
         "enable_elastic_ep": (False,),
@@ -47,7 +47,7 @@ REFUSED: dict[str, _Names] = {
         "enable_return_routed_experts": (False,),
         "aux_output_config": ({"enable_return_routed_experts": False},),
     },
-    "only generation of text is supported": {
+    "there are no such plug-ins, and no diffusion models": {
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
     },

@@ -29,7 +29,7 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
     "every request may have trace_decode_token_ids": {
         "enable_trace_replay": False,
     },
-    "there is one process, and no other to talk to": {
+    "ranks and engines talk to each other in one way": {
         "disable_custom_all_reduce": False,
         "disable_nccl_for_dp_synchronization": None,
         "dp_sync_interval": 16,
@@ -42,7 +42,7 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "max_parallel_loading_workers": None,
         "aggregate_engine_logging": False,
     },
-    "one process has all experts, and one way to compute them": {
+    "experts are computed in one way": {
         "moe_backend": "auto",
         "all2all_backend": "allgather_reducescatter",
         "expert_placement_strategy": "linear",
@@ -66,7 +66,7 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
         "pt_load_map_location": "cpu",
         "use_tqdm_on_load": True,
     },
-    "only text goes in": {
+    "images are encoded and kept in one way": {
         "language_model_only": False,
         "mm_processor_cache_gb": 4,
         "mm_processor_cache_type": "lru",
