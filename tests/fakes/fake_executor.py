@@ -105,6 +105,9 @@ class FakeExecutor:
         rows = self._planned
         for request_id in plan.released_request_ids:
             del rows[request_id]
+            assert all(request_id not in before.request_ids for before in self.submitted), (
+                "a row is released that a plan in flight has a result for"
+            )
         new_blocks: set[int] = set()
         for request_id, new in plan.started.items():
             assert request_id not in rows

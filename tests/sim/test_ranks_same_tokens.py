@@ -55,6 +55,30 @@ def test_what_ranks_stored_gives_the_bits_of_one(
         assert (found.digest, found.num_cached) == (wanted.digest, num_cached)
 
 
+def test_an_aborted_request_leaves_its_row_when_its_last_plan_is_collected(
+    models: dict[str, Path],
+) -> None:
+    """Otherwise its last token would count for the request that has the row next."""
+    given = {"backend": "reference", "max_num_seqs": 2}
+    params = SamplingParams(seed=1, trace_decode_token_ids=[*range(20)], logprobs=1)
+    requests = {
+        name: EngineCoreRequest(
+            request_id=name, prompt_token_ids=[*name.encode()], sampling_params=params,
+            arrival_time=0.0,
+        )
+        for name in ("first", "second", "third")
+    }  # fmt: skip
+    wanted = run(EngineCore(config_of(models["qwen3"], **given)), [(0, requests["third"])])
+    core = engine_of_ranks(config_of(models["qwen3"], **given, pipeline_parallel_size=2))
+    for name in ("first", "second"):
+        core.add_request(requests[name])
+    while not any(one.new_token_ids for one in core.step().outputs):
+        pass
+    assert core.scheduler.in_flight
+    core.abort_requests(["first", "second"])
+    assert run(core, [(0, requests["third"])]).digest == wanted.digest
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(21))

@@ -35,9 +35,9 @@ class RequestStates:
     """Every unfinished request, and the requests that are leaving.
 
     A request is leaving if it was preempted or finished while plans in flight contain it: their
-    steps still read and write its blocks, so it keeps its blocks until the last of these plans is
-    collected. Then it waits again, or is removed. A waiting request is in no plan, and results for
-    a request that is not RUNNING are ignored.
+    steps still read and write its blocks, and their results go to its row in the worker. So it
+    keeps both until the last of these plans is collected. Then it waits again, or is removed. A
+    waiting request is in no plan, and results for a request that is not RUNNING are ignored.
 
     Invariants between steps: `running` is in policy order; each running request holds those
     blocks of its planned tokens that its next token attends to; a waiting request holds none.
@@ -196,6 +196,10 @@ class RequestStates:
         """Removes requests whose status is final from `running`."""
         self.running = [request for request in self.running if not request.is_finished]
 
+    def has_row(self, request_id: str) -> bool:
+        """Whether the worker still has a row of a leaving request with this id."""
+        return any(request.request_id == request_id for request in self.leaving)
+
     def collected(self, request: Request) -> None:
         """The result of a plan that contains this leaving request was collected."""
         if not request.num_plans_in_flight:
@@ -238,13 +242,13 @@ class RequestStates:
             self.waiting.push(request)
 
     def _leave(self, request: Request) -> None:
-        self._released.append(request.request_id)
         if request.num_plans_in_flight:
             self.leaving.add(request)
         else:
             self._close(request)
 
     def _close(self, request: Request) -> None:
+        self._released.append(request.request_id)
         blocks, num_tokens = request.blocks, request.num_collected_tokens
         if request.status is not RequestStatus.FINISHED_ERROR:
             self._kv.offer(blocks, request.token_ids, num_tokens)

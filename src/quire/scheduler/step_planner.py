@@ -121,9 +121,11 @@ class StepPlanner:
         if not states.waiting:
             return
         promised = self._num_promised_blocks()
-        num_rows = self._config.max_num_seqs - len(states.loading)
+        num_rows = self._config.max_num_seqs - len(states.loading) - len(states.leaving)
         while states.waiting and budget and len(states.running) < num_rows:
             request = states.waiting.peek()
+            if states.has_row(request.request_id):
+                return
             if request.skip_reading_cache:
                 prefix = kv.no_prefix()
             else:
