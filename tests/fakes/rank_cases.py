@@ -154,6 +154,7 @@ def run(core: EngineCore, requests: list[tuple[int, EngineCoreRequest]]) -> Run:
         while waiting and waiting[0][0] <= step:
             core.add_request(waiting.pop(0)[1])
         outputs = core.step()
+        core.scheduler.check_integrity()
         num_preemptions += outputs.stats.num_preemptions if outputs.stats else 0
         for one in outputs.outputs:
             assert one.error is None

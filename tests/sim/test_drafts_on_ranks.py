@@ -18,6 +18,7 @@ from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError
 from quire.protocol import EngineCoreRequest
 from quire.scheduler.drafting.row_costs import RowCosts
+from quire.structured.params import StructuredOutputsParams
 
 WIDE = {"num_attention_heads": 8, "head_dim": 8, "num_key_value_heads": 4}
 LAYERS = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
@@ -86,13 +87,22 @@ def test_ranks_draft_as_one_rank_does(
     assert all(one == drafted[0] for one in drafted)
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix"])
+@pytest.mark.parametrize(
+    ("method", "grammar"),
+    [("ngram", None), ("suffix", None), ("ngram", StructuredOutputsParams(regex="[ab]*"))],
+)
 def test_a_pipeline_has_guesses(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    grammar: StructuredOutputsParams | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
     target = write_tiny_checkpoint(tmp_path / "target", num_hidden_layers=3, **WIDE)
-    params = SamplingParams(temperature=0, seed=1, max_tokens=40, ignore_eos=True, logprobs=1)
+    params = SamplingParams(
+        temperature=0, seed=1, max_tokens=40, ignore_eos=True, logprobs=1,
+        structured_outputs=grammar,
+    )  # fmt: skip
     one = EngineCoreRequest(
         request_id="0", prompt_token_ids=[5, 6, 7] * 5, sampling_params=params, arrival_time=0.0
     )

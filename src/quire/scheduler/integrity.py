@@ -53,7 +53,8 @@ def _check_progress(request: Request) -> None:
         raise IntegrityError(f"{request.request_id} has nothing left to compute")
     if request.num_collected_tokens > request.num_computed_tokens:
         raise IntegrityError(f"{request.request_id} has more collected than planned tokens")
-    if request.has_grammar and request.num_computed_tokens > request.num_tokens:
+    num_drafts = request.num_drafts_in_flight
+    if request.has_grammar and request.num_computed_tokens > request.num_tokens + num_drafts:
         raise IntegrityError(f"{request.request_id} is planned before its grammar knows its tokens")
     if request.awaits_mask and (not request.has_grammar or request.num_plans_in_flight):
         raise IntegrityError(f"{request.request_id} is planned before its mask is computed")
