@@ -7,6 +7,7 @@ again, and an adapter is replaced while requests use it.
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -22,6 +23,8 @@ from quire.errors import ConfigError
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
+from quire.weights.adapters import bind_adapter
+from quire.worker.worker import Worker
 
 Bits = tuple[tuple[int, ...], tuple[float, ...]]
 
@@ -178,4 +181,78 @@ def test_a_load_that_would_wait_for_steps_is_refused(tmp_path: Path) -> None:
         engine.step()
     assert engine.add_lora(other)
     assert engine.list_loras() == {2}
+    engine.shutdown()
+
+
+def finish(engine: LLMEngine) -> Bits:
+    """Bits of the only request of the engine."""
+    finals: list[Any] = []
+    while engine.has_unfinished_requests():
+        finals += [one for one in engine.step() if one.finished]
+    return bits_of(finals[-1])
+
+
+@pytest.mark.parametrize("moment", ["in sleep", "before sleep", "before new weights"])
+def test_a_model_without_weights_fails_no_load(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request waits for its adapter until the weights are there again; the weights go when no
+    adapter is being loaded."""
+    base = write_tiny_checkpoint(tmp_path / "base")
+    one, other = (
+        LoRARequest(f"a{i}", i, str(write_adapter(tmp_path / f"a{i}", base, i))) for i in (1, 2)
+    )
+    work, closes = Work((1, 2, 3), 5, 6), threading.Event()
+    close = Worker._close_model
+
+    def slow_bind(*args: Any) -> Any:
+        closes.wait(0.2)
+        return bind_adapter(*args)
+
+    def noted_close(worker: Worker) -> None:
+        close(worker)
+        closes.set()
+
+    engine = engine_of(base)
+    engine.add_request("x", list(work.prompt), params_of(work), lora_request=one)
+    wanted = finish(engine)
+    assert engine.remove_lora(1)
+    monkeypatch.setattr("quire.worker.adapters.loading.bind_adapter", slow_bind)
+    monkeypatch.setattr(Worker, "_close_model", noted_close)
+    if moment == "in sleep":
+        engine.sleep(2)
+    engine.add_request("x", list(work.prompt), params_of(work), lora_request=one)
+    engine.step()
+    if moment == "in sleep":
+        assert not engine.step()
+        with pytest.raises(ConfigError, match="weights are in memory: call wake_up first"):
+            engine.add_lora(other)
+    elif moment == "before sleep":
+        engine.sleep(2, mode="keep")
+    else:
+        engine.collective_rpc("reload_weights")
+    engine.wake_up()
+    assert finish(engine) == wanted
+    engine.shutdown()
+
+
+@pytest.mark.timeout(60)
+def test_a_pause_ends_while_requests_wait_for_room(tmp_path: Path) -> None:
+    """The request that could make room for another one is held too."""
+    base = write_tiny_checkpoint(tmp_path / "base")
+    adapters = [
+        LoRARequest(f"a{i}", i, str(write_adapter(tmp_path / f"a{i}", base, i))) for i in (1, 2)
+    ]
+    engine = engine_of(base, max_loras=1)
+    for name in range(3):
+        params = SamplingParams(max_tokens=4, ignore_eos=True)
+        engine.add_request(str(name), [1, 2, 3], params, lora_request=adapters[name % 2])
+    found: list[Any] = []
+    while not found:
+        found += engine.step()
+    engine.sleep(1, mode="wait")
+    engine.wake_up()
+    while engine.has_unfinished_requests():
+        found += engine.step()
+    assert sorted(one.request_id for one in found if one.finished) == ["0", "1", "2"]
     engine.shutdown()

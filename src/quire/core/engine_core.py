@@ -130,12 +130,14 @@ class EngineCore:
         weakref.finalize(self, _abandon, store, self._publisher).atexit = False
         self._memory_ahead = MemoryAhead(config, kv.pool, BlockWriter(self.executor))
         self._images = image_manager(config, self.executor)
+        self._adapters = AdapterGate(config, self.executor)
         released = partial(_forget, self._memory_ahead, self._images)
-        self._pause = pause = EnginePause(self.scheduler, self.executor, released)
+        self._pause = pause = EnginePause(
+            self.scheduler, self.executor, self._adapters.settle, released
+        )
         self._profiler = profiler = EngineProfiler(
             config.observability.profiler, partial(_record_ranks, self.executor)
         )
-        self._adapters = AdapterGate(config, self.executor)
         self.commands: dict[str, Callable[..., Any]] = {
             "block_map": partial(block_map, kv),
             "reset_prefix_cache": partial(_reset_prefix_cache, self.scheduler, store),
@@ -152,7 +154,7 @@ class EngineCore:
             "start_profile": profiler.start,
             "stop_profile": profiler.stop,
             "reset_encoder_cache": _no_cache if self._images is None else self._images.cache.clear,
-            **adapter_commands(self._adapters),
+            **adapter_commands(self._adapters, pause.check_weights),
         }
         if store is not None:
             of_store = StoreCommands(kv, store)
@@ -187,7 +189,7 @@ class EngineCore:
         if self._transfers is not None and not self._pause.is_frozen:
             self._transfers.advance(may_wait=self._is_idle)
         late: list[EngineCoreOutput] = []
-        if self._adapters.is_active:
+        if self._adapters.is_active and not self._pause.is_sleeping():
             late = self._take_adapter_news()
         if self._images is not None and self._images.num_waiting and not self._pause.is_sleeping():
             late += self._take_image_news(self._images)
@@ -385,10 +387,10 @@ class EngineCore:
 
     def has_unfinished_requests(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
-        waits = self._adapters.num_waiting > 0 and not self._pause.is_frozen
-        if self._images is not None and self._images.num_waiting:
-            waits = waits or not self._pause.is_sleeping()
-        return self._pause.is_busy() or waits
+        num_waiting = self._adapters.num_waiting
+        if self._images is not None:
+            num_waiting += self._images.num_waiting
+        return self._pause.is_busy() or (num_waiting > 0 and not self._pause.is_sleeping())
 
     def progress(self) -> int | None:
         """A number that changes while a step advances; None if it is not counted. Any thread."""

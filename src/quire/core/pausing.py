@@ -31,11 +31,17 @@ class EnginePause:
     """
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, released: Callable[[], None]
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        settle: Callable[[], None],
+        released: Callable[[], None],
     ) -> None:
-        """`released`: called when the memory of the KV cache was released."""
+        """`settle`: called before the workers give up the weights; waits for loads that use them.
+        `released`: called when the memory of the KV cache was released."""
         self._scheduler = scheduler
         self._executor = executor
+        self._settle = settle
         self._released = released
         self._mode: PauseMode | None = None
         self._asleep: set[str] = set()
@@ -112,9 +118,17 @@ class EnginePause:
             raise ConfigError("weights cannot be loaded while a step is computed: pause first")
         with phase(logger, "loading new weights"):
             self._empty_pool()
+            self._settle()
             for fingerprint in self._executor.call("take_new_weights"):
                 self._scheduler.use_fingerprint(fingerprint)
         self._released()
+
+    def check_weights(self) -> None:
+        """Raises ConfigError while the memory of the weights is released."""
+        if "weights" in self._asleep:
+            raise ConfigError(
+                "an adapter can be loaded only while the weights are in memory: call wake_up first"
+            )
 
     def is_sleeping(self) -> bool:
         """Whether new requests wait or memory is released."""
@@ -124,6 +138,8 @@ class EnginePause:
         if not self.is_paused() or self._scheduler.in_flight:
             raise ConfigError("memory can be released in a pause only: call sleep(level=0) first")
         self._empty_pool()
+        if "weights" in tags:
+            self._settle()
         self._executor.call("release_memory", sorted(tags - self._asleep))
         self._released()
         self._asleep |= tags

@@ -13,9 +13,12 @@ from quire.errors import ConfigError
 _NAMES = ("begin_load", "load_result", "withdraw_load", "remove", "ids", "pin")
 
 
-def adapter_commands(gate: AdapterGate) -> dict[str, Callable[..., Any]]:
-    """The commands by name. Those of adapters that the engine does not have raise ConfigError."""
-    return {
+def adapter_commands(
+    gate: AdapterGate, check_weights: Callable[[], None]
+) -> dict[str, Callable[..., Any]]:
+    """The commands by name. Those of adapters that the engine does not have raise ConfigError.
+    `check_weights`: raises ConfigError if LoRA adapters cannot be loaded now."""
+    commands = {
         **_commands("adapters", gate.lora, "LoRA is not enabled: use enable_lora=True"),
         **_commands(
             "prompt_adapters",
@@ -23,6 +26,13 @@ def adapter_commands(gate: AdapterGate) -> dict[str, Callable[..., Any]]:
             "prompt adapters are not enabled: use enable_prompt_adapter=True",
         ),
     }
+    begin_load = commands["adapters_begin_load"]
+
+    def checked_begin_load(fields: dict[str, Any], ticket: str) -> None:
+        check_weights()
+        begin_load(fields, ticket)
+
+    return {**commands, "adapters_begin_load": checked_begin_load}
 
 
 def _commands(

@@ -77,6 +77,11 @@ class AdapterGate:
             news.ready += [one for one in own.ready if not self.add(one, number + 1)]
         return news
 
+    def settle(self) -> None:
+        """Waits for the loads under way."""
+        for manager in self._managers:
+            manager.settle()
+
     def release_ended(self, unfinished: Container[str]) -> None:
         """Releases the adapters of requests that are neither unfinished nor waiting."""
         every = _Unfinished(unfinished, self._managers)

@@ -149,6 +149,11 @@ class AdapterManager:
         self._begin_asked()
         return news
 
+    def settle(self) -> None:
+        """Waits for the load under way; `advance` takes it in."""
+        if self._load is not None and self._load.future is not None:
+            wait_for([self._load.future])
+
     def release_ended(self, unfinished: Container[str]) -> None:
         """Releases the adapters of requests that have ended."""
         for request_id in self._residents.ended(unfinished):
