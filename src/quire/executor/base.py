@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +90,17 @@ class Executor(ABC):
         """Runs a public method of `Worker`, or a function that takes the worker first, on every
         worker, between two plans. Returns the results in the order of the workers. Raises
         ConfigError for an unknown method, and what the method raises."""
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """vLLM's name of `call`. `timeout` is ignored: a rank that stands still is noticed."""
+        del timeout
+        return self.call(method, *args, **(kwargs or {}))
 
     def failure(self) -> str | None:
         """Why no further plan can be computed, in one line; None while all workers work. Any

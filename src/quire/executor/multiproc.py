@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -164,17 +164,6 @@ class MultiprocExecutor(Executor):
         plain = {key: to_plain(value) for key, value in kwargs.items()}
         number = self._ranks.send(method, [to_plain(value) for value in args], plain)
         return [from_plain(value) for value in self._ranks.receive(number)]
-
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """vLLM's name of `call`. `timeout` is ignored: a rank that stands still is noticed."""
-        del timeout
-        return self.call(method, *args, **(kwargs or {}))
 
     def failure(self) -> str | None:
         return self._ranks.failure()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -57,17 +57,6 @@ class UniProcExecutor(Executor):
 
     def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
         return [self._worker.call(method, *args, **kwargs)]
-
-    def collective_rpc(
-        self,
-        method: str | Callable[..., Any],
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """vLLM's name of `call`. `timeout` is ignored: the call runs on this thread."""
-        del timeout
-        return self.call(method, *args, **(kwargs or {}))
 
     @property
     def driver_worker(self) -> Worker:
