@@ -33,9 +33,9 @@ def _grid(name: str) -> Floats:
     return found.reshape(-1, found.shape[-1])
 
 
-def _half(blocks: Bytes, begin: int) -> Floats:
-    """Return the float16 at byte `begin` of each block, as float32 [n, 1]."""
-    return np.ascontiguousarray(blocks[:, begin : begin + 2]).view(np.float16).astype(np.float32)
+def _half(blocks: Bytes) -> Floats:
+    """Return the float16 at the start of each block, as float32 [n, 1]."""
+    return np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
 
 
 def _words(blocks: Bytes, begin: int, end: int) -> NDArray[np.uint32]:
@@ -72,7 +72,7 @@ def _iq2_xxs(blocks: Bytes) -> Floats:
     n = len(blocks)
     words = _words(blocks, 2, 66).reshape(n, 8, 2)
     factor = np.float32(0.5) + (words[..., 1] >> np.uint32(28)).astype(np.float32)
-    scale = _half(blocks, 0) * factor * np.float32(0.25)
+    scale = _half(blocks) * factor * np.float32(0.25)
     signs = _even_signs((words[..., 1:] >> _SIGN_SHIFTS) & np.uint32(127))
     points = _grid("IQ2_XXS")[np.ascontiguousarray(words[..., 0]).view(np.uint8).reshape(n, 8, 4)]
     found: Floats = (scale[:, :, None, None] * points * signs).reshape(n, 256)
@@ -83,7 +83,7 @@ def _iq2_xs(blocks: Bytes) -> Floats:
     n = len(blocks)
     codes = _shorts(blocks, 2, 66).reshape(n, 16, 2)
     factor = np.float32(0.5) + _interleaved_nibbles(blocks[:, 66:]).astype(np.float32)
-    scale = _half(blocks, 0) * factor * np.float32(0.25)
+    scale = _half(blocks) * factor * np.float32(0.25)
     signs = _even_signs(codes >> np.uint16(9))
     points = _grid("IQ2_XS")[codes & np.uint16(511)]
     found: Floats = (scale[:, :, None, None] * points * signs).reshape(n, 256)
@@ -93,7 +93,7 @@ def _iq2_xs(blocks: Bytes) -> Floats:
 def _iq2_s(blocks: Bytes) -> Floats:
     n = len(blocks)
     factor = np.float32(0.5) + _interleaved_nibbles(blocks[:, 74:]).astype(np.float32)
-    scale = _half(blocks, 0) * factor * np.float32(0.25)
+    scale = _half(blocks) * factor * np.float32(0.25)
     signs = _signs(blocks[:, 34:66].reshape(n, 16, 2))
     high = (blocks[:, 66:74, None] >> np.array([0, 2, 4, 6], np.uint8)) & np.uint8(3)
     codes = blocks[:, 2:34].astype(np.uint16) | high.reshape(n, 32).astype(np.uint16) << 8
@@ -106,7 +106,7 @@ def _iq3_xxs(blocks: Bytes) -> Floats:
     n = len(blocks)
     words = _words(blocks, 66, 98)
     factor = np.float32(0.5) + (words >> np.uint32(28)).astype(np.float32)
-    scale = _half(blocks, 0) * factor * np.float32(0.5)
+    scale = _half(blocks) * factor * np.float32(0.5)
     signs = _even_signs((words[..., None] >> _SIGN_SHIFTS) & np.uint32(127))
     points = _grid("IQ3_XXS")[blocks[:, 2:66]].reshape(n, 8, 4, 8)
     found: Floats = (scale[:, :, None, None] * points * signs).reshape(n, 256)
@@ -116,7 +116,7 @@ def _iq3_xxs(blocks: Bytes) -> Floats:
 def _iq3_s(blocks: Bytes) -> Floats:
     n = len(blocks)
     factor = _interleaved_nibbles(blocks[:, 106:]).astype(np.float32) * np.float32(2)
-    scale = _half(blocks, 0) * (np.float32(1) + factor)
+    scale = _half(blocks) * (np.float32(1) + factor)
     signs = _signs(blocks[:, 74:106].reshape(n, 8, 4))
     high = np.unpackbits(blocks[:, 66:74], axis=1, bitorder="little").astype(np.uint16)
     points = _grid("IQ3_S")[blocks[:, 2:66].astype(np.uint16) | high << 8].reshape(n, 8, 4, 8)
@@ -128,7 +128,7 @@ def _iq1_s(blocks: Bytes) -> Floats:
     n = len(blocks)
     high = _shorts(blocks, 34, 50)
     factor = ((high >> np.uint16(12)) & np.uint16(7)).astype(np.float32) * np.float32(2)
-    scale = _half(blocks, 0) * (factor + np.float32(1))
+    scale = _half(blocks) * (factor + np.float32(1))
     delta = np.where(high & np.uint16(0x8000), -_DELTA, _DELTA)
     bits = (high[..., None] >> np.array([0, 3, 6, 9], np.uint16)) & np.uint16(7)
     codes = blocks[:, 2:34].astype(np.uint16).reshape(n, 8, 4) | bits << np.uint16(8)

@@ -11,7 +11,6 @@ requests, and every `interval` tokens. When it gives its blocks back, they becom
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lcm
@@ -23,10 +22,6 @@ from quire.kvcache.sequence import SequenceBlocks
 SnapshotTaken = Callable[[SequenceBlocks, int, list[int]], None]
 """Arguments: a request's block tables, a number of full blocks, and the blocks of the snapshot of
 the state after these. The snapshot's blocks do not change until they are reused."""
-
-NEVER = sys.maxsize
-"""More tokens than any request has."""
-
 
 _NUMBER_BYTES = 4
 """Bytes of a block's number in its key."""

@@ -45,7 +45,6 @@ class KVStore:
         tiers: Sequence[Tier],
         *,
         role: KVRole = "kv_both",
-        max_queued_bytes: int = MAX_QUEUED_BYTES,
         events: TierEvents | None = None,
     ) -> None:
         """`shape`: size of a whole chunk. `tiers`: nearest first; closed with the store. `events`:
@@ -64,7 +63,7 @@ class KVStore:
         self._far: OrderedDict[ChunkKey, float] = OrderedDict()
         """Chunks that a far tier reported, and the time until which the answer is valid."""
         self._far_lock = threading.Lock()
-        self._writes = WriteBehind(self._tiers, self.counts, max_queued_bytes, self._was_written)
+        self._writes = WriteBehind(self._tiers, self.counts, MAX_QUEUED_BYTES, self._was_written)
         self._readers = Readers(
             self._tiers, self._writes, self.counts, self.shape_of, NUM_READ_THREADS
         )

@@ -69,13 +69,13 @@ def json_elements(reader: TextReader, read: Callable[[], Parse[bool]]) -> Parse[
     return True
 
 
-def json_string(reader: TextReader, most: int = _MAX_KEY_CHARS) -> Parse[str | None]:
-    """The value of a string; None if it is missing, cut short, or longer than `most`."""
+def json_string(reader: TextReader) -> Parse[str | None]:
+    """The value of a string; None if it is missing, cut short or too long."""
     parts: list[str] = []
     if not (yield from json_string_value(reader, parts.append)):
         return None
     value = "".join(parts)
-    return value if len(value) <= most else None
+    return value if len(value) <= _MAX_KEY_CHARS else None
 
 
 def json_string_value(reader: TextReader, emit: Emit) -> Parse[bool]:

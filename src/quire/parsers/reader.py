@@ -140,13 +140,27 @@ class TextReader:
             self.take(len(rest) - len(rest.lstrip(WHITE_SPACE)))
 
     def starts_with(self, *texts: str) -> Parse[str | None]:
-        """The longest of `texts` that follows, without reading it; None if none follows."""
-        return (yield from self._match(0, texts))
+        """The longest of `texts` that follows, without reading it; None if none follows. Waits for
+        more text only while it can change the result."""
+        while True:
+            rest = len(self._text) - self._at
+            found = max(
+                (one for one in texts if self._text.startswith(one, self._at)),
+                key=len,
+                default=None,
+            )
+            may_grow = any(
+                len(one) > rest and one.startswith(self._text[self._at :])
+                for one in texts
+                if found is None or len(one) > len(found)
+            )
+            if not may_grow or not (yield from self.more()):
+                return found
 
     def literal(self, *texts: str) -> Parse[str | None]:
         """Reads the longest of `texts` that follows. Returns None and reads nothing if none
         follows. If the text was cut within one of them, the rest is dropped."""
-        found = yield from self._match(0, texts)
+        found = yield from self.starts_with(*texts)
         if self.is_cut and found != self.available() and self.drop_cut(texts, least=1):
             return None
         if found is not None:
@@ -174,7 +188,7 @@ class TextReader:
                 if not (yield from self.more()):
                     return None
                 continue
-            marker = yield from self._match(0, markers)
+            marker = yield from self.starts_with(*markers)
             if marker is not None:
                 self.take(len(marker))
                 return marker
@@ -190,19 +204,3 @@ class TextReader:
                 break
             parts.append(self.take(1))
         return "".join(parts)
-
-    def _match(self, offset: int, texts: Sequence[str]) -> Parse[str | None]:
-        """The longest of `texts` at `offset`, as soon as further text cannot change the result."""
-        while True:
-            at = self._at + offset
-            rest = len(self._text) - at
-            found = max(
-                (one for one in texts if self._text.startswith(one, at)), key=len, default=None
-            )
-            may_grow = any(
-                len(one) > rest and one.startswith(self._text[at:])
-                for one in texts
-                if found is None or len(one) > len(found)
-            )
-            if not may_grow or not (yield from self.more()):
-                return found

@@ -32,7 +32,6 @@ class CpuReport:
     problem: str | None
     """Why the library does not load or the number of threads is invalid; None: no problem."""
     num_threads: int
-    allowed_cpus: int
     quota_cpus: float | None
     """The cgroup's limit in CPUs; None: unlimited."""
 
@@ -50,9 +49,7 @@ def cpu_report() -> CpuReport:
         num_threads = default_num_threads()
     except ConfigError as error:
         problem, num_threads = str(error), 1
-    return CpuReport(
-        built_tiers(), runnable, isa, problem, num_threads, allowed_cpus(), cgroup_quota_cpus(),
-    )  # fmt: skip
+    return CpuReport(built_tiers(), runnable, isa, problem, num_threads, cgroup_quota_cpus())
 
 
 def default_num_threads() -> int:

@@ -49,15 +49,6 @@ class PromptAdapter:
         return state.digest()
 
 
-def is_prompt_adapter(folder: Path) -> bool:
-    """Whether a folder has the configuration of a prompt adapter. Raises CheckpointError for a
-    configuration that cannot be read."""
-    path = folder / CONFIG_NAME
-    if not has_file(path):
-        return False
-    return read_json_object(path, max_bytes=_MAX_CONFIG_BYTES).get("peft_type") in _KINDS
-
-
 def num_virtual_tokens(folder: Path) -> int:
     """The number of virtual tokens that adapter_config.json names. Raises CheckpointError."""
     return _read_config(folder)[1]

@@ -67,14 +67,10 @@ def _yarn_factor(reader: ConfigReader) -> float:
     return (0.1 * over * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
 
 
-def latent_spec(
-    reader: ConfigReader, name: str, *, interleaved: bool, eps: float = 1e-6
-) -> DecoderSpec:
+def latent_spec(reader: ConfigReader, name: str, *, interleaved: bool) -> DecoderSpec:
     """Read Llama's spec with latent attention in every layer."""
-    num_layers, mixer = (
-        read_num_layers(reader),
-        latent_attention(reader, interleaved=interleaved, eps=eps),
-    )
+    num_layers = read_num_layers(reader)
+    mixer = latent_attention(reader, interleaved=interleaved, eps=1e-6)
     plain = reader.translated({}, {"head_dim": mixer.rope_dim})
     spec = read_spec(plain, name, rotaries=(None,) * num_layers)
     nothing = (None,) * num_layers

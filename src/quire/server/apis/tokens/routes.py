@@ -52,7 +52,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "ec_transfer_params": (None, {}),
 }
 """Unsupported fields with their neutral values."""
-_SET_BY_SERVER = {"output_kind", "skip_clone", "flat_logprobs", "detokenize"}
 _RENAMED = {"extra_args": "vllm_xargs"}
 _COMPLETION_FIELDS = {field.name for field in msgspec.structs.fields(CompletionRequest)}
 _DEFAULTS = SamplingParams()
