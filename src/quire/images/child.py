@@ -14,15 +14,7 @@ import msgspec
 from PIL import Image, ImageFile, ImageOps
 
 from quire.errors import RequestError
-from quire.images.job import (
-    FORMATS,
-    MAX_FRAMES,
-    MAX_MEMORY_BYTES,
-    PICTURE,
-    REFUSAL,
-    DecodedHead,
-    DecodeJob,
-)
+from quire.images.job import FORMATS, MAX_FRAMES, MAX_MEMORY_BYTES, PICTURE, REFUSAL, DecodeJob
 from quire.images.rules import Frames, Layout
 from quire.system.child_serving import limit_harm, limit_processor_time, serve
 from quire.units import MiB
@@ -38,19 +30,18 @@ _NOT_A_VIDEO = (
 )
 
 
-def decode(job: DecodeJob) -> tuple[DecodedHead, list[bytes]]:
-    """The head, and the RGB bytes of each tile. Raises RequestError for a picture that cannot be
+def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
+    """The layout, and the RGB bytes of each tile. Raises RequestError for a picture that cannot be
     used."""
     if isinstance(job.rules, Frames):
         return _video(job, job.rules)
     image = _loaded(_opened(job.data, job.max_pixels))
-    size = (image.height, image.width)
-    layout = job.rules.layout(size)
+    layout = job.rules.layout((image.height, image.width))
     pixels = [tile.tobytes() for tile in job.rules.tiles(image)]
-    return DecodedHead(size, layout), pixels
+    return layout, pixels
 
 
-def _video(job: DecodeJob, rules: Frames) -> tuple[DecodedHead, list[bytes]]:
+def _video(job: DecodeJob, rules: Frames) -> tuple[Layout, list[bytes]]:
     """All frames are resized alike; the last one is repeated until the last tile is full."""
     first = _opened(job.data, job.max_pixels, _NOT_A_VIDEO)
     is_animated = not job.more
@@ -81,7 +72,7 @@ def _video(job: DecodeJob, rules: Frames) -> tuple[DecodedHead, list[bytes]]:
         height, width = layout.sizes[0]
         pixels.append(image.resize((width, height), rules.resample).tobytes())
     pixels += [pixels[-1]] * (len(layout.sizes) * layout.frames - count)
-    return DecodedHead(size, layout), pixels
+    return layout, pixels
 
 
 def _num_frames(image: Any) -> int:
@@ -168,8 +159,8 @@ def _answer(data: bytes) -> tuple[bytes, bytes]:
     try:
         job = _jobs.decode(data)
         limit_processor_time(job.max_seconds)
-        head, tiles = decode(job)
-        encoded = msgspec.msgpack.encode(head)
+        layout, tiles = decode(job)
+        encoded = msgspec.msgpack.encode(layout)
         return PICTURE, b"".join([len(encoded).to_bytes(4, "big"), encoded, *tiles])
     except MemoryError:
         return REFUSAL, b"the image needs too much memory"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.images.rules import AnyResizing, Layout, Size
+from quire.images.rules import AnyResizing
 from quire.units import MiB
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -34,11 +34,3 @@ class DecodeJob(msgspec.Struct):
     max_pixels: int = MAX_PIXELS
     """Most pixels of a picture, and of the resized frames of a video together."""
     max_seconds: float = MAX_SECONDS
-
-
-class DecodedHead(msgspec.Struct):
-    """Comes before the bytes of the tiles."""
-
-    size: Size
-    """Height and width of the picture, after its rotation; of a video, those of a frame."""
-    layout: Layout

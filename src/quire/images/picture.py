@@ -15,7 +15,7 @@ from quire.errors import RequestError
 from quire.images.cache import PictureCache
 from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.process import decoded
-from quire.images.rules import AnyResizing, Frames, Layout, Size
+from quire.images.rules import AnyResizing, Frames, Layout
 from quire.units import format_bytes
 
 
@@ -25,7 +25,6 @@ class Picture:
 
     digest: bytes
     """SHA-256 of the file's bytes and of the rules: equal digests mean equal tiles."""
-    size: Size
     layout: Layout
     pixels: bytes
     is_video: bool = False
@@ -57,8 +56,8 @@ def picture_of(
     digest = picture_digest(rules, data, *more)
     if kept is not None and (known := kept.cache.get(kept.tenant, digest)) is not None:
         return known
-    head, pixels = decoded(data, rules, more)
-    found = Picture(digest, head.size, head.layout, bytes(pixels), isinstance(rules, Frames))
+    layout, pixels = decoded(data, rules, more)
+    found = Picture(digest, layout, bytes(pixels), isinstance(rules, Frames))
     if kept is not None:
         kept.cache.put(kept.tenant, digest, found, len(found.pixels))
     return found

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import msgspec
 
 from quire.errors import QuireError, RequestError
-from quire.images.job import MAX_SECONDS, PICTURE, REFUSAL, DecodedHead, DecodeJob
-from quire.images.rules import AnyResizing
+from quire.images.job import MAX_SECONDS, PICTURE, REFUSAL, DecodeJob
+from quire.images.rules import AnyResizing, Layout
 from quire.system.child_process import ChildPool, ChildProcess, encoded_job
 from quire.system.child_python import isolated_command
 from quire.units import GiB
@@ -29,7 +29,7 @@ _EXIT_S = 2.0
 _MAX_REPLY_BYTES = 1 * GiB
 _INHERITED_VARIABLES = ("LD_LIBRARY_PATH",)
 _PACKAGES = ("quire", "PIL", "msgspec")
-_heads = msgspec.msgpack.Decoder(DecodedHead)
+_layouts = msgspec.msgpack.Decoder(Layout)
 
 
 def check_installed() -> None:
@@ -42,16 +42,16 @@ def check_installed() -> None:
 
 def decoded(
     data: bytes, rules: AnyResizing, more: Sequence[bytes] = ()
-) -> tuple[DecodedHead, memoryview]:
-    """The head and the bytes of all tiles. `more`: the other frames of a video. Raises RequestError
-    for a file that cannot be used, and QuireError if no child can be started."""
+) -> tuple[Layout, memoryview]:
+    """The layout and the bytes of all tiles. `more`: the other frames of a video. Raises
+    RequestError for a file that cannot be used, and QuireError if no child can be started."""
     job = encoded_job(msgspec.msgpack.encode(DecodeJob(data, rules, [*more])))
     with _children.child() as child:
         kind, payload = _asked(child, job)
     if kind == REFUSAL:
         raise RequestError(bytes(payload).decode("utf-8", "replace"))
     size = int.from_bytes(payload[:4], "big")
-    return _heads.decode(payload[4 : 4 + size]), payload[4 + size :]
+    return _layouts.decode(payload[4 : 4 + size]), payload[4 + size :]
 
 
 def _asked(child: ChildProcess, job: bytes) -> tuple[bytes, memoryview]:

@@ -45,7 +45,7 @@ def _vision(*, is_same: bool) -> Any:
 
 
 def _picture(number: int, tiles: int) -> Picture:
-    return Picture(bytes([number]) * 32, (2, 2), Layout(((2, 2),) * tiles), bytes(12 * tiles))
+    return Picture(bytes([number]) * 32, Layout(((2, 2),) * tiles), bytes(12 * tiles))
 
 
 @pytest.mark.parametrize("is_same", [True, False])

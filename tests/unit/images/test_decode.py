@@ -72,7 +72,7 @@ def test_the_orientation_of_a_photo_counts() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the top of the picture is at the right of the file's
     found = picture_of(_file(turned, "PNG", exif=exif), _RULES)
-    assert found.size == (4, 6)
+    assert found.layout.sizes == ((4, 6),)
     assert np.frombuffer(found.pixels, np.uint8).reshape(4, 6, 3)[0, 5].tolist() == [255] * 3
 
 

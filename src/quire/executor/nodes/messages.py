@@ -57,9 +57,7 @@ class Beat(msgspec.Struct, tag="beat"):
 
 
 class End(msgspec.Struct, tag="end"):
-    """Ends the ranks; `is_kill`: at once."""
-
-    is_kill: bool = False
+    """Ends the ranks."""
 
 
 FromNode = Hello | Checked | Begun | Refused | Beat

@@ -115,7 +115,7 @@ class RemoteNode(Node):
         return self._progress
 
     def kill(self) -> None:
-        self._control.send(End(is_kill=True))
+        self._control.send(End())
         for line in self.lines:
             line.abort()
 

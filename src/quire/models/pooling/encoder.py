@@ -90,7 +90,6 @@ class RelativeBiases:
 class EncoderSpec:
     """All values that determine an encoder's program."""
 
-    name: str
     num_layers: int
     hidden_size: int
     vocab_size: int

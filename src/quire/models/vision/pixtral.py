@@ -111,7 +111,6 @@ def _spec(vision: ConfigReader) -> EncoderSpec:
     axes = (0,) * (head_dim // 4) + (1,) * (head_dim // 4)
     rotary = Rotary(frequencies[::2] + frequencies[1::2], axes=axes)
     return EncoderSpec(
-        name="vision",
         num_layers=count,
         hidden_size=hidden,
         vocab_size=1,

@@ -173,7 +173,6 @@ def _parts(model_type: str, vision: ConfigReader) -> _Parts:
         tables = (Tensor(_TABLE, (entries, width)),)
     gated = bool(window)
     spec = EncoderSpec(
-        name="vision",
         num_layers=count,
         hidden_size=width,
         vocab_size=1,

@@ -184,7 +184,6 @@ def tower_spec(
         raise reader.error("hidden_size", hidden, f"a multiple of {heads} heads", heads * 64)
     count = reader.size("num_hidden_layers", 1024, example=12)
     return EncoderSpec(
-        name="vision",
         num_layers=count if layers is None else layers,
         hidden_size=hidden,
         vocab_size=1,

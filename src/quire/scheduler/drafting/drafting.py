@@ -44,14 +44,6 @@ class _Candidate:
     """The chance that a guess is right, if those before it are."""
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """Drafts of a request that a step checks."""
-
-    num_drafts: int
-    grade: int
-
-
 class Drafting:
     """Proposes drafts for the requests that generate. Owned by the engine's thread.
 
@@ -71,7 +63,8 @@ class Drafting:
         self._costs = RowCosts()
         self._acceptance = Acceptance()
         self._of_requests: dict[Request, RequestAcceptance] = {}
-        self._in_flight: dict[Request, _InFlight] = {}
+        self._in_flight: dict[Request, int] = {}
+        """The grades of the drafts that a step checks."""
         self._had_prompts = False
         """Whether the last step computed prompts."""
         self._allowance = 0.0
@@ -92,7 +85,7 @@ class Drafting:
             candidate = chosen.get(request)
             request.draft_token_ids = [] if candidate is None else candidate.token_ids
             if candidate is not None:
-                self._in_flight[request] = _InFlight(len(candidate.token_ids), candidate.grade)
+                self._in_flight[request] = candidate.grade
         if self._config.has_model:
             self._ask_model(running)
 
@@ -114,12 +107,12 @@ class Drafting:
 
     def checked(self, request: Request, num_drafts: int, num_right: int) -> None:
         """A step has checked drafts of a request, of which the first `num_right` were right."""
-        found = self._in_flight.pop(request, None)
-        if found is None or not num_drafts or found.grade == _FORCED:
+        grade = self._in_flight.pop(request, None)
+        if grade is None or not num_drafts or grade == _FORCED:
             return
-        self._rates(request).observe(found.grade, num_drafts, num_right)
+        self._rates(request).observe(grade, num_drafts, num_right)
         self._stats.add(num_drafts, num_right)
-        if found.grade == PREDICTED and (counts := request.prediction) is not None:
+        if grade == PREDICTED and (counts := request.prediction) is not None:
             counts.num_accepted += num_right
             counts.num_rejected += num_drafts - num_right
         if (level := self._config.per_request_metrics) != "none":

@@ -79,7 +79,6 @@ class PeftConfig:
     alpha_pattern: PatternTable
     has_magnitudes: bool
     """DoRA."""
-    base_model: str
     saved: tuple[str, ...] = ()
     """Names of modules that are stored whole (`modules_to_save`)."""
 
@@ -115,7 +114,6 @@ def read_config(folder: Path) -> PeftConfig:
         alpha=_number(path, "lora_alpha", fields["lora_alpha"], whole=False),
         is_rank_stabilised=_flag(path, fields, "use_rslora"),
         has_magnitudes=_flag(path, fields, "use_dora"),
-        base_model=str(fields.get("base_model_name_or_path") or ""),
         saved=_names(path, fields, "modules_to_save"),
         **patterns,
     )

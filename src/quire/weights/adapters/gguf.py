@@ -91,7 +91,6 @@ def read_gguf_adapter(
         # Without an alpha, llama.cpp has no scale.
         alpha_pattern=PatternTable({} if alpha else ranks),
         has_magnitudes=False,
-        base_model="",
     )
     return AdapterFiles(str(path), config, tuple(sorted(read, key=lambda one: one.name)))
 

@@ -56,9 +56,7 @@ def _read_task(
         )
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not np.isfinite(alpha):
         raise CheckpointError(f"{path}: lora_alpha must be a number, got {quoted(alpha)}")
-    config = PeftConfig(
-        path, rank, float(alpha), False, PatternTable({}), PatternTable({}), False, str(checkpoint)
-    )
+    config = PeftConfig(path, rank, float(alpha), False, PatternTable({}), PatternTable({}), False)
     with closing(open_checkpoint(checkpoint)) as store:
         modules = tuple(_modules(store, task, num_tasks, rank, max_bytes))
         if not modules:

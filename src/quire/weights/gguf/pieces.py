@@ -27,15 +27,6 @@ and biases of the largest number of experts that a model may have."""
 
 
 @dataclass(frozen=True, slots=True)
-class RawTensor:
-    """The blocks of a tensor: [rows, blocks of a row, bytes of a block], a view of the mapping."""
-
-    type_name: str
-    shape: tuple[int, ...]
-    blocks: NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
     """Consecutive rows of a tensor in a file: all rows or some of them."""
 
@@ -51,12 +42,11 @@ class Piece:
     def type_name(self) -> str:
         return self.tensor.type.name
 
-    def raw(self) -> RawTensor:
-        """Return the blocks as a view of the file."""
+    def raw(self) -> NDArray[np.uint8]:
+        """Return [rows, blocks of a row, bytes of a block], a view of the file."""
         kind = self.tensor.type
         data = self.file.slice(self.offset, self.num_bytes)
-        blocks = data.reshape(-1, self.shape[-1] // kind.block_items, kind.block_bytes)
-        return RawTensor(kind.name, self.shape, blocks)
+        return data.reshape(-1, self.shape[-1] // kind.block_items, kind.block_bytes)
 
 
 def place_tensors(

@@ -25,7 +25,7 @@ from quire.gguf.projectors.families import projector_of
 from quire.gguf.projectors.row import CLIP, vision_keys
 from quire.gguf.split import read_headers
 from quire.models.quantised.block_formats import BLOCK_FORMATS
-from quire.weights.gguf.pieces import Piece, RawTensor, joined_bytes, joined_shape, place_tensors
+from quire.weights.gguf.pieces import Piece, joined_bytes, joined_shape, place_tensors
 from quire.weights.mapped_file import MappedFile
 from quire.weights.store import ITEM_BYTES, HostTensor, TensorDtype, WeightStore, as_tensor_dtype
 
@@ -93,7 +93,7 @@ class GgufStore(WeightStore):
         if order is None:
             data, is_mapped = joined_bytes(pieces)
         else:
-            data, is_mapped = self.raw(name).blocks[order].reshape(-1), False
+            data, is_mapped = self.raw(name)[order].reshape(-1), False
         return HostTensor(
             name, "BLOCKS", joined_shape(pieces), data, str(pieces[0].file.path),
             is_mapped=is_mapped, format=format, block_type=kind,
@@ -107,7 +107,7 @@ class GgufStore(WeightStore):
         path, shape = str(pieces[0].file.path), joined_shape(pieces)
         return HostTensor(name, "F32", shape, np.empty(0, np.uint8), path)
 
-    def raw(self, name: str) -> RawTensor:
+    def raw(self, name: str) -> NDArray[np.uint8]:
         """Return the file's blocks, without undoing the conversion. For a tensor that the file has
         as two halves, return the first half."""
         return self._entry(name)[0].raw()
@@ -165,7 +165,7 @@ class GgufStore(WeightStore):
                 f"{piece.file.path}: tensor {piece.tensor.name!r} is of type {piece.type_name}, "
                 "which cannot be expanded"
             )
-        blocks = piece.raw().blocks
+        blocks = piece.raw()
         values = block_values(piece.type_name, blocks.reshape(-1, blocks.shape[-1]))
         return values.reshape(piece.shape)
 

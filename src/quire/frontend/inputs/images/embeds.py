@@ -121,7 +121,7 @@ def _picture(rows: NDArray[np.float32], layout: Layout) -> Picture:
     state = hashlib.sha256(b"quire.embeds.1")
     state.update(hashlib.sha256(msgspec.msgpack.encode(layout)).digest())
     state.update(data.tobytes())
-    return Picture(state.digest(), layout.sizes[0], layout, b"", rows=data)
+    return Picture(state.digest(), layout, b"", rows=data)
 
 
 def _error(message: str) -> PromptError:

@@ -27,7 +27,7 @@ _DISTANCE = 128
 
 
 def _bert(reader: ConfigReader) -> EncoderSpec:
-    return read_encoder(reader, "bert", "bert.")
+    return read_encoder(reader, "bert.")
 
 
 def _roberta(reader: ConfigReader) -> EncoderSpec:
@@ -36,7 +36,7 @@ def _roberta(reader: ConfigReader) -> EncoderSpec:
     if reader.text("position_embedding_type") == "rotary":
         keys = {"rope_theta": "rotary_emb_base"}
         return jina_v3(reader.translated(keys, {"rope_theta": 10_000.0, "type_vocab_size": 1}))
-    return _after_padding(reader, read_encoder(reader, "roberta", "roberta."))
+    return _after_padding(reader, read_encoder(reader, "roberta."))
 
 
 def _after_padding(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
@@ -59,7 +59,7 @@ def _distilbert(reader: ConfigReader) -> EncoderSpec:
         down="ffn.lin2",
         mlp_norm="output_layer_norm",
     )
-    spec = read_encoder(reader, "distilbert", "distilbert.")
+    spec = read_encoder(reader, "distilbert.")
     return replace(spec, num_types=0, names=names)
 
 
@@ -73,7 +73,7 @@ def _jina_v2(reader: ConfigReader) -> EncoderSpec:
         mlp_norm="mlp.layernorm",
     )
     kind = reader.choice("feed_forward_type", _GATES, default="geglu")
-    spec = read_encoder(reader, "jina_bert", names.root, ("alibi",))
+    spec = read_encoder(reader, names.root, ("alibi",))
     return replace(
         spec,
         position_rows=0,
@@ -100,7 +100,7 @@ def _mpnet(reader: ConfigReader) -> EncoderSpec:
         num_buckets,
         tuple(_bucket(distance, num_buckets) for distance in reach),
     )
-    spec = _after_padding(reader, read_encoder(reader, "mpnet", "mpnet."))
+    spec = _after_padding(reader, read_encoder(reader, "mpnet."))
     return replace(spec, num_types=0, names=names, relative=biases)
 
 

@@ -37,7 +37,7 @@ FLASH = EncoderNames(
 
 
 def read_encoder(
-    reader: ConfigReader, name: str, root: str, positions: tuple[str, ...] = ("absolute",)
+    reader: ConfigReader, root: str, positions: tuple[str, ...] = ("absolute",)
 ) -> EncoderSpec:
     """Read BERT's spec; families change the result. `positions`: the family's values of
     position_embedding_type."""
@@ -49,7 +49,6 @@ def read_encoder(
     hidden_size = reader.size("hidden_size", MAX_HIDDEN, example=768)
     num_positions = reader.size("max_position_embeddings", MAX_POSITIONS, example=512)
     return EncoderSpec(
-        name=name,
         num_layers=reader.size("num_hidden_layers", MAX_LAYERS, example=12),
         hidden_size=hidden_size,
         vocab_size=reader.size("vocab_size", MAX_VOCAB, example=30522),
@@ -76,5 +75,5 @@ def jina_v3(reader: ConfigReader) -> EncoderSpec:
     names = replace(
         FLASH, root="roberta.", qkv="mixer.Wqkv", out="mixer.out_proj", up="mlp.fc1", gate=""
     )
-    spec = rotated(reader, read_encoder(reader, "jina_embeddings_v3", names.root, ROTARY))
+    spec = rotated(reader, read_encoder(reader, names.root, ROTARY))
     return replace(spec, position_rows=0, names=names)

@@ -34,7 +34,7 @@ _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls",
 
 
 def _modernbert(reader: ConfigReader) -> EncoderSpec:
-    spec = _without_tables(read_encoder(reader, "modernbert", "model.", ROTARY))
+    spec = _without_tables(read_encoder(reader, "model.", ROTARY))
     every = reader.size("global_attn_every_n_layers", MAX_LAYERS, example=3, default=3)
     kinds = reader.texts("layer_types", spec.num_layers) or [
         "sliding_attention" if layer % every else "full_attention"
@@ -108,7 +108,7 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
     """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
-    spec = rotated(reader, read_encoder(reader, "nomic_bert", "bert.", ROTARY))
+    spec = rotated(reader, read_encoder(reader, "bert.", ROTARY))
     names = replace(FLASH, root="bert.")
     if not reader.count("num_experts", MAX_EXPERTS, default=0):
         biases = Biases(qkv=False, out=False, up=False, down=False)
@@ -164,7 +164,7 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         down="mlp.down_proj",
         mlp_norm="mlp_ln",
     )
-    spec = read_encoder(reader, "gte", names.root, ROTARY)
+    spec = read_encoder(reader, names.root, ROTARY)
     return replace(
         spec,
         rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
