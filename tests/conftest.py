@@ -1,4 +1,4 @@
-"""For the whole suite: which cases of large sweeps run, and what may skip.
+"""For the whole suite: which cases of large sweeps run, what may skip, and a tiny model.
 
 Where `CI` is set in the environment, everything ought to be installed, and a test that skips has
 failed. What no installation can change may still skip: its reason begins with "this processor".
@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -39,6 +40,14 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sweeps.seed()  # workers of this run inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with a tokenizer of bytes; id 256 is the end token."""
+    from tiny_checkpoint import write_tiny_checkpoint
+
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -128,25 +128,25 @@ def test_warnings_and_other_loggers_stop_nothing(start: StartUnread, mode: str) 
         assert f"noise of {source}" in log
 
 
-def test_the_cause_of_death_is_the_last_line_of_an_unread_log(start: StartUnread) -> None:
+def _with_a_dead_engine(start: StartUnread) -> Unread:
     server = start(engine_mode="process")
     assert server.get(NUM_REQUESTS) == NUM_REQUESTS
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [int(pid) for path in children for pid in path.read_text().split()]
     (engine_pid,) = [pid for pid in pids if b"process.main" in _command_line(pid)]
     os.kill(engine_pid, signal.SIGKILL)
+    return server
+
+
+def test_the_cause_of_death_is_the_last_line_of_an_unread_log(start: StartUnread) -> None:
+    server = _with_a_dead_engine(start)
     time.sleep(1.0)
     assert "killed by signal 9" in server.rest().splitlines()[-1]
     assert server.process.wait(END_S) == 1
 
 
 def test_a_death_that_nobody_reads_of_is_one_within_a_bounded_time(start: StartUnread) -> None:
-    server = start(engine_mode="process")
-    assert server.get(NUM_REQUESTS) == NUM_REQUESTS
-    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    pids = [int(pid) for path in children for pid in path.read_text().split()]
-    (engine_pid,) = [pid for pid in pids if b"process.main" in _command_line(pid)]
-    os.kill(engine_pid, signal.SIGKILL)
+    server = _with_a_dead_engine(start)
     assert server.process.wait(END_S) == 1
 
 

@@ -1,15 +1,18 @@
-"""Plans for executors, and the configuration of a tiny model to run them on."""
+"""Plans and requests for executors, and the configuration of a tiny model to run them on."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from quire.adapters import LoRARequest
 from quire.config.engine_args import EngineArgs
 from quire.config.records import EngineConfig
+from quire.core.engine_core import EngineCore
 from quire.params import SamplingParams
 from quire.planning.plan import build_engine_config
-from quire.protocol import ScheduledRequest, SchedulePlan
+from quire.protocol import EngineCoreRequest, ScheduledRequest, SchedulePlan
 
 PROMPT = [*range(3, 43)]
 
@@ -36,3 +39,28 @@ def plan_of(request_id: str, token_ids: list[int], computed: int = 0) -> Schedul
         new_block_ids={},
         released_request_ids=[],
     )
+
+
+def outputs(
+    core: EngineCore, adapters: Sequence[LoRARequest | None] = (None, None, None)
+) -> dict[str, list[Any]]:
+    """The tokens and log-probabilities of several requests at once. `adapters`: of each."""
+    for number, adapter in enumerate(adapters):
+        params = SamplingParams(
+            temperature=0.8, seed=number, max_tokens=9, ignore_eos=True, logprobs=2
+        )
+        core.add_request(
+            EngineCoreRequest(
+                request_id=str(number),
+                prompt_token_ids=PROMPT[number:],
+                sampling_params=params,
+                arrival_time=0.0,
+                lora_request=adapter,
+            )
+        )
+    found: dict[str, list[Any]] = {}
+    while core.has_unfinished_requests():
+        for one in core.step().outputs:
+            found.setdefault(one.request_id, []).append((one.new_token_ids, one.logprobs))
+    core.shutdown()
+    return found

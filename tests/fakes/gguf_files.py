@@ -182,13 +182,19 @@ def byte_level_metadata(vocab_size: int) -> dict[str, Any]:
 
 
 def write_model(
-    path: Path, architecture: str, config: Mapping[str, Any], tensors: Tensors, **more: Any
+    path: Path,
+    architecture: str,
+    config: Mapping[str, Any],
+    tensors: Tensors,
+    added: Tensors | None = None,
+    **more: Any,
 ) -> Path:
-    """A whole model; `more`: keys of its architecture, without their beginning."""
+    """A whole model. `added`: tensors by their names in the file. `more`: keys of its architecture,
+    without their beginning."""
     metadata = {
         **model_metadata(architecture, config, **more),
         **byte_level_metadata(config["vocab_size"]),
     }
     stored = as_llama_cpp_has_it(tensors, architecture, config)
-    path.write_bytes(gguf_bytes(metadata, float_tensors(stored)))
+    path.write_bytes(gguf_bytes(metadata, float_tensors({**stored, **(added or {})})))
     return path

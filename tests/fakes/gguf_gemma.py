@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from gguf_model_file import Floats, ModelFile, Stored, Tensors, into
+from gguf_model_file import Floats, ModelFile, Stored, Tensors, into, unstacked
 
 _ALTUP = re.compile(r"model\.altup_(projections|unembed_projections)\.(\d)\.weight")
 _SCALES = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
@@ -98,7 +98,7 @@ class GemmaFile(ModelFile):
                 yield self._name(name), array, into(name, (...,))
         for name, members in stacks.items():
             parts = np.stack([tensors[member] for member in sorted(members)])
-            yield self.llama_name(name), parts, _unstacked(sorted(members))
+            yield self.llama_name(name), parts, unstacked(sorted(members))
         if self.architecture == "gemma4":
             factors = self._factors()
             yield "rope_freqs.weight", factors, lambda values, held: None  # noqa: ARG005
@@ -123,14 +123,6 @@ class GemmaFile(ModelFile):
         part = self.config["rope_parameters"]["full_attention"]["partial_rotary_factor"]
         rotated = int(wide * part / 2)
         return np.array([1.0] * rotated + [1e30] * (wide // 2 - rotated), np.float32)
-
-
-def _unstacked(members: list[str]) -> Any:
-    def undo(values: Floats, held: Tensors) -> None:
-        for name, matrix in zip(members, values, strict=True):
-            held[name][...] = matrix
-
-    return undo
 
 
 def architecture_file(name: str, config: Any, tensors: Tensors) -> GemmaFile:

@@ -10,7 +10,17 @@ from typing import Any
 
 import numpy as np
 from gguf_files import permuted
-from gguf_model_file import Floats, ModelFile, Stored, Tensors, Undo, into, rope_of, unpermuted
+from gguf_model_file import (
+    Floats,
+    ModelFile,
+    Stored,
+    Tensors,
+    Undo,
+    into,
+    rope_of,
+    unpermuted,
+    unstacked,
+)
 
 _EXPERT = re.compile(r"((?:model|backbone)\.layers\.(\d+)\.[\w.]+\.experts)\.(\d+)\.(\w+)\.weight")
 _FUSED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up_proj|down_proj)")
@@ -46,7 +56,7 @@ class HybridFile(ModelFile):
         for (prefix, part), members in experts.items():
             members.sort(key=lambda name: int(_EXPERT.fullmatch(name)[3]))  # type: ignore[index]
             stacked = np.stack([tensors[name] for name in members])
-            yield self._name_of_experts(prefix, part), stacked, _unstacked(members)
+            yield self._name_of_experts(prefix, part), stacked, unstacked(members)
 
     def _converted(self, name: str, array: Floats) -> Iterator[Stored]:
         if match := _FUSED.fullmatch(name) or _INPUT.fullmatch(name):
@@ -220,14 +230,6 @@ class HybridFile(ModelFile):
             return (factors * np.float32(config["ssm_in_multiplier"]))[:, None]
         part = next((part for part in by_part if part in name), None)
         return np.float32(1 if part is None else by_part[part])
-
-
-def _unstacked(members: list[str]) -> Undo:
-    def undo(values: Floats, held: Tensors) -> None:
-        for name, matrix in zip(members, values, strict=True):
-            held[name][...] = matrix
-
-    return undo
 
 
 Config = Mapping[str, Any]

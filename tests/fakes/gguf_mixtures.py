@@ -12,16 +12,7 @@ from typing import Any
 
 import numpy as np
 from gguf_files import permuted
-from gguf_model_file import (
-    Floats,
-    ModelFile,
-    Stored,
-    Tensors,
-    Undo,
-    into,
-    rope_of,
-    unpermuted,
-)
+from gguf_model_file import Floats, ModelFile, Stored, Tensors, into, rope_of, unpermuted, unstacked
 
 _EXPERT = re.compile(r"(model\.layers\.(\d+)\.\w+\.experts)\.(\d+)\.(\w+)\.weight")
 _FUSED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up_proj|down_proj)(_bias)?")
@@ -72,7 +63,7 @@ class MixtureFile(ModelFile):
         for (prefix, part), members in experts.items():
             members.sort(key=lambda name: int(_EXPERT.fullmatch(name)[3]))  # type: ignore[index]
             stored = llama_name(_merged_name(prefix, part))
-            yield stored, np.stack([tensors[name] for name in members]), _unstacked(members)
+            yield stored, np.stack([tensors[name] for name in members]), unstacked(members)
 
 
 def _merged_name(prefix: str, part: str) -> str:
@@ -80,14 +71,6 @@ def _merged_name(prefix: str, part: str) -> str:
     if "block_sparse_moe" in prefix and part in ("w1", "w2", "w3"):
         return f"layers.{layer}.feed_forward.experts.{part}.weight"
     return f"{prefix}.{part}.weight"
-
-
-def _unstacked(members: list[str]) -> Undo:
-    def undo(values: Floats, held: Tensors) -> None:
-        for name, matrix in zip(members, values, strict=True):
-            held[name][...] = matrix
-
-    return undo
 
 
 def _gpt_oss(name: str, array: Floats, match: re.Match[str]) -> Iterator[Stored]:

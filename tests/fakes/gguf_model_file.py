@@ -162,6 +162,14 @@ def into(name: str, place: tuple[Any, ...]) -> Undo:
     return undo
 
 
+def unstacked(members: list[str]) -> Undo:
+    def undo(values: Floats, held: Tensors) -> None:
+        for name, matrix in zip(members, values, strict=True):
+            held[name][...] = matrix
+
+    return undo
+
+
 def unpermuted(name: str, heads: int) -> Undo:
     def undo(values: Floats, held: Tensors) -> None:
         pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])

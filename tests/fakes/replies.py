@@ -9,6 +9,7 @@ from typing import Any
 from quire.parsers.events import Event, Message
 from quire.parsers.format import ReplyFormat
 from quire.parsers.parser import ReplyParser
+from quire.parsers.reader import TextReader
 
 _SHORT = 60
 """Texts up to here are cut at every pair of places."""
@@ -26,6 +27,20 @@ def parsed(
     parser = ReplyParser(format, tools, is_reasoning=is_reasoning)
     events = [event for piece in pieces for event in parser.feed(piece)]
     return events + parser.finish(is_cut=is_cut)
+
+
+class CountingReader(TextReader):
+    """Counts the characters that are kept when text arrives, and those that are read."""
+
+    work = 0
+
+    def push(self, text: str) -> None:
+        super().push(text)
+        type(self).work += len(self.available())
+
+    def take(self, count: int) -> str:
+        type(self).work += count + 1
+        return super().take(count)
 
 
 def message_of(
@@ -53,6 +68,11 @@ def divisions(text: str) -> Iterable[Sequence[str]]:
     dice = random.Random(text)
     for _ in range(10):
         yield _random_pieces(text, dice)
+
+
+def cut(text: str, size: int) -> list[str]:
+    """Pieces of one size."""
+    return [text[i : i + size] for i in range(0, len(text), size)]
 
 
 def _random_pieces(text: str, dice: random.Random) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ with warnings.catch_warnings():  # what other libraries warn of as they are impo
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
+
+from model_cases import Case, write_checkpoint  # noqa: E402  (it imports these libraries)
+from model_harness import Runner, load  # noqa: E402
 
 
 def _cpu_backend() -> Backend:
@@ -42,3 +46,17 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def cpu_backend() -> Backend:
     """The native one alone."""
     return _cpu_backend()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the module's `case`."""
+    return write_checkpoint(case, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def runner(checkpoint: Path, backend: Backend) -> Iterator[Runner]:
+    """The case, computed by each backend."""
+    model = load(checkpoint, backend)
+    yield Runner(model)
+    model.close()

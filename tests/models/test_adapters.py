@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from adapter_files import write_merged_checkpoint, write_random_adapter
-from model_cases import CASES, Case, logits_of, logits_of_checkpoint, prompt_of, write_checkpoint
+from model_cases import CASES, Case, logits_of, logits_of_checkpoint, prompt_of
 from model_harness import Runner, load, load_adapter
 
 from quire.backends.base import Backend
@@ -36,11 +36,6 @@ EVERY = [
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("reference", marks=pytest.mark.long)])

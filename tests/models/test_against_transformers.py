@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,18 +30,6 @@ BUDGET = 32
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("float32"))
-
-
-@pytest.fixture(scope="module")
-def runner(checkpoint: Path, backend: Backend) -> Iterator[Runner]:
-    model = load(checkpoint, backend)
-    yield Runner(model)
-    model.close()
 
 
 def relative_error(found: Floats, wanted: Floats) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import CASES, Case, prompt_of, reference_model, write_checkpoint
+from model_cases import CASES, Case, prompt_of, reference_model
 
 from quire import LLM, BeamSearchParams
 from quire.backends.base import Backend
@@ -28,11 +28,6 @@ NEW_TOKENS = 7
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from model_cases import CASES, Case, prompt_of, reference_model, write_checkpoint
+from model_cases import CASES, Case, prompt_of, reference_model
 from model_harness import Runner, load
 from numpy.typing import NDArray
 
@@ -35,11 +35,6 @@ LENGTH = 60
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from hybrid_cases import HYBRID_CASES
-from model_cases import Case, Floats, logits_of, prompt_of, write_checkpoint
-from model_harness import Request, Runner, load
-
-from quire.backends.base import Backend
-from quire.backends.reference import ReferenceBackend
+from model_cases import Case, Floats, logits_of, prompt_of
+from model_harness import Request, Runner
 
 TOKENS = 61
 NEW_TOKENS = 40
@@ -21,20 +18,6 @@ NEW_TOKENS = 40
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module", params=["reference", "cpu"])
-def backend(request: pytest.FixtureRequest, cpu_backend: Backend) -> Backend:
-    return cpu_backend if request.param == "cpu" else ReferenceBackend()
-
-
-@pytest.fixture(scope="module")
-def runner(
-    case: Case, backend: Backend, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Runner]:
-    model = load(write_checkpoint(case, tmp_path_factory.mktemp("model")), backend)
-    yield Runner(model)
-    model.close()
 
 
 def bits(logits: Floats) -> bytes:

@@ -66,11 +66,6 @@ def case(request: pytest.FixtureRequest) -> Case:
     return found
 
 
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("model"))
-
-
 def small_llm(checkpoint: Path, num_blocks: int = 14, **options: Any) -> LLM:
     """A budget below the prompts; fewer blocks than the 19 that four requests come to need."""
     given: Mapping[str, Any] = {

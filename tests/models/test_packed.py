@@ -20,7 +20,7 @@ from quire.backends.cpu.packing import Packer
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.cli import main
 from quire.config.engine_args import EngineArgs
-from quire.errors import BackendError, CheckpointError, ConfigError
+from quire.errors import CheckpointError, ConfigError
 from quire.planning.plan import plan_engine
 from quire.planning.quantize import quantize_model
 from quire.weights import PACKED_NAME, PackedFile, PackedWriter
@@ -31,12 +31,7 @@ FORMATS = [None, *(name for name in WEIGHT_FORMATS if name != "dense")]
 Writer = Callable[..., Path]
 
 
-@pytest.fixture(autouse=True)
-def _needs_the_library() -> None:
-    try:
-        load()
-    except BackendError as error:
-        pytest.skip(f"the native library is not built here: {error}")
+pytestmark = pytest.mark.usefixtures("cpu_backend")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])

@@ -12,14 +12,14 @@ from executor_plans import config_of
 from rank_cases import engine_of_ranks, run
 from tiny_checkpoint import write_tiny_checkpoint
 
-from quire.backends.cpu import CpuBackend, load
+from quire.backends.cpu import CpuBackend
 from quire.backends.cpu.packed import find_packed
 from quire.backends.cpu.stored_weights import WEIGHT_FORMATS
 from quire.backends.registry import make_backend
 from quire.config.engine_args import EngineArgs
 from quire.config.ranks import Rank
 from quire.core.engine_core import EngineCore
-from quire.errors import BackendError, CheckpointError
+from quire.errors import CheckpointError
 from quire.params import SamplingParams
 from quire.planning.compile_plan import compile_plan
 from quire.planning.quantize import quantize_model
@@ -44,12 +44,7 @@ GPT2 = {
 FORMATS = [None, *(name for name in WEIGHT_FORMATS if name != "dense")]
 
 
-@pytest.fixture(autouse=True)
-def _needs_the_library() -> None:
-    try:
-        load()
-    except BackendError as error:
-        pytest.skip(f"the native library is not built here: {error}")
+pytestmark = pytest.mark.usefixtures("cpu_backend")
 
 
 def pack(model: Path, out: Path, **given: Any) -> Path:

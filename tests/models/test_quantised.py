@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from model_cases import CASES, Case, Floats, logits_of, prompt_of, size_of, write_checkpoint
+from model_cases import CASES, Case, Floats, logits_of, prompt_of, size_of
 from model_harness import Runner, load
 
 from quire.backends.base import Backend
@@ -29,11 +29,6 @@ which enlarges errors: 0.12, 0.17 and 0.75, the same with both backends."""
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("model"))
 
 
 def quantised(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,15 +24,6 @@ TOKENS = 61
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def runner(
-    case: Case, backend: Backend, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Runner]:
-    model = load(write_checkpoint(case, tmp_path_factory.mktemp("model")), backend)
-    yield Runner(model)
-    model.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_cases import CASES, Case, logits_of, prompt_of, write_checkpoint
+from model_cases import CASES, Case, logits_of, prompt_of
 from transformers.generation.logits_process import (
     LogitsProcessorList,
     NoBadWordsLogitsProcessor,
@@ -28,11 +28,6 @@ NEW_TOKENS = 48
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     return found
-
-
-@pytest.fixture(scope="module")
-def checkpoint(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(case, tmp_path_factory.mktemp("model"))
 
 
 def small_llm(checkpoint: Path, num_blocks: int = 16, **options: Any) -> LLM:

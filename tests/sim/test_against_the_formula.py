@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from sampling_formula import History, processed
-from tiny_checkpoint import write_tiny_checkpoint
 from tokenizers import Tokenizer
 
 from quire.llm import LLM
@@ -25,16 +24,11 @@ PROMPTS = [RANDOM.integers(0, 256, length).tolist() for length in (3, 17, 40)]
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def engines(checkpoint: Path, backend: str) -> Iterator[dict[str, LLM]]:
+def engines(model_dir: Path, backend: str) -> Iterator[dict[str, LLM]]:
     """One that reports raw logits, and one that reports processed ones."""
     made = {
         mode: LLM(
-            str(checkpoint), backend=backend, logprobs_mode=mode, max_logprobs=-1,
+            str(model_dir), backend=backend, logprobs_mode=mode, max_logprobs=-1,
             dtype="float32", max_model_len=64, num_threads=1, num_gpu_blocks_override=256,
         )
         for mode in ("raw_logits", "processed_logits")
@@ -44,8 +38,8 @@ def engines(checkpoint: Path, backend: str) -> Iterator[dict[str, LLM]]:
         llm.close()
 
 
-def ids_of(checkpoint: Path, texts: list[str]) -> list[list[int]]:
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+def ids_of(model_dir: Path, texts: list[str]) -> list[list[int]]:
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
     return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
@@ -88,8 +82,8 @@ def row_of(entries: dict[int, Logprob]) -> np.ndarray:
 
 
 @pytest.mark.sweep(1)
-def test_every_field_and_random_combinations(engines: dict[str, LLM], checkpoint: Path) -> None:
-    letters = [ids[0] for ids in ids_of(checkpoint, list(LETTERS))]
+def test_every_field_and_random_combinations(engines: dict[str, LLM], model_dir: Path) -> None:
+    letters = [ids[0] for ids in ids_of(model_dir, list(LETTERS))]
     random = np.random.default_rng(5)
     changes = each_field_once(letters) + [drawn(random, letters) for _ in range(80)]
     params = [
@@ -99,7 +93,7 @@ def test_every_field_and_random_combinations(engines: dict[str, LLM], checkpoint
     inputs: Any = [{"prompt_token_ids": PROMPTS[index % 3]} for index in range(len(params))]
     raw = engines["raw_logits"].generate(inputs, params, use_tqdm=False)
     found = engines["processed_logits"].generate(inputs, params, use_tqdm=False)
-    words = ids_of(checkpoint, WORDS)
+    words = ids_of(model_dir, WORDS)
     num_banned = 0
     for index, (before, after) in enumerate(zip(raw, found, strict=True)):
         [one], [other] = before.outputs, after.outputs

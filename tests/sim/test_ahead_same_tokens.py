@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.backends.base import StepBatch, StepOutput
 from quire.config.engine_args import EngineArgs
@@ -30,11 +30,6 @@ PARAMS = [
     ),
     SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1, **ANY),
 ]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(params=[2, 3])
@@ -66,8 +61,8 @@ def answers(llm: LLM) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def common(model: str, backend: str) -> dict[str, Any]:
-    return {"model": model, "backend": backend, "max_model_len": 128, "num_threads": 1}
+def common(model_dir: Path, backend: str) -> dict[str, Any]:
+    return {"model": str(model_dir), "backend": backend, "max_model_len": 128, "num_threads": 1}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire import LLM, SamplingParams
 from quire.backends.base import StepOutput
@@ -28,13 +27,8 @@ PARAMS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
-def answers(model: Path, **options: Any) -> list[Any]:
-    with LLM(str(model), max_model_len=128, num_threads=1, max_num_seqs=9, **options) as llm:
+def answers(model_dir: Path, **options: Any) -> list[Any]:
+    with LLM(str(model_dir), max_model_len=128, num_threads=1, max_num_seqs=9, **options) as llm:
         prompts = [prompt for prompt in PROMPTS for _ in PARAMS]
         outputs = llm.generate(prompts, PARAMS * len(PROMPTS), use_tqdm=False)
         llm.llm_engine.engine_core.scheduler.check_integrity()
@@ -46,8 +40,8 @@ def answers(model: Path, **options: Any) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def wanted(model: Path, backend: str) -> list[Any]:
-    return answers(model, backend=backend)
+def wanted(model_dir: Path, backend: str) -> list[Any]:
+    return answers(model_dir, backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +49,7 @@ def wanted(model: Path, backend: str) -> list[Any]:
 )
 @pytest.mark.parametrize("chance", [0.0, 0.6, 1.0])
 def test_any_draft_gives_the_same_tokens(
-    model: Path,
+    model_dir: Path,
     backend: str,
     wanted: list[Any],
     options: dict[str, Any],
@@ -91,7 +85,7 @@ def test_any_draft_gives_the_same_tokens(
 
     monkeypatch.setattr(StepPlanner, "_plan_running", guess)
     monkeypatch.setattr(ModelRunner, "finish", counted)
-    assert answers(model, backend=backend, **options) == wanted
+    assert answers(model_dir, backend=backend, **options) == wanted
     assert seen["plans"] > 50
     assert (seen["right"] > 0) == (chance > 0)
     assert seen["wrong"] > 0 or chance == 1

@@ -6,12 +6,12 @@ A field that is not in the table below fails the first test.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.outputs import CompletionOutput, RequestOutput
@@ -95,10 +95,9 @@ def test_no_field_is_forgotten() -> None:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+def settings(model_dir: Path, backend: str) -> dict[str, Any]:
     return {
-        "model": str(model), "backend": backend, "max_model_len": 64, "num_threads": 1,
+        "model": str(model_dir), "backend": backend, "max_model_len": 64, "num_threads": 1,
         "dtype": "float32",
         "reasoning_config": {"reasoning_start_str": "<", "reasoning_end_str": ">"},
     }  # fmt: skip

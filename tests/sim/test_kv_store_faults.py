@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from faulty_disk import FAULTS
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.params import SamplingParams
@@ -20,11 +19,6 @@ PARAMS = SamplingParams(temperature=1.0, seed=3, max_tokens=20, ignore_eos=True)
 BLOCK = 16
 MOST = 40_000
 """Bytes of files: room for a few chunks, so that some have to go."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture
@@ -36,9 +30,9 @@ def prompts() -> list[list[int]]:
     return texts * 2
 
 
-def engine(model: str, **options: Any) -> LLM:
+def engine(model_dir: Path, **options: Any) -> LLM:
     return LLM(
-        model=model, max_model_len=128, num_threads=1, block_size=BLOCK,
+        model=str(model_dir), max_model_len=128, num_threads=1, block_size=BLOCK,
         num_gpu_blocks_override=128 // BLOCK, **options,
     )  # fmt: skip
 
@@ -60,16 +54,16 @@ def num_bytes(directory: Path) -> int:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_disk_fails_nothing(
     fault: str,
-    model: str,
+    model_dir: Path,
     prompts: list[list[int]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with engine(model, kv_store=False) as llm:
+    with engine(model_dir, kv_store=False) as llm:
         wanted = [tokens(llm, prompt) for prompt in prompts]
     for name, around in FAULTS[fault].items():
         monkeypatch.setattr(os, name, around(getattr(os, name)))
     for _ in range(2):
-        with engine(model, kv_store_path=str(tmp_path / "kv"), kv_store_size=MOST) as llm:
+        with engine(model_dir, kv_store_path=str(tmp_path / "kv"), kv_store_size=MOST) as llm:
             assert [tokens(llm, prompt) for prompt in prompts] == wanted
             assert num_bytes(tmp_path / "kv") <= MOST

@@ -15,6 +15,14 @@ from quire.kvstore.costs import ReadCosts
 from quire.scheduler.stored_kv import loads as loads_module
 
 
+def store(prompt: list[int], tier: DictTier) -> None:
+    """Computes a prompt, and writes its K/V."""
+    with simulation([tier]) as first:
+        first.add("a", prompt, 4)
+        first.run()
+        flush(first)
+
+
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
 @pytest.mark.parametrize("length", [9, 33, 40, 41, 47])
@@ -176,10 +184,7 @@ def test_random_loads_and_failures(seed: int) -> None:
 def test_a_tier_that_hangs_is_waited_for_no_longer_than_computing_takes() -> None:
     tier = DictTier()
     prompt = tokens_of("prompt", 60)
-    with simulation([tier]) as first:
-        first.add("a", prompt, 4)
-        first.run()
-        flush(first)
+    store(prompt, tier)
     tier.delay_s = 0.5
     with simulation([tier]) as second:
         assert second.store is not None
@@ -198,10 +203,7 @@ def test_a_first_load_waits_for_each_chunk_alone(monkeypatch: pytest.MonkeyPatch
     prompt = tokens_of("prompt", 60)
     for delay_s, is_loaded in ((0.1, True), (0.9, False)):
         tier = DictTier()
-        with simulation([tier]) as first:
-            first.add("a", prompt, 4)
-            first.run()
-            flush(first)
+        store(prompt, tier)
         with simulation([tier]) as second:
             assert second.store is not None
             tier.delay_s = delay_s
@@ -215,10 +217,7 @@ def test_a_first_load_waits_for_each_chunk_alone(monkeypatch: pytest.MonkeyPatch
 def test_loading_that_is_slower_than_computing_is_left() -> None:
     tier = DictTier()
     prompt = tokens_of("prompt", 60)
-    with simulation([tier]) as first:
-        first.add("a", prompt, 4)
-        first.run()
-        flush(first)
+    store(prompt, tier)
     with simulation([tier]) as second:
         assert second.store is not None
         second.store.compute.observe(16, 1e-9)
@@ -234,10 +233,7 @@ def test_far_tiers_are_waited_for_in_proportion(token_s: float, is_awaited: bool
     where it does not."""
     far = DictTier(is_local=False)
     prompt = tokens_of("prompt", 60)
-    with simulation([far]) as first:
-        first.add("a", prompt, 4)
-        first.run()
-        flush(first)
+    store(prompt, far)
     with simulation([far]) as second:
         assert second.store is not None
         far.delay_s = 0.1
@@ -263,10 +259,7 @@ def test_what_is_there_is_loaded_while_the_rest_is_awaited(num_early: int, is_lo
     """A prompt of 40 chunks that another engine stores, some of them late."""
     whole, tier = DictTier(), DictTier(is_local=is_local)
     prompt = tokens_of("prompt", 321)
-    with simulation([whole]) as first:
-        first.add("a", prompt, 4)
-        first.run()
-        flush(first)
+    store(prompt, whole)
     tier.chunks = dict([*whole.chunks.items()][:num_early])
     with simulation([tier]) as second:
         assert second.store is not None
@@ -289,10 +282,7 @@ def test_what_is_there_is_loaded_while_the_rest_is_awaited(num_early: int, is_lo
 def test_a_request_that_ends_while_it_waits_leaves_nothing() -> None:
     tier, whole = DictTier(), DictTier()
     prompt = tokens_of("prompt", 321)
-    with simulation([whole]) as first:
-        first.add("a", prompt, 4)
-        first.run()
-        flush(first)
+    store(prompt, whole)
     tier.chunks = dict([*whole.chunks.items()][:20])
     for num_steps in range(12):
         with simulation([tier]) as second:

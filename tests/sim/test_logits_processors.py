@@ -24,7 +24,6 @@ from logits_processors import (
     TargetOfRequest,
     TargetToken,
 )
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import ConfigError, RequestError
@@ -62,9 +61,8 @@ COMPANIES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-    return {"model": str(model), "backend": backend, "max_model_len": 128, "num_threads": 1}
+def settings(model_dir: Path, backend: str) -> dict[str, Any]:
+    return {"model": str(model_dir), "backend": backend, "max_model_len": 128, "num_threads": 1}
 
 
 @pytest.fixture(scope="module")

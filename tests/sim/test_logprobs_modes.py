@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.records import LogprobsMode
 from quire.errors import RequestError
@@ -25,12 +25,11 @@ CHANGED = {"logit_bias": BIAS, "allowed_token_ids": ALLOWED}
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[dict[str, LLM]]:
+def models(model_dir: Path, backend: str) -> Iterator[dict[str, LLM]]:
     """An engine for each mode."""
-    path = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
     made = {
         mode: LLM(
-            str(path), backend=backend, logprobs_mode=mode, max_logprobs=-1, dtype="float32",
+            str(model_dir), backend=backend, logprobs_mode=mode, max_logprobs=-1, dtype="float32",
             max_model_len=64, num_threads=1, num_gpu_blocks_override=32,
         )
         for mode in get_args(LogprobsMode)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tiny_checkpoint import EOS, write_tiny_checkpoint
+from tiny_checkpoint import EOS
 from tokenizers import Tokenizer, pre_tokenizers
 
 from quire import EngineArgs, LLMEngine, SamplingParams
@@ -25,8 +25,8 @@ stops = st.lists(st.text("ab é", min_size=1, max_size=3), max_size=3)
 class Bytes:
     """What each token of the tiny tokenizer stands for."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    def __init__(self, model_dir: Path) -> None:
+        self.tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
         spelled = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self.of_token = {EOS_ID: EOS.encode()}
         for byte in range(256):
@@ -73,19 +73,14 @@ def expected(
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+def pieces(model_dir: Path) -> Bytes:
+    return Bytes(model_dir)
 
 
 @pytest.fixture(scope="module")
-def pieces(checkpoint: Path) -> Bytes:
-    return Bytes(checkpoint)
-
-
-@pytest.fixture(scope="module")
-def engine(checkpoint: Path, backend: str) -> Iterator[LLMEngine]:
+def engine(model_dir: Path, backend: str) -> Iterator[LLMEngine]:
     args = EngineArgs(
-        model=str(checkpoint), backend=backend, max_model_len=64, num_threads=1,
+        model=str(model_dir), backend=backend, max_model_len=64, num_threads=1,
         num_gpu_blocks_override=128, dtype="float32", disable_log_stats=True,
     )  # fmt: skip
     made = LLMEngine.from_engine_args(args)

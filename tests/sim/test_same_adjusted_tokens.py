@@ -3,11 +3,11 @@ in the others."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.outputs import RequestOutput
@@ -33,9 +33,8 @@ PARAMS = [
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-    return {"model": str(model), "backend": backend, "max_model_len": 128, "num_threads": 1}
+def settings(model_dir: Path, backend: str) -> dict[str, Any]:
+    return {"model": str(model_dir), "backend": backend, "max_model_len": 128, "num_threads": 1}
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ Compared are tokens and the log-probabilities of the chosen ones, as exact float
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.outputs import RequestOutput
@@ -24,11 +24,6 @@ SEEDED = SamplingParams(
 MODES = pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny")))
-
-
 FORMATS = {
     "float32": ("float32", None, "auto"),
     "bfloat16": ("bfloat16", None, "auto"), "bfloat16, KV int8": ("bfloat16", None, "int8"),
@@ -39,10 +34,10 @@ FORMATS = {
 
 
 @pytest.fixture(scope="module", params=FORMATS)
-def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+def settings(model_dir: Path, backend: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     dtype, quantization, kv_cache_dtype = FORMATS[request.param]
     return {
-        "model": model,
+        "model": str(model_dir),
         "backend": backend,
         "dtype": dtype,
         "quantization": quantization,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.errors import RequestError
 from quire.llm import LLM
@@ -26,10 +26,9 @@ LISTS = ("allowed_token_ids", "logprob_token_ids", "stop_token_ids", "bad_words"
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[LLM]:
-    path = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+def llm(model_dir: Path, backend: str) -> Iterator[LLM]:
     with LLM(
-        str(path), backend=backend, max_model_len=32, num_threads=1, num_gpu_blocks_override=16
+        str(model_dir), backend=backend, max_model_len=32, num_threads=1, num_gpu_blocks_override=16
     ) as made:
         yield made
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sweeps
-from tiny_checkpoint import write_tiny_checkpoint
 from wrong_drafts import VOCABULARY, Liar, Oracle
 
 from quire import LLM, RequestOutput, SamplingParams
@@ -21,11 +20,6 @@ from quire.scheduler.states import RequestStates
 from quire.structured.params import StructuredOutputsParams
 
 NUM_REQUESTS = 40
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 def requests(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
@@ -57,7 +51,7 @@ def requests(seed: int) -> tuple[list[list[int]], list[SamplingParams]]:
 
 
 def answers(
-    model: Path,
+    model_dir: Path,
     seed: int,
     *,
     proposer: Proposer | None = None,
@@ -72,7 +66,7 @@ def answers(
             {"prompt_token_ids": prompt, "prediction": prompt[: chance.randint(1, 9)] * 4}
             for prompt in prompts
         ]
-    with LLM(str(model), max_model_len=128, num_threads=1, **options) as llm:
+    with LLM(str(model_dir), max_model_len=128, num_threads=1, **options) as llm:
         scheduler = llm.llm_engine.engine_core.scheduler
         if proposer is not None:
             scheduler.drafting = Drafting(
@@ -102,15 +96,15 @@ def answers(
     ],
     ids=["alone", "company", "preempted", "chunks-int8"],
 )
-def test_the_same_answers(model: Path, options: dict[str, Any]) -> None:
+def test_the_same_answers(model_dir: Path, options: dict[str, Any]) -> None:
     seed = sweeps.seed() or 0
     print(f"seed {seed}")
-    wanted = answers(model, seed, speculation=False, **options)
+    wanted = answers(model_dir, seed, speculation=False, **options)
     liar = Liar()
-    assert answers(model, seed, **options) == wanted
-    assert answers(model, seed, proposer=liar, **options) == wanted
+    assert answers(model_dir, seed, **options) == wanted
+    assert answers(model_dir, seed, proposer=liar, **options) == wanted
     suffix = {"method": "suffix", "num_speculative_tokens": 9, "prompt_lookup_min": 1}
-    assert answers(model, seed, predicts=True, speculative_config=suffix, **options) == wanted
+    assert answers(model_dir, seed, predicts=True, speculative_config=suffix, **options) == wanted
     assert liar.num_proposals > 50
 
 
@@ -125,7 +119,7 @@ class AlwaysWrong(Proposer):
 
 
 def test_wrong_guesses_take_no_blocks_from_others(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool has room for both requests, but not for their longest drafts. Blocks of rejected
     drafts are kept for the next tokens."""
@@ -138,7 +132,7 @@ def test_wrong_guesses_take_no_blocks_from_others(
         preempt(states, request)
 
     monkeypatch.setattr(RequestStates, "preempt", noted)
-    with LLM(str(model), max_model_len=80, num_threads=1, num_gpu_blocks_override=5) as llm:
+    with LLM(str(model_dir), max_model_len=80, num_threads=1, num_gpu_blocks_override=5) as llm:
         scheduler = llm.llm_engine.engine_core.scheduler
         scheduler.drafting = Drafting(scheduler.config.speculation, None, AlwaysWrong())
         for name, count in (("long", 60), ("short", 10)):
@@ -160,7 +154,7 @@ def test_wrong_guesses_take_no_blocks_from_others(
 
 
 def test_a_text_that_repeats_itself_takes_fewer_steps(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
     params = SamplingParams(
@@ -168,7 +162,7 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(
     )
     steps = []
     for speculation in (False, True):
-        with LLM(str(model), max_model_len=128, num_threads=1, speculation=speculation) as llm:
+        with LLM(str(model_dir), max_model_len=128, num_threads=1, speculation=speculation) as llm:
             llm.llm_engine.add_request("0", [1, 2, 3], params)
             num_steps, tokens = 0, list[int]()
             while llm.llm_engine.has_unfinished_requests():
@@ -194,7 +188,7 @@ def num_steps(llm: LLM, prompt: Any, params: SamplingParams) -> tuple[int, Reque
 
 
 def test_a_prediction_saves_steps_and_is_counted(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Right from the first token, and again after a place that differs."""
     monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
@@ -203,7 +197,8 @@ def test_a_prediction_saves_steps_and_is_counted(
         temperature=0, max_tokens=len(REPLY), ignore_eos=True, trace_decode_token_ids=REPLY
     )
     with LLM(
-        str(model), max_model_len=128, num_threads=1, per_request_spec_decode_metrics="detailed",
+        str(model_dir), max_model_len=128, num_threads=1,
+        per_request_spec_decode_metrics="detailed",
         speculative_config={"prompt_lookup_min": 3, "num_speculative_tokens": 16},
     ) as llm:  # fmt: skip
         prompt = {"prompt_token_ids": [1, 2, 3], "prediction": predicted}
@@ -226,7 +221,7 @@ def test_a_prediction_saves_steps_and_is_counted(
 
 
 def test_earlier_replies_of_the_same_tenant_save_steps(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of another tenant are never searched."""
     monkeypatch.setattr(RowCosts, "seconds", lambda *_: 1.0)
@@ -236,7 +231,7 @@ def test_earlier_replies_of_the_same_tenant_save_steps(
     )
     counts = {}
     with LLM(
-        str(model), max_model_len=128, num_threads=1,
+        str(model_dir), max_model_len=128, num_threads=1,
         speculative_config={"method": "suffix", "suffix_decoding_max_spec_factor": 4},
     ) as llm:  # fmt: skip
         for salt in ("a/1", "b/1", "a/2", "a"):

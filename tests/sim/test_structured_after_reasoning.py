@@ -4,10 +4,10 @@ what was asked for, with the same bits whatever runs beside it."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.errors import RequestError
 from quire.executor import UniProcExecutor
@@ -54,10 +54,9 @@ def tokens(outputs: list[RequestOutput]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+def settings(model_dir: Path, backend: str) -> dict[str, Any]:
     return {
-        "model": str(model), "backend": backend, "max_model_len": 192, "num_threads": 1,
+        "model": str(model_dir), "backend": backend, "max_model_len": 192, "num_threads": 1,
         "reasoning_config": {"reasoning_start_str": BEGIN, "reasoning_end_str": END},
     }  # fmt: skip
 

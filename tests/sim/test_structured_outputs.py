@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 from grammar_jobs import Late
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
 from quire.errors import RequestError
@@ -110,9 +110,8 @@ def bits(outputs: list[RequestOutput]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-    return {"model": str(model), "backend": backend, "max_model_len": 192, "num_threads": 1}
+def settings(model_dir: Path, backend: str) -> dict[str, Any]:
+    return {"model": str(model_dir), "backend": backend, "max_model_len": 192, "num_threads": 1}
 
 
 @pytest.fixture(scope="module")

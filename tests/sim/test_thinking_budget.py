@@ -4,11 +4,11 @@ as without one, whatever runs beside it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.errors import RequestError
 from quire.executor import UniProcExecutor
@@ -58,10 +58,9 @@ def bits(outputs: list[RequestOutput]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, backend: str) -> dict[str, Any]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+def settings(model_dir: Path, backend: str) -> dict[str, Any]:
     return {
-        "model": str(model), "backend": backend, "max_model_len": 192, "num_threads": 1,
+        "model": str(model_dir), "backend": backend, "max_model_len": 192, "num_threads": 1,
         "reasoning_config": CONFIG,
     }  # fmt: skip
 

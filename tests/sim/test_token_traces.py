@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.errors import RequestError
 from quire.llm import LLM
@@ -18,9 +18,8 @@ TRACE = [60, 256, 61, 61, 9, 70]
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[LLM]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-    with LLM(str(model), backend=backend, max_model_len=16, num_threads=1) as llm:
+def llm(model_dir: Path, backend: str) -> Iterator[LLM]:
+    with LLM(str(model_dir), backend=backend, max_model_len=16, num_threads=1) as llm:
         yield llm
 
 

@@ -24,14 +24,6 @@ ONE_GROUP = KVLayout((group_of((0,), 1, 1),), 1)
 
 
 @pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model with a tokenizer of bytes; id 256 is the end token."""
-    from tiny_checkpoint import write_tiny_checkpoint
-
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="session")
 def tokenizer(model_dir: Path) -> Tokenizer:
     return Tokenizer.from_directory(model_dir)
 

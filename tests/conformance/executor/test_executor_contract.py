@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from adapter_writer import write_adapter
-from executor_plans import PROMPT, config_of, plan_of
-from tiny_checkpoint import write_tiny_checkpoint
+from executor_plans import PROMPT, config_of, outputs, plan_of
 from two_ranks import TwoRankExecutor
 
 from quire.adapters import LoRARequest
@@ -55,18 +54,13 @@ _PARAMS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture(scope="module", params=_PARAMS)
 def made(
-    request: pytest.FixtureRequest, directory: Path
+    request: pytest.FixtureRequest, model_dir: Path
 ) -> Iterator[tuple[Executor, EngineConfig]]:
     """An executor for all tests, because the start of processes takes seconds."""
     make, given = request.param
-    config = config_of(directory, **given)
+    config = config_of(model_dir, **given)
     executor: Executor = make(config)
     yield executor, config
     executor.shutdown()
@@ -182,41 +176,23 @@ def test_calls_reach_every_rank(executor: Executor) -> None:
     ids=str,
 )
 def test_ranks_have_the_tokens_of_one(
-    directory: Path, tmp_path: Path, given: dict[str, Any]
+    model_dir: Path, tmp_path: Path, given: dict[str, Any]
 ) -> None:
     """Also of several requests at once, with and without an adapter, whose prompts are cut into
     chunks."""
-    adapter = LoRARequest("mine", 1, str(write_adapter(tmp_path / "mine", directory)))
+    adapter = LoRARequest("mine", 1, str(write_adapter(tmp_path / "mine", model_dir)))
 
-    def outputs(**given: Any) -> dict[str, list[Any]]:
+    def found(**given: Any) -> dict[str, list[Any]]:
         lora = {"enable_lora": True, "max_lora_rank": 8}
-        core = EngineCore(config_of(directory, max_num_batched_tokens=24, **lora, **given))
-        for number in range(4):
-            params = SamplingParams(
-                temperature=0.8, seed=number, max_tokens=9, ignore_eos=True, logprobs=2
-            )
-            core.add_request(
-                EngineCoreRequest(
-                    request_id=str(number),
-                    prompt_token_ids=PROMPT[number:],
-                    sampling_params=params,
-                    arrival_time=0.0,
-                    lora_request=adapter if number % 2 else None,
-                )
-            )
-        found: dict[str, list[Any]] = {}
-        while core.has_unfinished_requests():
-            for one in core.step().outputs:
-                found.setdefault(one.request_id, []).append((one.new_token_ids, one.logprobs))
-        core.shutdown()
-        return found
+        core = EngineCore(config_of(model_dir, max_num_batched_tokens=24, **lora, **given))
+        return outputs(core, [None, adapter, None, adapter])
 
     backend = given.get("backend", "reference")
-    assert outputs(**given) == outputs(backend=backend)
+    assert found(**given) == found(backend=backend)
 
 
-def test_an_engine_runs_on_any_executor(directory: Path) -> None:
-    config = config_of(directory)
+def test_an_engine_runs_on_any_executor(model_dir: Path) -> None:
+    config = config_of(model_dir)
 
     def tokens(executor: Executor) -> list[int]:
         core = EngineCore(config, executor)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_plans import PROMPT, config_of
+from executor_plans import config_of, outputs
 from ports import free_ports
 from rank_certificates import write_certificates
 from tiny_checkpoint import write_tiny_checkpoint
@@ -23,8 +23,6 @@ from quire.core.engine_core import EngineCore
 from quire.errors import ConfigError, EngineDeadError, RankError
 from quire.executor.multiproc import MultiprocExecutor
 from quire.executor.nodes.tls import TlsConnection
-from quire.params import SamplingParams
-from quire.protocol import EngineCoreRequest
 from quire.version import __version__
 
 KEY = "a secret of all machines"
@@ -36,24 +34,19 @@ runpy.run_module("quire", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture
 def port() -> int:
     return free_ports()
 
 
 @pytest.fixture
-def other(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
+def other(model_dir: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
     """Starts machine 1."""
     monkeypatch.setenv("QUIRE_RANK_KEY", KEY)
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        model: Path = directory,
+        model: Path = model_dir,
         key: str = KEY,
         program: tuple[str, str] = ("-m", "quire"),
         **environment: str,
@@ -82,30 +75,9 @@ def other(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
             process.stderr.close()
 
 
-def engine(directory: Path, port: int, **given: Any) -> MultiprocExecutor:
-    config = config_of(directory, nnodes=2, master_port=port, **given)
+def engine(model_dir: Path, port: int, **given: Any) -> MultiprocExecutor:
+    config = config_of(model_dir, nnodes=2, master_port=port, **given)
     return MultiprocExecutor(config)
-
-
-def outputs(core: EngineCore) -> dict[str, list[Any]]:
-    for number in range(3):
-        params = SamplingParams(
-            temperature=0.8, seed=number, max_tokens=8, ignore_eos=True, logprobs=2
-        )
-        core.add_request(
-            EngineCoreRequest(
-                request_id=str(number),
-                prompt_token_ids=PROMPT[number:],
-                sampling_params=params,
-                arrival_time=0.0,
-            )
-        )
-    found: dict[str, list[Any]] = {}
-    while core.has_unfinished_requests():
-        for one in core.step().outputs:
-            found.setdefault(one.request_id, []).append((one.new_token_ids, one.logprobs))
-    core.shutdown()
-    return found
 
 
 @pytest.mark.parametrize(
@@ -117,20 +89,20 @@ def outputs(core: EngineCore) -> dict[str, list[Any]]:
     ids=["parts", "stages"],
 )
 def test_machines_have_the_tokens_of_one_rank(
-    directory: Path, other: Other, port: int, given: dict[str, Any]
+    model_dir: Path, other: Other, port: int, given: dict[str, Any]
 ) -> None:
     machine = other()
-    executor = engine(directory, port, **given)
-    config = config_of(directory, nnodes=2, master_port=port, **given)
+    executor = engine(model_dir, port, **given)
+    config = config_of(model_dir, nnodes=2, master_port=port, **given)
     found = outputs(EngineCore(config, executor))
-    assert found == outputs(EngineCore(config_of(directory, backend=given["backend"])))
+    assert found == outputs(EngineCore(config_of(model_dir, backend=given["backend"])))
     assert "the engine has ended" in machine.communicate(timeout=60)[1]
     assert machine.returncode == 0
 
 
 @pytest.mark.parametrize("split", [(4, 1), (2, 2)], ids=["parts", "stages"])
 def test_machines_with_certificates_have_the_same_tokens(
-    directory: Path,
+    model_dir: Path,
     other: Other,
     port: int,
     tmp_path: Path,
@@ -143,7 +115,7 @@ def test_machines_with_certificates_have_the_same_tokens(
     tensor, stages = split
     machine = other()
     config = config_of(
-        directory, nnodes=2, master_port=port, backend="cpu",
+        model_dir, nnodes=2, master_port=port, backend="cpu",
         tensor_parallel_size=tensor, pipeline_parallel_size=stages,
     )  # fmt: skip
     executor = MultiprocExecutor(config)
@@ -152,7 +124,7 @@ def test_machines_with_certificates_have_the_same_tokens(
         for one in executor._ranks.ranks
     )
     assert outputs(EngineCore(config, executor)) == outputs(
-        EngineCore(config_of(directory, backend="cpu"))
+        EngineCore(config_of(model_dir, backend="cpu"))
     )
     assert "the engine has ended" in machine.communicate(timeout=60)[1]
     assert machine.returncode == 0
@@ -175,10 +147,10 @@ def until_dead(executor: MultiprocExecutor) -> tuple[str, float]:
     [(signal.SIGKILL, "node 1 has ended"), (signal.SIGSTOP, "node 1 has sent nothing for")],
 )
 def test_a_machine_that_ends_is_named(
-    directory: Path, other: Other, port: int, number: int, text: str
+    model_dir: Path, other: Other, port: int, number: int, text: str
 ) -> None:
     machine = other()
-    executor = engine(directory, port, tensor_parallel_size=2)
+    executor = engine(model_dir, port, tensor_parallel_size=2)
     machine.send_signal(number)
     found, _ = until_dead(executor)
     assert text in found
@@ -186,7 +158,7 @@ def test_a_machine_that_ends_is_named(
 
 @pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
 def test_a_machine_that_is_frozen_before_its_ranks_begin(
-    directory: Path,
+    model_dir: Path,
     other: Other,
     port: int,
     has_tls: bool,
@@ -207,7 +179,7 @@ def test_a_machine_that_is_frozen_before_its_ranks_begin(
     helper = threading.Thread(target=freeze)
     helper.start()
     with pytest.raises((RankError, EngineDeadError), match="node 1 has sent nothing for"):
-        engine(directory, port, tensor_parallel_size=2)
+        engine(model_dir, port, tensor_parallel_size=2)
     helper.join()
 
 
@@ -215,7 +187,7 @@ def test_a_machine_that_is_frozen_before_its_ranks_begin(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("part", range(10))
 def test_a_hundred_machines_end(
-    directory: Path,
+    model_dir: Path,
     other: Other,
     port: int,
     part: int,
@@ -226,7 +198,7 @@ def test_a_hundred_machines_end(
     times = []
     for turn in range(10 * part, 10 * part + 10):
         machine = other()
-        executor = engine(directory, port, tensor_parallel_size=2)
+        executor = engine(model_dir, port, tensor_parallel_size=2)
         [rank] = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
         is_rank = turn % 2 == 1
         os.kill(int(rank) if is_rank else machine.pid, number)
@@ -250,10 +222,10 @@ def test_a_hundred_machines_end(
 
 
 def test_a_rank_of_another_machine_that_is_killed_is_named(
-    directory: Path, other: Other, port: int
+    model_dir: Path, other: Other, port: int
 ) -> None:
     machine = other()
-    executor = engine(directory, port, tensor_parallel_size=2)
+    executor = engine(model_dir, port, tensor_parallel_size=2)
     [rank] = Path(f"/proc/{machine.pid}/task/{machine.pid}/children").read_text().split()
     os.kill(int(rank), signal.SIGKILL)
     found, _ = until_dead(executor)
@@ -262,11 +234,11 @@ def test_a_rank_of_another_machine_that_is_killed_is_named(
 
 
 def test_a_machine_with_other_weights_is_refused(
-    tmp_path: Path, directory: Path, other: Other, port: int
+    tmp_path: Path, model_dir: Path, other: Other, port: int
 ) -> None:
     machine = other(write_tiny_checkpoint(tmp_path / "tiny", seed=1))
     with pytest.raises(ConfigError, match=r"node 1: .* has other weights .*: fingerprint"):
-        engine(directory, port, tensor_parallel_size=2)
+        engine(model_dir, port, tensor_parallel_size=2)
     assert "has other weights" in machine.communicate(timeout=60)[1]
     assert machine.returncode == 1
 
@@ -280,16 +252,16 @@ def test_a_machine_with_other_weights_is_refused(
     ids=["version", "tier"],
 )
 def test_a_machine_that_would_compute_other_bits_is_refused(
-    directory: Path, other: Other, port: int, given: dict[str, Any], text: str
+    model_dir: Path, other: Other, port: int, given: dict[str, Any], text: str
 ) -> None:
     machine = other(**given)
     with pytest.raises(ConfigError, match=text):
-        engine(directory, port, tensor_parallel_size=2, backend="cpu")
+        engine(model_dir, port, tensor_parallel_size=2, backend="cpu")
     assert text in machine.communicate(timeout=60)[1]
     assert machine.returncode == 1
 
 
-def test_a_machine_with_another_key_stays_out(directory: Path, other: Other, port: int) -> None:
+def test_a_machine_with_another_key_stays_out(model_dir: Path, other: Other, port: int) -> None:
     wrong = other(key="another secret text")
     right: list[subprocess.Popen[str]] = []
 
@@ -299,7 +271,7 @@ def test_a_machine_with_another_key_stays_out(directory: Path, other: Other, por
 
     helper = threading.Thread(target=join_after_the_refusal)
     helper.start()
-    executor = engine(directory, port, tensor_parallel_size=2)
+    executor = engine(model_dir, port, tensor_parallel_size=2)
     executor.shutdown()
     helper.join()
     assert "QUIRE_RANK_KEY must be the same" in wrong.communicate(timeout=60)[1]
@@ -315,12 +287,12 @@ def test_a_machine_with_another_key_stays_out(directory: Path, other: Other, por
         ({"nnodes": 2, "master_port": 0}, "master_port=0 must be from 1"),
     ],
 )
-def test_impossible_machines_are_refused(directory: Path, given: dict[str, Any], text: str) -> None:
+def test_impossible_machines_are_refused(model_dir: Path, given: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        config_of(directory, tensor_parallel_size=2, **given)
+        config_of(model_dir, tensor_parallel_size=2, **given)
 
 
-def test_a_key_is_required(directory: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_required(model_dir: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_RANK_KEY", "short")
     with pytest.raises(ConfigError, match="QUIRE_RANK_KEY"):
-        engine(directory, port, tensor_parallel_size=2)
+        engine(model_dir, port, tensor_parallel_size=2)

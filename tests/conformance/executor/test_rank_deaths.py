@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from executor_plans import PROMPT, config_of, plan_of
 from sweeps import seed as sweep_seed
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.errors import EngineDeadError
 from quire.executor.multiproc import MultiprocExecutor
@@ -42,11 +41,6 @@ for number in itertools.count():
     made.submit(plan)
     made.collect()
 """
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 def is_running(pid: int) -> bool:
@@ -82,10 +76,10 @@ class Caller:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_dies_in_a_step(directory: Path, number: int) -> None:
+def test_a_rank_dies_in_a_step(model_dir: Path, number: int) -> None:
     random_ = random.Random(f"{sweep_seed() or 0} {number}")
     before = shared_files()
-    executor = MultiprocExecutor(config_of(directory, **random_.choice(SPLITS)))
+    executor = MultiprocExecutor(config_of(model_dir, **random_.choice(SPLITS)))
     processes = [one.process for one in executor._ranks.ranks]
     victim = random_.choice(executor._ranks.ranks)
     caller = Caller(executor)
@@ -101,10 +95,10 @@ def test_a_rank_dies_in_a_step(directory: Path, number: int) -> None:
     assert shared_files() <= before
 
 
-def test_ranks_end_with_their_leader(directory: Path) -> None:
+def test_ranks_end_with_their_leader(model_dir: Path) -> None:
     before = shared_files()
     leader = subprocess.Popen(
-        [sys.executable, "-c", LEADER, str(directory)],
+        [sys.executable, "-c", LEADER, str(model_dir)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},

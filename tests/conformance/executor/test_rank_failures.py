@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import pytest
 from executor_plans import PROMPT, config_of, plan_of
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.ranks import Rank
 from quire.errors import ConfigError, EngineDeadError, RankError
@@ -32,15 +31,10 @@ from quire.executor.nodes.remote import RemoteNode
 DOOR = cast(Door, SimpleNamespace(watch=lambda: None))
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest.fixture
-def executor(request: pytest.FixtureRequest, directory: Path) -> Iterator[MultiprocExecutor]:
+def executor(request: pytest.FixtureRequest, model_dir: Path) -> Iterator[MultiprocExecutor]:
     given: dict[str, Any] = getattr(request, "param", {})
-    made = MultiprocExecutor(config_of(directory, tensor_parallel_size=2, **given))
+    made = MultiprocExecutor(config_of(model_dir, tensor_parallel_size=2, **given))
     yield made
     processes = [one.process for one in made._ranks.ranks]
     made.shutdown()
@@ -104,21 +98,21 @@ def test_a_rank_that_breaks(executor: MultiprocExecutor, text: str) -> None:
     ],
 )
 def test_impossible_sizes_are_refused_before_loading(
-    directory: Path, given: dict[str, Any], text: str
+    model_dir: Path, given: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
-        config_of(directory, **given)
+        config_of(model_dir, **given)
 
 
-def test_what_a_rank_cannot_load_is_reported(directory: Path) -> None:
-    config = config_of(directory, tensor_parallel_size=2, worker_cls="faulty_worker.NoSuchWorker")
+def test_what_a_rank_cannot_load_is_reported(model_dir: Path) -> None:
+    config = config_of(model_dir, tensor_parallel_size=2, worker_cls="faulty_worker.NoSuchWorker")
     with pytest.raises(ConfigError, match="NoSuchWorker"):
         MultiprocExecutor(config)
 
 
-def test_a_process_that_cannot_have_files(directory: Path) -> None:
+def test_a_process_that_cannot_have_files(model_dir: Path) -> None:
     """The error is the user's to mend, and nothing is left open."""
-    config = config_of(directory, tensor_parallel_size=2)
+    config = config_of(model_dir, tensor_parallel_size=2)
     before = len(os.listdir("/proc/self/fd"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before + 2, hard))

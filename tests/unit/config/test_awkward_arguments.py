@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[2] / "fakes"))
 
 from awkward import EVERY, Unprintable, awkward, check_message
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import AsyncEngineArgs, EngineArgs
 from quire.config.field_types import check_fields
@@ -25,11 +24,6 @@ from quire.planning.plan import build_engine_config
 
 FIELDS = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
 MODEL_NAMES = {"model": ("model", "directory"), "hf_token": ("hf_token",)}
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(autouse=True)

@@ -111,11 +111,11 @@ def test_paired_rows_are_put_back_for_each_head_count(tmp_path: Path) -> None:
     store = GgufStore([write_model(tmp_path / "m.gguf", "llama", config, tensors)])
     for part in ("q_proj", "k_proj"):
         name = f"model.layers.1.self_attn.{part}.weight"
-        assert not np.array_equal(store.raw(name).blocks.view("<f4").squeeze(), tensors[name])
+        assert not np.array_equal(store.raw(name).view("<f4").squeeze(), tensors[name])
         assert np.array_equal(store.get(name).to_float32(), tensors[name])
         order = store.row_order(name)
         assert order is not None
-        raw = store.raw(name).blocks.view("<f4").squeeze()
+        raw = store.raw(name).view("<f4").squeeze()
         assert np.array_equal(raw[order], tensors[name])
 
 
@@ -131,27 +131,13 @@ def test_llama3_scaling_follows_from_the_factors(tmp_path: Path) -> None:
     plain = rotary(ConfigReader(config), 64).inv_freq
     factors = (np.array(plain) / np.array(scaled)).astype(np.float32)
     tensors = random_tensors(config)
-    path = _with_factors(tmp_path / "m.gguf", config, tensors, factors)
+    added = {"rope_freqs.weight": factors}
+    path = write_model(tmp_path / "m.gguf", "llama", config, tensors, added)
     assert read_config(resolve_model(str(path)))["rope_scaling"] == scaling
     factors[10] *= 1.01
-    path = _with_factors(tmp_path / "other.gguf", config, tensors, factors)
+    path = write_model(tmp_path / "other.gguf", "llama", config, tensors, added)
     with pytest.raises(UnsupportedModelError, match="not those of Llama 3's scaling"):
         resolve_model(str(path))
-
-
-def _with_factors(path: Path, config: Any, tensors: Any, factors: Any) -> Path:
-    from gguf_files import (
-        as_llama_cpp_has_it,
-        byte_level_metadata,
-        float_tensors,
-        gguf_bytes,
-        model_metadata,
-    )
-
-    stored = as_llama_cpp_has_it(tensors, "llama", config)
-    metadata = {**model_metadata("llama", config), **byte_level_metadata(config["vocab_size"])}
-    path.write_bytes(gguf_bytes(metadata, float_tensors({**stored, "rope_freqs.weight": factors})))
-    return path
 
 
 def test_granite_without_rotation_is_refused(tmp_path: Path) -> None:
@@ -171,28 +157,12 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_tensor_is_refused(tmp_path: Path) -> None:
     config = {**SHAPE, "architectures": ["LlamaForCausalLM"]}
-    tensors = random_tensors(config)
-    path = tmp_path / "m.gguf"
-    _with_extra(path, config, tensors)
+    added = {"blk.0.attn_sinks.weight": np.ones(6, np.float32)}
+    path = write_model(tmp_path / "m.gguf", "llama", config, random_tensors(config), added)
     directory = resolve_model(str(path))
     found = read_config(directory)
     with pytest.raises(CheckpointError, match=r"unexpected tensor 'blk.0.attn_sinks.weight'"):
         bind(build_program(found), open_checkpoint(directory), name_map(found).canonical)
-
-
-def _with_extra(path: Path, config: Any, tensors: Any) -> None:
-    from gguf_files import (
-        as_llama_cpp_has_it,
-        byte_level_metadata,
-        float_tensors,
-        gguf_bytes,
-        model_metadata,
-    )
-
-    stored = as_llama_cpp_has_it(tensors, "llama", config)
-    stored["blk.0.attn_sinks.weight"] = np.ones(6, np.float32)
-    metadata = {**model_metadata("llama", config), **byte_level_metadata(config["vocab_size"])}
-    path.write_bytes(gguf_bytes(metadata, float_tensors(stored)))
 
 
 @pytest.fixture

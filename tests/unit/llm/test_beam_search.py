@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.beam_search import BeamSearchOutput, BeamSearchParams
 from quire.errors import EngineDeadError, RequestError
@@ -18,11 +16,6 @@ from quire.llm import LLM
 
 PARAMS = BeamSearchParams(beam_width=3, max_tokens=6, ignore_eos=True)
 PROMPT = list(range(100, 170))
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -128,26 +121,6 @@ def test_one_wrong_prompt_and_none_is_run(llm: LLM) -> None:
     with pytest.raises(TypeError, match="lora_request must be of type LoRARequest"):
         llm.beam_search(["good"], PARAMS, lora_request=object())  # type: ignore[arg-type]
     assert not llm.llm_engine.has_unfinished_requests()
-
-
-def test_an_interrupted_search_leaves_nothing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    core: Any = llm.llm_engine.engine_core
-    execute = core.executor._worker.step
-    calls = []
-
-    def pressed_in_the_middle(plan: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return execute(plan)
-
-    monkeypatch.setattr(core.executor._worker, "step", pressed_in_the_middle)
-    with pytest.raises(KeyboardInterrupt):
-        llm.beam_search(["a", "b"], PARAMS)
-    monkeypatch.undo()
-    assert not core.has_unfinished_requests()
-    core.scheduler.check_integrity()
-    assert len(llm.beam_search("a", PARAMS)) == 1
 
 
 def test_a_search_after_the_end_is_an_error(model_dir: Path) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
 from quire.frontend.offline.llm_engine import LLMEngine
@@ -43,11 +42,6 @@ _M_ARENA_MAX = -8
 def one_arena() -> None:
     """The allocator gives threads pools of their own, which keep tens of MB for later."""
     ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 def use_llm(options: dict[str, Any], use: Use) -> object:

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import io
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_checkpoint import write_tiny_checkpoint
 
-from quire.errors import (
-    CheckpointError,
-    ConfigError,
-    RequestError,
-    UnknownArgumentError,
-)
+from quire.beam_search import BeamSearchParams
+from quire.errors import CheckpointError, ConfigError, RequestError, UnknownArgumentError
 from quire.inputs import TextPrompt, TokensPrompt
 from quire.llm import LLM
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +175,18 @@ def test_what_was_enqueued_is_not_lost_to_another_call(llm: LLM) -> None:
     assert llm.wait_for_completion(use_tqdm=False) == []
 
 
-def test_ctrl_c_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = llm.llm_engine.engine_core
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda llm, prompts: llm.generate(prompts, GREEDY, use_tqdm=False),
+        lambda llm, prompts: llm.beam_search(prompts, BeamSearchParams(3, 6, ignore_eos=True)),
+    ],
+    ids=["generate", "beam_search"],
+)
+def test_ctrl_c_leaves_nothing_behind(
+    llm: LLM, use: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core: Any = llm.llm_engine.engine_core
     execute = core.executor._worker.step
     calls = []
 
@@ -197,12 +198,12 @@ def test_ctrl_c_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(core.executor._worker, "step", pressed_in_the_middle)
     with pytest.raises(KeyboardInterrupt):
-        llm.generate(["a", "b"], GREEDY, use_tqdm=False)
+        use(llm, ["a", "b"])
     monkeypatch.undo()
     assert len(calls) == 3
     assert not core.has_unfinished_requests()
     core.scheduler.check_integrity()
-    assert len(llm.generate("a", GREEDY, use_tqdm=False)) == 1
+    assert len(use(llm, "a")) == 1
 
 
 def test_a_progress_bar_of_ones_own(llm: LLM) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.config.engine_args import EngineArgs
 from quire.errors import ConfigError
@@ -21,11 +20,6 @@ from quire.metrics.reader import Counter, Gauge, Histogram
 from quire.params import SamplingParams
 
 PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 def make(model_dir: Path, **options: Any) -> LLM:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asgi_client import AsgiClient
 
 from quire.beam_search import BeamSearchParams, BeamSearchSequence
 from quire.llm import LLM
@@ -278,32 +279,13 @@ def nothing_is_left(harness: Harness) -> None:
 
 
 def test_a_client_that_leaves_takes_its_search_along(harness: Harness) -> None:
-    gone = asyncio.Event()
-
     async def scenario(_: Any) -> None:
-        data, has_sent = json.dumps({**TEXT, "max_tokens": 400, "n": 4}).encode(), False
-
-        async def receive() -> dict[str, Any]:
-            nonlocal has_sent
-            if not has_sent:
-                has_sent = True
-                return {"type": "http.request", "body": data}
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(_: Any) -> None:
-            await asyncio.sleep(0)
-
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
-            "scheme": "http", "path": "/v1/completions", "raw_path": b"/v1/completions",
-            "root_path": "", "query_string": b"", "client": None, "server": None, "state": {},
-            "headers": [(b"content-type", b"application/json"), (b"host", b"quire")],
-        }  # fmt: skip
-        task = asyncio.get_running_loop().create_task(harness.app(scope, receive, send))
+        client = AsgiClient(harness.app)
+        body = {**TEXT, "max_tokens": 400, "n": 4}
+        task = asyncio.get_running_loop().create_task(client.post("/v1/completions", body))
         while not harness.model.engine.get_num_unfinished_requests() > 1:
             await asyncio.sleep(0.001)
-        gone.set()
+        client.is_gone.set()
         await task
         nothing_is_left(harness)
         await asyncio.sleep(0.05)

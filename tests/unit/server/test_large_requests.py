@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from asgi_client import AsgiClient
 from loop_lag import LoopLag
 
 from quire.server.generation import sampling
@@ -272,9 +273,10 @@ def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
     tokenizer.encode_pieces = encode_slowly  # type: ignore[method-assign]
 
     async def scenario(_: Any) -> None:
-        gone = asyncio.Event()
-        await asyncio.wait_for(_post(harness.app, {"prompt": WORDS * 3000, "zz": " " * 300_000},
-                                     gone), 60)  # fmt: skip
+        client = AsgiClient(harness.app)
+        asyncio.get_running_loop().call_later(0.3, client.is_gone.set)
+        body = {"prompt": WORDS * 3000, "zz": " " * 300_000}
+        await asyncio.wait_for(client.post("/tokenize", body), 60)
         before = num_pieces
         await asyncio.sleep(0.1)
         assert num_pieces <= before + 2
@@ -283,31 +285,6 @@ def test_a_client_that_leaves_ends_the_work_for_it(harness: Harness) -> None:
         await pool.run(INLINE_SIZE + 1, time.sleep, 0)
 
     harness.run(scenario)
-
-
-async def _post(app: Any, body: dict[str, Any], gone: asyncio.Event) -> None:
-    """Sends a request, and leaves a moment later."""
-    data, has_sent = json.dumps(body).encode(), False
-    asyncio.get_running_loop().call_later(0.3, gone.set)
-
-    async def receive() -> dict[str, Any]:
-        nonlocal has_sent
-        if not has_sent:
-            has_sent = True
-            return {"type": "http.request", "body": data}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(_: Any) -> None:
-        await asyncio.sleep(0)
-
-    scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
-        "scheme": "http", "path": "/tokenize", "raw_path": b"/tokenize", "root_path": "",
-        "query_string": b"", "client": None, "server": None, "state": {},
-        "headers": [(b"content-type", b"application/json"), (b"host", b"quire")],
-    }  # fmt: skip
-    await app(scope, receive, send)
 
 
 def test_the_probe_sees_a_loop_that_is_kept() -> None:

@@ -3,69 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from asgi_client import AsgiClient
 
 from .conftest import Harness, MakeHarness
 
 LONG = {"prompt": "A", "max_tokens": 200, "stream_options": {"include_usage": True}}
 
 
-class Client:
-    """One POST of a streaming request straight to the application, as the protocol makes it."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._has_sent = False
-        self.is_gone = asyncio.Event()
-
-    async def post(self, body: dict[str, Any], send: Callable[[Any], Awaitable[None]]) -> None:
-        """Returns when the application is done with it."""
-        data = json.dumps(body).encode()
-        scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
-            "scheme": "http", "path": "/v1/completions", "raw_path": b"/v1/completions",
-            "root_path": "", "query_string": b"", "client": None, "server": None,
-            "headers": [(b"content-type", b"application/json"), (b"host", b"quire")],
-            "state": {},
-        }  # fmt: skip
-
-        async def receive() -> dict[str, Any]:
-            if not self._has_sent:
-                self._has_sent = True
-                return {"type": "http.request", "body": data}
-            await self.is_gone.wait()
-            return {"type": "http.disconnect"}
-
-        await self._app(scope, receive, send)
-
-
 async def drop(app: Any, seconds: float, stream: bool) -> None:
     """Leaves after a while."""
-    client = Client(app)
+    client = AsgiClient(app)
     asyncio.get_running_loop().call_later(seconds, client.is_gone.set)
-
-    async def send(_: Any) -> None:
-        await asyncio.sleep(0)
-
     body = {**LONG, "stream": True} if stream else {"prompt": "A", "max_tokens": 200}
-    await client.post(body, send)
+    await client.post("/v1/completions", body)
 
 
 async def read_nothing(app: Any, seconds: float) -> None:
     """Takes the first bytes and then none, until its connection is dropped."""
-    client = Client(app)
+    client = AsgiClient(app)
     asyncio.get_running_loop().call_later(seconds, client.is_gone.set)
 
     async def send(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.body":
             await client.is_gone.wait()
 
-    await client.post({**LONG, "stream": True}, send)
+    await client.post("/v1/completions", {**LONG, "stream": True}, send)
 
 
 async def until_only(tasks: set[asyncio.Task[Any]]) -> None:

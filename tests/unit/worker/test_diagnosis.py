@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bare_model import BareModel
 
-from quire.backends.base import (
-    CompiledModel,
-    Logprobs,
-    MemoryReport,
-    SamplingColumns,
-    StepBatch,
-    StepOutput,
-)
+from quire.backends.base import Logprobs, StepBatch, StepOutput
 from quire.errors import BackendError
 from quire.params import SamplingParams
 from quire.program import OpPlace
@@ -28,7 +22,7 @@ TEXT = "the model gave numbers that are not finite (NaN or infinity)"
 BLOCK_SIZE = 4
 
 
-class BrokenModel(CompiledModel):
+class BrokenModel(BareModel):
     """Chooses token 5. Keeps tokens where their K and V would be."""
 
     def __init__(self) -> None:
@@ -58,9 +52,6 @@ class BrokenModel(CompiledModel):
         told = np.array(not_finite, np.bool_) if self.notices else None
         return StepOutput(sampled, logprobs, not_finite=told)
 
-    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
-        raise NotImplementedError
-
     def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
         if self.error:
             raise BackendError(self.error)
@@ -83,24 +74,6 @@ class BrokenModel(CompiledModel):
                 assert self.cache.setdefault(slot, token) == token
             contexts.append([self.cache[slot] for slot in slots])
         return contexts
-
-    def read_blocks(self, block_ids: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
-    def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def clear_behind(self, block: np.ndarray, group: int, kept: int) -> None:
-        raise NotImplementedError
-
-    def discard_kv(self) -> None:
-        raise AssertionError
-
-    def memory(self) -> MemoryReport:
-        return MemoryReport(0, 0, 0)
-
-    def close(self) -> None:
-        pass
 
 
 class Runner:

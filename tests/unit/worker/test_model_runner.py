@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bare_model import BareModel
 
-from quire.backends.base import (
-    CompiledModel,
-    Logprobs,
-    MemoryReport,
-    SamplingColumns,
-    StepBatch,
-    StepOutput,
-)
+from quire.backends.base import Logprobs, StepBatch, StepOutput
 from quire.errors import BackendError
 from quire.params import SamplingParams
-from quire.program import OpPlace
 from quire.protocol import ScheduledRequest, SchedulePlan
 from quire.worker.input_batch import InputBatch
 from quire.worker.model_runner import ModelRunner
 
 
-class EchoModel(CompiledModel):
+class EchoModel(BareModel):
     """Chooses, for each row, its last token plus 1; the best two are that and 0."""
 
     def __init__(self) -> None:
@@ -40,30 +33,6 @@ class EchoModel(CompiledModel):
                 sampled_ranks=np.ones(count, np.int32),
             )
         return StepOutput(sampled[self.lost_rows :].astype(np.int32), logprobs)
-
-    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
-        raise NotImplementedError
-
-    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
-        raise NotImplementedError
-
-    def read_blocks(self, block_ids: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
-    def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def clear_behind(self, block: np.ndarray, group: int, kept: int) -> None:
-        raise NotImplementedError
-
-    def discard_kv(self) -> None:
-        raise AssertionError
-
-    def memory(self) -> MemoryReport:
-        return MemoryReport(0, 0, 0)
-
-    def close(self) -> None:
-        pass
 
 
 def started(name: str, tokens: list[int], **params: object) -> ScheduledRequest:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
 from quire.outputs import RequestOutput
@@ -26,11 +25,6 @@ def greedy(max_tokens: int = 6) -> SamplingParams:
 def make(model_dir: Path, **changes: Any) -> LLM:
     options = {"backend": "reference", "max_model_len": 128, "max_num_seqs": 16, **changes}
     return LLM(str(model_dir), **options)
-
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

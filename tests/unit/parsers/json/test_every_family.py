@@ -6,13 +6,12 @@ import json
 import random
 
 import pytest
-from tests.fakes.replies import divisions, message_of, parsed
+from tests.fakes.replies import CountingReader, cut, divisions, message_of, parsed
 from tests.unit.parsers.json.families import CALLS, TOOLS, WRITTEN, Call
 from tests.unit.structured.texts import checked_grammar, follows
 
 from quire.parsers.events import Message
 from quire.parsers.format import ReplyFormat
-from quire.parsers.reader import TextReader
 from quire.parsers.registry import TOOL_FORMATS
 
 FORMATS = {
@@ -122,36 +121,18 @@ def hostile(name: str, dice: random.Random, count: int) -> list[str]:
     return texts
 
 
-class _CountingReader(TextReader):
-    """Counts the characters that are kept when text arrives, and the parts that are taken."""
-
-    work = 0
-
-    def push(self, text: str) -> None:
-        super().push(text)
-        type(self).work += len(self.available())
-
-    def take(self, count: int) -> str:
-        type(self).work += count + 1
-        return super().take(count)
-
-
 @pytest.mark.sweep(6)
 @every_format
 def test_work_grows_with_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.parsers.reply.TextReader", _CountingReader)
+    monkeypatch.setattr("quire.parsers.reply.TextReader", CountingReader)
 
     def work(size: int) -> float:
         line = 'a "quoted" {line} of [text] <b>\n'
         calls = [("fs/write-file", {"path": "x", "lines": [line] * (size // len(line))})]
         text = line * 20 + WRITTEN[name](calls)
-        _CountingReader.work = 0
+        CountingReader.work = 0
         message = Message.of(parsed(FORMATS[name], cut(text, 7), TOOLS))
         assert calls_of(message) == calls
-        return _CountingReader.work / len(text)
+        return CountingReader.work / len(text)
 
     assert work(60_000) < 2 * work(6_000)
-
-
-def cut(text: str, size: int) -> list[str]:
-    return [text[i : i + size] for i in range(0, len(text), size)]

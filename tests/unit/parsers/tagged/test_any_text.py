@@ -7,12 +7,11 @@ import json
 import random
 
 import pytest
-from tests.fakes.replies import parsed
+from tests.fakes.replies import CountingReader, cut, parsed
 from tests.unit.parsers.tagged.test_grammars import NAMES, TOOLS
 from tests.unit.parsers.tagged.written import Writer
 
 from quire.parsers.events import Message
-from quire.parsers.reader import TextReader
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS, reply_format
 
 NOISE = [
@@ -89,40 +88,22 @@ def test_a_reply_that_is_cut(name: str) -> None:
             assert whole.arguments.startswith(call.arguments[:-_LONGEST_MARK])
 
 
-class _CountingReader(TextReader):
-    """Counts the characters that are kept when text arrives, and those that are read."""
-
-    work = 0
-
-    def push(self, text: str) -> None:
-        super().push(text)
-        type(self).work += len(self.available())
-
-    def take(self, count: int) -> str:
-        type(self).work += count + 1
-        return super().take(count)
-
-
 @pytest.mark.sweep(8)
 @pytest.mark.parametrize("size", [7, 10**9])
 @pytest.mark.parametrize("name", NAMES)
 def test_work_grows_with_the_text(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.parsers.reply.TextReader", _CountingReader)
+    monkeypatch.setattr("quire.parsers.reply.TextReader", CountingReader)
     texts = hostile(name, random.Random(name), count=5)
 
     def work(times: int) -> float:
-        _CountingReader.work = total = 0
+        CountingReader.work = total = 0
         for text in texts:
             long = (text or "x") * times
             parsed(FORMATS[name], cut(long, size), TOOLS)
             total += len(long)
-        return _CountingReader.work / total
+        return CountingReader.work / total
 
     assert work(20) < 2 * work(2)
-
-
-def cut(text: str, size: int) -> list[str]:
-    return [text[i : i + size] for i in range(0, len(text), size)]
 
 
 @pytest.mark.sweep(8)

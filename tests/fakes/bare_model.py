@@ -1,0 +1,36 @@
+"""`BareModel`: a compiled model whose steps a test writes, without K/V."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.backends.base import CompiledModel, MemoryReport, SamplingColumns, StepBatch, StepOutput
+from quire.program import OpPlace
+
+
+class BareModel(CompiledModel):
+    """A subclass has `step`."""
+
+    def sample(self, logits: np.ndarray, columns: SamplingColumns) -> StepOutput:
+        raise NotImplementedError
+
+    def find_not_finite(self, batch: StepBatch) -> list[OpPlace | None]:
+        raise NotImplementedError
+
+    def read_blocks(self, block_ids: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def write_blocks(self, block_ids: np.ndarray, data: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def clear_behind(self, block: np.ndarray, group: int, kept: int) -> None:
+        raise NotImplementedError
+
+    def discard_kv(self) -> None:
+        raise AssertionError
+
+    def memory(self) -> MemoryReport:
+        return MemoryReport(0, 0, 0)
+
+    def close(self) -> None:
+        pass
