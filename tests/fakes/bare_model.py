@@ -1,4 +1,4 @@
-"""`BareModel`: a compiled model whose steps a test writes, without K/V."""
+"""`BareModel`: a compiled model whose steps a test writes, without K/V; `run` takes one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import numpy as np
 
 from quire.backends.base import CompiledModel, MemoryReport, SamplingColumns, StepBatch, StepOutput
 from quire.program import OpPlace
+from quire.protocol import SchedulePlan, StepResult
+from quire.worker.model_runner import ModelRunner
 
 
 class BareModel(CompiledModel):
@@ -34,3 +36,8 @@ class BareModel(CompiledModel):
 
     def close(self) -> None:
         pass
+
+
+def run(runner: ModelRunner, plan: SchedulePlan) -> StepResult:
+    begun = runner.begin(plan)
+    return runner.finish(begun, runner.model.step(begun.batch))

@@ -1,7 +1,7 @@
 """Model families: they turn a config.json into a program, sizes and tensor names.
 
     ModelDescription           all that config.json says of a model, typed and interpreted once
-    build_program(hf_config)   its `program`; likewise model_facts, name_map, family_of
+    build_program(hf_config)   its `program`; likewise model_facts and name_map
     shipped_format(hf_config)  how a quantised checkpoint holds its matrices
     quantisation_of(hf_config) the description of the quantisation, wherever it is written
     as_asked(hf_config, name)  config.json of a quantised checkpoint, for a value of `quantization`
@@ -38,15 +38,10 @@ from quire.program import Program
 
 __all__ = [
     "BlockFormats", "Expanded", "GGUF_FORMATS", "ModelDescription", "ModelFamily", "ModelFacts",
-    "ModelRegistry", "NameMap", "Shipped", "as_asked", "as_expanded", "build_program", "family_of",
+    "ModelRegistry", "NameMap", "Shipped", "as_asked", "as_expanded", "build_program",
     "is_transformers", "model_facts", "name_map", "quantisation_of", "shipped_format", "with_order",
     "with_plain", "with_tied_head",
 ]  # fmt: skip
-
-
-def family_of(hf_config: HfConfig) -> ModelFamily:
-    """`ModelDescription.family`."""
-    return ModelDescription(hf_config).family
 
 
 def build_program(hf_config: HfConfig) -> Program:

@@ -69,11 +69,6 @@ class ModelRunner:
         self._processing = processing
         self._drafter = drafter
 
-    def execute(self, plan: SchedulePlan) -> StepResult:
-        """Runs one step. Raises BackendError; the rows of the plan's requests are unusable then."""
-        begun = self.begin(plan)
-        return self.finish(begun, self.model.step(begun.batch))
-
     def begin(self, plan: SchedulePlan) -> BegunStep:
         """Prepare the input of the model for a plan. Later plans may begin before its output is
         there, unless they have a request whose next token this plan samples."""

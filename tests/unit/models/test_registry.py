@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from quire.errors import CheckpointError, UnsupportedModelError
-from quire.models import ModelFamily, ModelRegistry, build_program, family_of, name_map
+from quire.models import ModelDescription, ModelFamily, ModelRegistry, build_program, name_map
 from quire.models.families.llama import FAMILY as LLAMA
 from quire.models.registry import _BUILT_IN, _ModelRegistry
 
@@ -40,7 +40,7 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones() -> None:
 
 def test_the_first_known_architecture_counts() -> None:
     config = {**CONFIG, "architectures": ["MyForCausalLM", "LlamaForCausalLM"]}
-    assert family_of(config) is LLAMA
+    assert ModelDescription(config).family is LLAMA
 
 
 @pytest.mark.parametrize("architectures", [None, [], "LlamaForCausalLM", [1], {}])

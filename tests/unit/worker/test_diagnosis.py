@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bare_model import BareModel
+from bare_model import BareModel, run
 
 from quire.backends.base import Logprobs, StepBatch, StepOutput
 from quire.errors import BackendError
@@ -105,7 +105,7 @@ class Runner:
             new_block_ids={},
             released_request_ids=[],
         )
-        return self._runner.execute(plan)
+        return run(self._runner, plan)
 
 
 def test_a_failed_request_has_nothing_but_its_failure() -> None:

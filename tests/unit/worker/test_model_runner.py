@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bare_model import BareModel
+from bare_model import BareModel, run
 
 from quire.backends.base import Logprobs, StepBatch, StepOutput
 from quire.errors import BackendError
@@ -60,8 +60,8 @@ def plan(work: dict[str, int], *start: ScheduledRequest) -> SchedulePlan:
 def test_unfinished_prompts_get_no_token() -> None:
     runner = ModelRunner(EchoModel(), InputBatch(4, 1, 8, 100))
     first = plan({"a": 2, "b": 3, "c": 1}, *(started(n, [5, 6, 7]) for n in "abc"))
-    assert runner.execute(first).sampled_token_ids == [[], [8], []]
-    assert runner.execute(plan({"c": 2, "b": 1, "a": 1})).sampled_token_ids == [[8], [9], [8]]
+    assert run(runner, first).sampled_token_ids == [[], [8], []]
+    assert run(runner, plan({"c": 2, "b": 1, "a": 1})).sampled_token_ids == [[8], [9], [8]]
 
 
 def test_logprobs_go_to_those_who_asked() -> None:
@@ -72,7 +72,7 @@ def test_logprobs_go_to_those_who_asked() -> None:
         started("late", [1, 2], logprobs=2),
         started("one", [7], logprobs=1),
     ]
-    result = runner.execute(plan({"none": 1, "chosen": 1, "late": 1, "one": 1}, *requests))
+    result = run(runner, plan({"none": 1, "chosen": 1, "late": 1, "one": 1}, *requests))
     assert sorted(result.logprobs) == ["chosen", "one"]
     [chosen] = result.logprobs["chosen"]
     assert (chosen.token_ids, chosen.logprobs, chosen.ranks) == ([7], [-0.5], [1])
@@ -85,4 +85,4 @@ def test_a_backend_that_loses_rows_is_caught() -> None:
     runner = ModelRunner(model, InputBatch(4, 1, 8, 100))
     model.lost_rows = 1
     with pytest.raises(BackendError, match="0 tokens were sampled, expected 1"):
-        runner.execute(plan({"a": 1}, started("a", [1])))
+        run(runner, plan({"a": 1}, started("a", [1])))
