@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from output_bits import Bits, bits_of
 from vision_cases import CASES
 
 Image = pytest.importorskip("PIL.Image")
@@ -24,12 +25,10 @@ from quire.core import engine_core  # noqa: E402
 from quire.frontend.offline.llm_engine import LLMEngine  # noqa: E402
 from quire.frontend.online.async_llm import AsyncLLM  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
-from quire.outputs import RequestOutput  # noqa: E402
 from quire.params import SamplingParams  # noqa: E402
 from quire.planning.images import encoder  # noqa: E402
 from quire.planning.plan import build_engine_config  # noqa: E402
 
-Bits = tuple[tuple[int, ...], tuple[float, ...]]
 _SIZES = ((61, 23), (20, 30), (33, 90), (48, 48))
 _WORDS = ("a", "of the", "What is shown here, and where?")
 
@@ -100,16 +99,6 @@ def params_of(work: Work) -> SamplingParams:
         temperature=0.8, seed=work.seed, max_tokens=work.num_tokens, logprobs=1, ignore_eos=True,
         detokenize=False,
     )  # fmt: skip
-
-
-def bits_of(output: Any) -> Bits:
-    assert isinstance(output, RequestOutput)
-    assert output.error is None
-    [one] = output.outputs
-    assert one.logprobs is not None
-    return tuple(one.token_ids), tuple(
-        entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)
-    )
 
 
 def run(engine: LLMEngine, prompts: Prompts, works: list[Work], random: Random) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from adapter_writer import write_adapter
+from output_bits import Bits, bits_of
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.adapters import LoRARequest
@@ -25,8 +26,6 @@ from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.weights.adapters import bind_adapter
 from quire.worker.worker import Worker
-
-Bits = tuple[tuple[int, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,6 @@ def params_of(work: Work) -> SamplingParams:
         temperature=0.8, seed=work.seed, max_tokens=work.num_tokens, logprobs=1, ignore_eos=True,
         detokenize=False,
     )  # fmt: skip
-
-
-def bits_of(output: RequestOutput) -> Bits:
-    assert output.error is None
-    [one] = output.outputs
-    assert one.logprobs is not None
-    return tuple(one.token_ids), tuple(
-        entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)
-    )
 
 
 class Alone:

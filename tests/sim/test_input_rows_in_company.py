@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from output_bits import Bits, bits_of
 from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
 from quire import LLM
 from quire.config.engine_args import EngineArgs
 from quire.frontend.offline.llm_engine import LLMEngine
 from quire.inputs import EmbedsPrompt
-from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 
-Bits = tuple[tuple[int, ...], tuple[float, ...]]
 WIDTH = CONFIG["hidden_size"]
 NUM_PICTURES = 3
 """Arrays of rows that prompts choose from."""
@@ -74,15 +73,6 @@ def params_of(work: Work) -> SamplingParams:
         temperature=0.8, seed=work.seed, max_tokens=work.num_tokens, logprobs=1, ignore_eos=True,
         repetition_penalty=1.1, detokenize=False,
     )  # fmt: skip
-
-
-def bits_of(output: RequestOutput) -> Bits:
-    assert output.error is None
-    [one] = output.outputs
-    assert one.logprobs is not None
-    return tuple(one.token_ids), tuple(
-        entry[token].logprob for token, entry in zip(one.token_ids, one.logprobs, strict=True)
-    )
 
 
 def random_work(random: Random) -> Work:
