@@ -91,14 +91,14 @@ class NullExecutor(Executor):
     def __init__(self, config: EngineConfig) -> None:
         batch = InputBatch(config.scheduler.max_num_seqs, 1, _MAX_MODEL_LEN // 16, _VOCAB)
         self._runner = ModelRunner(NullModel(), batch)
-
         self._submitted: deque[SchedulePlan] = deque()
 
     def submit(self, plan: SchedulePlan) -> None:
         self._submitted.append(plan)
 
     def collect(self) -> StepResult:
-        return self._runner.execute(self._submitted.popleft())
+        begun = self._runner.begin(self._submitted.popleft())
+        return self._runner.finish(begun, self._runner.model.step(begun.batch))
 
     def call(self, method: str, *args: Any) -> list[Any]:
         raise AttributeError(f"{method}{args}")
