@@ -93,20 +93,13 @@ def resolve_model(
     return _with_gguf(_download(model, revision, cache, hf_token, weights), prefers_gguf, mmproj)
 
 
-def fetch_model(
-    model: str,
-    *,
-    revision: str | None = None,
-    download_dir: str | None = None,
-    hf_token: str | bool | None = None,
-    report: Report | None = None,
-) -> Path:
+def fetch_model(model: str, *, revision: str | None = None, report: Report | None = None) -> Path:
     """Downloads what the cache lacks of a hub model's present state; returns its snapshot.
 
     `report` replaces the progress bars. An interrupted download goes on where it ended. Raises
     ModelNotFoundError, and ConfigError if the files cannot be written.
     """
-    cache = env.expanded(download_dir) if download_dir else env.hub_cache_dir()
+    cache = env.hub_cache_dir()
     name, wanted_gguf = hub_name(aliases.target_of(model) or model, cache)
     if env.hub_is_offline():
         raise ModelNotFoundError(
@@ -114,7 +107,7 @@ def fetch_model(
             + _how_to_fetch(name, revision, cache)
         )
     weights = "" if wanted_gguf is None else gguf.pattern(wanted_gguf)
-    snapshot = _download(name, revision, cache, hf_token, weights, report)
+    snapshot = _download(name, revision, cache, None, weights, report)
     if wanted_gguf is not None:
         gguf.downloaded(snapshot, wanted_gguf, name)
     return snapshot
