@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_writer import write_adapter
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
 
+from quire.adapters import LoRARequest
 from quire.config.engine_args import AsyncEngineArgs
 from quire.errors import CheckpointError, ConfigError
 from quire.frontend.online.async_llm import AsyncLLM
@@ -196,6 +198,21 @@ def test_requests_that_run_compute_again(llm: LLM, folders: list[Path], wanted: 
         use_tqdm=False,
     )
     assert last.outputs[0].token_ids == wanted[0][0][:3] + again.outputs[0].token_ids
+
+
+@pytest.mark.parametrize("way", [from_files, one_by_one, through_the_executor, through_apply_model])
+def test_an_adapter_that_depends_on_the_weights_keeps_them(
+    folders: list[Path], tmp_path: Path, way: Callable[[LLM, Path], None]
+) -> None:
+    folder = write_adapter(tmp_path / "adapter", folders[0], use_dora=True)
+    adapter = LoRARequest("adapter", 1, str(folder))
+    given: dict[str, Any] = {"enable_lora": True, "worker_extension_cls": f"{__name__}.Extension"}
+    with LLM(str(folders[0]), **given, **OPTIONS) as llm:
+        llm.llm_engine.add_lora(adapter)
+        with pytest.raises(ConfigError, match="while an adapter with use_dora is loaded"):
+            way(llm, folders[1])
+        assert llm.llm_engine.remove_lora(1)
+        way(llm, folders[1])
 
 
 def test_what_does_not_fit_changes_nothing(

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -229,8 +228,9 @@ class Worker:
     @property
     def model_runner(self) -> RunnerHandle:
         """For extensions: `model_runner.model.load_weights`."""
-        update = partial(self._weights.update, self._program)
-        return RunnerHandle(ModelHandle(self.model, update), self._config, self.device)
+        return RunnerHandle(
+            ModelHandle(self.model, self._update_weights), self._config, self.device
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse("the worker", name, ABSENT_OF_WORKER)
@@ -283,10 +283,7 @@ class Worker:
         """
         if is_checkpoint_format is not True:
             raise ConfigError("is_checkpoint_format must be True: give weights as in a checkpoint")
-        if self.adapters.depends_on_weights:
-            raise ConfigError(
-                "the weights cannot be replaced while an adapter with use_dora is loaded; remove it"
-            )
+        self._check_replaceable()
         self._weights.use_files(self._program, weights_path)
         if weights_iterator is not None:
             try:
@@ -294,6 +291,17 @@ class Worker:
             except BaseException:
                 self._weights.undo()
                 raise
+
+    def _update_weights(self, weights: Iterable[tuple[str, Any]]) -> set[str]:
+        """As `ModelWeights.update`. Raises ConfigError as `reload_weights` does."""
+        self._check_replaceable()
+        return self._weights.update(self._program, weights)
+
+    def _check_replaceable(self) -> None:
+        if self.adapters.depends_on_weights:
+            raise ConfigError(
+                "the weights cannot be replaced while an adapter with use_dora is loaded; remove it"
+            )
 
     @property
     def has_new_weights(self) -> bool:
