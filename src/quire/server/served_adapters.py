@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -75,11 +76,15 @@ class ServedAdapters:
     async def load_all(self, engine: AsyncLLM, modules: Iterable[AdapterModule]) -> None:
         """Loads the adapters of the options. Raises ConfigError for one that cannot be loaded."""
         for module in modules:
-            request = self.add(module)
-            if isinstance(request, LoRARequest):
-                await engine.add_lora(request)
-            else:
-                await engine.add_prompt_adapter(request)
+            await _load(engine, self.add(module))
+
+    async def load_offered(self, engine: AsyncLLM, names: Iterable[str]) -> None:
+        """Loads adapters that are offered, so that no request waits for them. One that cannot be
+        loaded is named in the log, and requests for it alone are refused."""
+        for name in names:
+            if (request := self._by_name.get(name)) is not None:
+                with suppress(ConfigError):
+                    await _load(engine, request)
 
     async def load(
         self, engine: AsyncLLM, module: AdapterModule, taken: Iterable[str], *, in_place: bool
@@ -243,6 +248,13 @@ def served_modules(
     taken = [*names, *(one.name for one in loras)]
     check_modules("prompt", prompts, taken, is_on=config.prompt_adapters is not None)
     return [*loras, *prompts]
+
+
+async def _load(engine: AsyncLLM, request: AnyAdapterRequest) -> None:
+    if isinstance(request, LoRARequest):
+        await engine.add_lora(request)
+    else:
+        await engine.add_prompt_adapter(request)
 
 
 def _invalid(message: str, parameter: str | None = None) -> HttpError:

@@ -23,7 +23,7 @@ from quire.adapters import (
 )
 from quire.adapters.resolvers import FilesystemResolver, LoRAResolver
 from quire.config.engine_args import EngineArgs
-from quire.errors import ConfigError
+from quire.errors import ConfigError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import SamplingParams
 from quire.server.http.problems import HttpError
@@ -126,6 +126,26 @@ def test_wrong_adapters_are_refused_and_the_engine_goes_on(base: Path, tmp_path:
             engine.shutdown()
 
     asyncio.run(use())
+
+
+async def _missing_folder(base: Path, folder: Path) -> None:
+    served, engine = ServedAdapters(), engine_of(base)
+    good = served.add(module("good", write_adapter(folder / "good", base, 1)))
+    gone = served.add(module("gone", folder / "gone"))
+    try:
+        await served.load_offered(engine, ["gone", "never", "good"])
+        assert await engine.list_loras() == {good.adapter_id}
+        with pytest.raises(RequestError, match="'gone' cannot be loaded"):
+            await text_of(engine, gone, "1")
+        assert await text_of(engine, None, "2") != await text_of(engine, good, "3")
+    finally:
+        engine.shutdown()
+
+
+def test_an_offered_adapter_that_is_missing_keeps_no_other_from_loading(
+    base: Path, tmp_path: Path
+) -> None:
+    asyncio.run(_missing_folder(base, tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,9 @@ class Fleet:
         device = replace(member.config.device, turns=self._turns)
         try:
             modules = served_modules(member.entry.server, member.model.names, member.config)
-            await self._loader.load(member.model, replace(member.config, device=device), modules)
+            config = replace(member.config, device=device)
+            engine = await self._loader.load(member.model, config, ())
+            await member.model.adapters.load_offered(engine, [one.name for one in modules])
         except QuireError as error:
             member.failure = str(error)
             logger.error("loading %s failed: %s", member.name, error)
