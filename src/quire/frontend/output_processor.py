@@ -117,6 +117,7 @@ class OutputProcessor:
             if completion.finish_reason is not None:
                 record.error = output.error or record.error
                 record.is_unmet |= output.is_unmet
+                record.parameter = output.parameter
                 self._close(record, completion, now)
             elif completion.is_lazy:
                 continue

@@ -48,7 +48,7 @@ class RequestRecord:
 
     __slots__ = (
         "_is_delta", "completions", "error", "input", "is_final_only", "is_unmet",
-        "num_cached_tokens", "num_open", "num_with_tokens", "prompt_logprobs", "sink",
+        "num_cached_tokens", "num_open", "num_with_tokens", "parameter", "prompt_logprobs", "sink",
         "stream_interval",
     )  # fmt: skip
 
@@ -62,7 +62,9 @@ class RequestRecord:
         self._is_delta = kind is RequestOutputKind.DELTA
         self.error: str | None = None
         self.is_unmet = False
-        """Whether the error is caused by constraints of the request itself."""
+        """Whether the error is caused by the request itself."""
+        self.parameter: str | None = None
+        """The field that caused it; None: the request's constraints."""
         self.completions: list[CompletionState] = []
         self.num_open = 0
         """Number of completions that have begun and not ended."""
@@ -77,7 +79,9 @@ class RequestRecord:
 
     @property
     def unmet_parameter(self) -> str:
-        """The field that caused an error of the request's constraints."""
+        """The field that caused an error of the request itself."""
+        if self.parameter is not None:
+            return self.parameter
         has_grammar = self.input.params.structured_outputs is not None
         return "structured_outputs" if has_grammar else "allowed_token_ids"
 

@@ -217,6 +217,8 @@ class EngineCoreOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Error message if `finish_reason` is `error`."""
     is_unmet: bool = False
     """Whether the request's own parameters caused the error, not a failure."""
+    parameter: str | None = None
+    """The field that caused it, if its constraints did not."""
 
 
 class KVStoreStats(msgspec.Struct, kw_only=True):

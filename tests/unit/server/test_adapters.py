@@ -135,8 +135,9 @@ async def _missing_folder(base: Path, folder: Path) -> None:
     try:
         await served.load_offered(engine, ["gone", "never", "good"])
         assert await engine.list_loras() == {good.adapter_id}
-        with pytest.raises(RequestError, match="'gone' cannot be loaded"):
+        with pytest.raises(RequestError, match="'gone' cannot be loaded") as refused:
             await text_of(engine, gone, "1")
+        assert refused.value.parameter == "model"
         assert await text_of(engine, None, "2") != await text_of(engine, good, "3")
     finally:
         engine.shutdown()

@@ -62,7 +62,11 @@ class _Load:
 def failure_of(request: EngineCoreRequest, message: str) -> EngineCoreOutput:
     """The output of a request that cannot run because of what it asks for."""
     return EngineCoreOutput(
-        request_id=request.request_id, finish_reason="error", error=message, is_unmet=True
+        request_id=request.request_id,
+        finish_reason="error",
+        error=message,
+        is_unmet=True,
+        parameter="model",
     )
 
 
