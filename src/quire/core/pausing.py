@@ -143,7 +143,8 @@ class EnginePause:
         self._executor.call("release_memory", sorted(tags - self._asleep))
         self._released()
         self._asleep |= tags
-        logger.info("asleep: memory released of %s; requests wait for wake_up", _named(self._asleep))
+        names = _named(self._asleep)
+        logger.info("asleep: memory released of %s; requests wait for wake_up", names)
 
     def _empty_pool(self) -> None:
         """Empties the prefix cache and takes all KV blocks from requests."""
