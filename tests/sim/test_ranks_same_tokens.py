@@ -81,8 +81,8 @@ def test_an_aborted_request_leaves_its_row_when_its_last_plan_is_collected(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("part", range(21))
+@pytest.mark.parametrize("part", range(7))
 def test_many_splits_give_the_bits_of_one(models: dict[str, Path], part: int) -> None:
-    cases = [case_of(str(seed)) for seed in range(100 * part, 100 * part + 100)]
+    cases = [case_of(str(seed)) for seed in range(300 * part, 300 * part + 300)]
     num_preempted = sum(check(case, models[case.family]) > 0 for case in cases)
     assert num_preempted > 0
