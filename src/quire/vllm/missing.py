@@ -13,7 +13,7 @@ from quire.vllm.surface import VLLM_VERSION, surface_names
 
 _LORA = "LoRA adapters are configured by arguments of the engine and named by LoRARequest"
 _POOLING = "a part of vLLM's pooling that Quire does not have"
-_MEDIA = "vLLM's classes of media are not here; prompts take PIL images: docs/images.md"
+_MEDIA = "vLLM's classes for media do not exist here; prompts take PIL images: docs/images.md"
 _PROCESSORS = (
     "logits processors have the interface of vllm.v1.sample.logits_processor, and no other"
 )

@@ -37,7 +37,7 @@ REFUSED: dict[str, _Names] = {
         "numa_bind_nodes": (None,),
         "numa_bind_cpus": (None,),
     },
-    "experts are divided as other layers are, and it is not reported which were chosen": {
+    "experts are divided like other layers, and those that are chosen are not reported": {
         "enable_expert_parallel": (False,),
         "enable_ep_weight_filter": (False,),
         "enable_elastic_ep": (False,),
@@ -47,7 +47,7 @@ REFUSED: dict[str, _Names] = {
         "enable_return_routed_experts": (False,),
         "aux_output_config": ({"enable_return_routed_experts": False},),
     },
-    "there are no such plug-ins, and no diffusion models": {
+    "plug-ins of this kind and diffusion models are not supported": {
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
     },

@@ -29,7 +29,7 @@ WITHOUT_EFFECT: dict[str, dict[str, object]] = {
     "every request may have trace_decode_token_ids": {
         "enable_trace_replay": False,
     },
-    "ranks and engines talk to each other in one way": {
+    "ranks and engines communicate in one way": {
         "disable_custom_all_reduce": False,
         "disable_nccl_for_dp_synchronization": None,
         "dp_sync_interval": 16,
