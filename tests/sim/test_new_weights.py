@@ -21,6 +21,8 @@ from quire.errors import CheckpointError, ConfigError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.llm import LLM
 from quire.params import SamplingParams
+from quire.weights.adapters import bind_adapter
+from quire.worker.adapters import loading
 from quire.worker.worker import Worker
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -213,6 +215,27 @@ def test_an_adapter_that_depends_on_the_weights_keeps_them(
             way(llm, folders[1])
         assert llm.llm_engine.remove_lora(1)
         way(llm, folders[1])
+
+
+def test_an_adapter_that_is_being_computed_from_the_weights_keeps_them(
+    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_adapter(tmp_path / "adapter", folders[0], use_dora=True)
+    refusals: list[str] = []
+    with LLM(str(folders[0]), enable_lora=True, **OPTIONS) as llm:
+        [worker] = llm.collective_rpc(lambda worker: worker)
+
+        def bind(*args: Any) -> Any:
+            with pytest.raises(ConfigError) as refusal:
+                worker.reload_weights(weights_path=folders[1])
+            refusals.append(str(refusal.value))
+            return bind_adapter(*args)
+
+        monkeypatch.setattr(loading, "bind_adapter", bind)
+        llm.llm_engine.add_lora(LoRARequest("adapter", 1, str(folder)))
+        assert llm.llm_engine.remove_lora(1)
+        from_files(llm, folders[1])
+    assert "while an adapter with use_dora is loaded" in refusals[0]
 
 
 def test_what_does_not_fit_changes_nothing(

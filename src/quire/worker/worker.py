@@ -283,19 +283,21 @@ class Worker:
         """
         if is_checkpoint_format is not True:
             raise ConfigError("is_checkpoint_format must be True: give weights as in a checkpoint")
-        self._check_replaceable()
-        self._weights.use_files(self._program, weights_path)
-        if weights_iterator is not None:
-            try:
-                self._weights.update(self._program, weights_iterator)
-            except BaseException:
-                self._weights.undo()
-                raise
+        with self.adapters.lock:
+            self._check_replaceable()
+            self._weights.use_files(self._program, weights_path)
+            if weights_iterator is not None:
+                try:
+                    self._weights.update(self._program, weights_iterator)
+                except BaseException:
+                    self._weights.undo()
+                    raise
 
     def _update_weights(self, weights: Iterable[tuple[str, Any]]) -> set[str]:
         """As `ModelWeights.update`. Raises ConfigError as `reload_weights` does."""
-        self._check_replaceable()
-        return self._weights.update(self._program, weights)
+        with self.adapters.lock:
+            self._check_replaceable()
+            return self._weights.update(self._program, weights)
 
     def _check_replaceable(self) -> None:
         if self.adapters.depends_on_weights:

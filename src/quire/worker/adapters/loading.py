@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,13 +45,16 @@ class WorkerAdapters:
         self._loaded: dict[str, LoadedAdapter] = {}
         self._of_base: set[str] = set()
         """Digests of adapters that were computed from the weights of the model."""
+        self._num_reading_base = 0
+        """Number of adapters that are being computed from the weights of the model."""
         self.lock = threading.Lock()
-        """Held while the model is used to load an adapter, and while it is replaced."""
+        """Held while the model is used to load an adapter, and while it or its weights are
+        replaced."""
 
     @property
     def depends_on_weights(self) -> bool:
-        """Whether an adapter was computed from the weights of the model."""
-        return bool(self._of_base)
+        """Whether an adapter was or is being computed from the weights of the model."""
+        return bool(self._of_base) or self._num_reading_base > 0
 
     def load(
         self, model: CompiledModel, program: Program, own: Program, path: str
@@ -62,20 +67,36 @@ class WorkerAdapters:
         most = 2 * limits.adapter_bytes + _HEADER_BYTES
         files = self._read(Path(path), limits.max_lora_rank, most)
         names = ModelDescription(self._config.model.hf_config).names
-        weights = bind_adapter(files, program, names.canonical, lambda: self._open_base(program))
-        digest = weights.digest()
-        with self.lock:
-            loaded = self._loaded.get(digest)
-            if loaded is None:
-                loaded = model.load_adapter(adapter_of_rank(weights, own), limits.lora_dtype)
-                self._loaded[digest] = loaded
-        if files.config.has_magnitudes or any(module.is_saved for module in files.modules):
-            self._of_base.add(digest)
+        with self._reading_base(files) as is_of_base:
+            weights = bind_adapter(
+                files, program, names.canonical, lambda: self._open_base(program)
+            )
+            digest = weights.digest()
+            with self.lock:
+                loaded = self._loaded.get(digest)
+                if loaded is None:
+                    loaded = model.load_adapter(adapter_of_rank(weights, own), limits.lora_dtype)
+                    self._loaded[digest] = loaded
+            if is_of_base:
+                self._of_base.add(digest)
         return {
             "digest": digest,
             "num_bytes": loaded.num_bytes,
             "description": f"rank {weights.rank}",
         }
+
+    @contextmanager
+    def _reading_base(self, files: AdapterFiles) -> Iterator[bool]:
+        """Whether an adapter is computed from the weights of the model, which are not replaced
+        then."""
+        is_of_base = files.config.has_magnitudes or any(one.is_saved for one in files.modules)
+        with self.lock:
+            self._num_reading_base += is_of_base
+        try:
+            yield is_of_base
+        finally:
+            with self.lock:
+                self._num_reading_base -= is_of_base
 
     def drop(self, digest: str) -> None:
         """Drops an adapter; the rows of requests keep theirs. Ignores unknown digests."""
