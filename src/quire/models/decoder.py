@@ -57,7 +57,7 @@ def decoder_family(
     return ModelFamily(
         name=name,
         architectures=architectures,
-        build=lambda reader: build_decoder(_causal(*read(reader)), write),
+        build=lambda reader: build_decoder(_causal(*read(reader)), name, write),
         facts=facts,
         names=names,
         models=models,
@@ -91,15 +91,15 @@ def both_ways(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
     return replace(spec, attention=replace(spec.attention, is_causal=False, windows=windows))
 
 
-def build_decoder(spec: DecoderSpec, layer: WriteLayer | None = None) -> Program:
+def build_decoder(spec: DecoderSpec, name: str, write: WriteLayer) -> Program:
     """Build the program of a spec."""
-    builder = Builder(spec.name)
-    x = decoder_hidden(builder, spec, layer or write_layer)
+    builder = Builder(name)
+    x = decoder_hidden(builder, spec, write)
     names = spec.names
-    name = f"{names.root}{names.embed}" if spec.tie_word_embeddings else names.head
+    head = f"{names.root}{names.embed}" if spec.tie_word_embeddings else names.head
     builder.logits(
         x,
-        Tensor(f"{name}.weight", (spec.vocab_size, spec.embed_size or spec.hidden_size)),
+        Tensor(f"{head}.weight", (spec.vocab_size, spec.embed_size or spec.hidden_size)),
         bias=f"{names.head}.bias" if spec.head_bias else None,
         scale=spec.logits_scale,
         softcap=spec.logits_softcap,

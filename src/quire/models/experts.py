@@ -154,20 +154,22 @@ def read_width(reader: ConfigReader, key: str, *, default: int | None = None) ->
     return reader.size(key, MAX_FEED_FORWARD, example=768, default=default)
 
 
-def sparse_layers(reader: ConfigReader, num_layers: int) -> tuple[bool, ...]:
-    """Return which layers have experts: the sparse ones of `mlp_layer_types` if it is present; else
+def in_sparse_layers(
+    reader: ConfigReader, moe: MoeSpec, num_layers: int
+) -> tuple[MoeSpec | None, ...]:
+    """Return the experts of each layer: the sparse ones of `mlp_layer_types` if it is present; else
     every `decoder_sparse_step`-th layer after the first `first_k_dense_replace`, except those of
     `mlp_only_layers`."""
     kinds = reader.texts("mlp_layer_types", num_layers)
     if kinds is not None:
         if others := sorted(set(kinds) - {"dense", "sparse"}):
             raise reader.error("mlp_layer_types", others[0], "dense or sparse", "sparse")
-        return tuple(kind == "sparse" for kind in kinds)
+        return tuple(moe if kind == "sparse" else None for kind in kinds)
     first = reader.count("first_k_dense_replace", MAX_LAYERS, default=0)
     step = reader.size("decoder_sparse_step", MAX_LAYERS, example=1, default=1)
     dense = reader.indices("mlp_only_layers", MAX_LAYERS)
     return tuple(
-        layer >= first and layer not in dense and (layer + 1) % step == 0
+        moe if layer >= first and layer not in dense and (layer + 1) % step == 0 else None
         for layer in range(num_layers)
     )
 

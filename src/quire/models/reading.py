@@ -25,7 +25,6 @@ LARGEST_FACTOR = 1e6
 
 def read_spec(
     reader: ConfigReader,
-    name: str,
     *,
     activation: Activation | None = None,
     rotaries: Sequence[Rotary | None] | None = None,
@@ -43,7 +42,6 @@ def read_spec(
     if rotaries is None:
         rotaries = (rotary(reader, heads.head_dim, interleaved=interleaved),) * num_layers
     return DecoderSpec(
-        name=name,
         num_layers=num_layers,
         hidden_size=read_hidden_size(reader),
         vocab_size=reader.size("vocab_size", MAX_VOCAB, example=32000),

@@ -151,7 +151,6 @@ class Names:
 class DecoderSpec:
     """All values that determine a decoder's program."""
 
-    name: str
     num_layers: int
     hidden_size: int
     vocab_size: int

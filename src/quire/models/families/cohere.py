@@ -14,7 +14,7 @@ from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
-    spec = _parallel(read_spec(reader, "cohere", interleaved=True), reader)
+    spec = _parallel(read_spec(reader, interleaved=True), reader)
     if not reader.flag("use_qk_norm", False):
         return spec
     norm = QkNorm(kind="layer", weights="stacked")
@@ -26,7 +26,7 @@ def _second(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, pattern)
     rotation = rotary(reader, read_heads(reader).head_dim, interleaved=True)
     rotaries = [None if window is None else rotation for window in windows]
-    spec = _parallel(read_spec(reader, "cohere2", rotaries=rotaries), reader)
+    spec = _parallel(read_spec(reader, rotaries=rotaries), reader)
     return replace(spec, attention=replace(spec.attention, windows=windows))
 
 

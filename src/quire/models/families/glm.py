@@ -21,7 +21,7 @@ _DEFAULTS = {
 
 
 def _glm(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "glm", interleaved=True)
+    spec = read_spec(reader, interleaved=True)
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False),
@@ -34,7 +34,7 @@ def _glm4(reader: ConfigReader) -> DecoderSpec:
     names = LayerNames(
         attention_out_norm="post_self_attn_layernorm", mlp_out_norm="post_mlp_layernorm"
     )
-    return replace(_glm(reader), name="glm4", names=Names(layer=names))
+    return replace(_glm(reader), names=Names(layer=names))
 
 
 def _chatglm(reader: ConfigReader) -> DecoderSpec:
@@ -48,7 +48,7 @@ def _chatglm(reader: ConfigReader) -> DecoderSpec:
     rope = ConfigReader({"rope_theta": 1e4 * ratio, "partial_rotary_factor": 0.5}, reader.where)
     rotation = rotary(reader, read_heads(reader).head_dim, scaling=rope, interleaved=True)
     rotaries = [rotation] * read_num_layers(reader)
-    spec = read_spec(reader, "chatglm", activation="silu", rotaries=rotaries)
+    spec = read_spec(reader, activation="silu", rotaries=rotaries)
     layer = LayerNames(
         qkv="self_attention.query_key_value",
         out="self_attention.dense",

@@ -11,10 +11,10 @@ from quire.models.reading import read_factor, read_spec, refuse_layer_types
 from quire.models.spec import DecoderSpec
 
 
-def granite_spec(reader: ConfigReader, name: str = "granite") -> DecoderSpec:
+def granite_spec(reader: ConfigReader) -> DecoderSpec:
     """Read Llama's spec with Granite's factors."""
     refuse_layer_types(reader)
-    return with_factors(reader, read_spec(reader, name))
+    return with_factors(reader, read_spec(reader))
 
 
 def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
@@ -34,7 +34,7 @@ def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
 def _minicpm(reader: ConfigReader) -> DecoderSpec:
     """Read MiniCPM. The hidden state is divided by D / dim_model_base before the head."""
     reader.count("num_experts", 0, default=0)
-    spec = read_spec(reader, "minicpm")
+    spec = read_spec(reader)
     base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)
     return replace(
         spec,

@@ -24,7 +24,7 @@ from quire.models.spec import DecoderSpec, LayerNames, Names
 
 
 def _starcoder2(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "starcoder2")
+    spec = read_spec(reader)
     bias = reader.flag("use_bias", True)
     layer = LayerNames(up="mlp.c_fc", down="mlp.c_proj")
     return replace(
@@ -39,7 +39,7 @@ def _starcoder2(reader: ConfigReader) -> DecoderSpec:
 
 
 def _nemotron(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "nemotron")
+    spec = read_spec(reader)
     return replace(
         spec,
         norm=replace(spec.norm, kind="layer", has_bias=True, offset=1.0),
@@ -51,7 +51,6 @@ def _bloom(reader: ConfigReader) -> DecoderSpec:
     refuse_flags(reader, "apply_residual_connection_post_layernorm")
     spec = read_spec(
         reader,
-        "bloom",
         activation="gelu_tanh",
         rotaries=[None] * read_num_layers(reader),
         mlp_size=4 * read_hidden_size(reader),
@@ -94,7 +93,6 @@ def _mpt(reader: ConfigReader) -> DecoderSpec:
     ratio = reader.size("expansion_ratio", MAX_FEED_FORWARD // hidden_size, example=4, default=4)
     spec = read_spec(
         reader,
-        "mpt",
         activation="gelu",
         rotaries=[None] * read_num_layers(reader),
         mlp_size=ratio * hidden_size,

@@ -21,11 +21,11 @@ _OPT_FIRST = 2
 
 
 def _spec(
-    reader: ConfigReader, name: str, *, bias: bool, first: int = 0, mlp_size: int | None = None
+    reader: ConfigReader, *, bias: bool, first: int = 0, mlp_size: int | None = None
 ) -> DecoderSpec:
     """Read what both share. `first`: the row of a text's first position."""
     rotaries = [None] * read_num_layers(reader)
-    spec = read_spec(reader, name, rotaries=rotaries, mlp_size=mlp_size)
+    spec = read_spec(reader, rotaries=rotaries, mlp_size=mlp_size)
     count = reader.size("max_position_embeddings", MAX_POSITIONS, example=1024)
     return replace(
         spec,
@@ -39,7 +39,7 @@ def _spec(
 def _gpt2(reader: ConfigReader) -> DecoderSpec:
     refuse_flags(reader, "add_cross_attention")
     mlp_size = read_mlp_size(reader, 4 * read_hidden_size(reader))
-    spec = _spec(reader, "gpt2", bias=True, mlp_size=mlp_size)
+    spec = _spec(reader, bias=True, mlp_size=mlp_size)
     scaled = reader.flag("scale_attn_weights", True)
     scale = spec.attention.heads.head_dim**-0.5 if scaled else 1.0
     by_layer = reader.flag("scale_attn_by_inverse_layer_idx", False)
@@ -68,7 +68,7 @@ def _gpt2(reader: ConfigReader) -> DecoderSpec:
 
 
 def _opt(reader: ConfigReader) -> DecoderSpec:
-    spec = _spec(reader, "opt", bias=reader.flag("enable_bias", True), first=_OPT_FIRST)
+    spec = _spec(reader, bias=reader.flag("enable_bias", True), first=_OPT_FIRST)
     size = reader.size("word_embed_proj_dim", MAX_HIDDEN, example=512, default=spec.hidden_size)
     norms = ("self_attn_layer_norm", "final_layer_norm")
     layer = LayerNames(out="self_attn.out_proj", up="fc1", down="fc2")

@@ -4,6 +4,7 @@ values."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from quire.models.config_reader import MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
@@ -22,11 +23,11 @@ from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
-    return read_spec(reader, "llama")
+    return read_spec(reader)
 
 
 def _seed_oss(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "seed_oss")
+    spec = read_spec(reader)
     out_bias = reader.flag("attention_out_bias", False)
     return replace(spec, attention=replace(spec.attention, out_bias=out_bias))
 
@@ -39,14 +40,12 @@ def _smollm3(reader: ConfigReader) -> DecoderSpec:
     if rotates is None:
         rotates = [float((layer + 1) % interval != 0) for layer in range(num_layers)]
     rotation = rotary(reader, read_heads(reader).head_dim)
-    spec = read_spec(
-        reader, "smollm3", rotaries=[rotation if rotated else None for rotated in rotates]
-    )
+    spec = read_spec(reader, rotaries=[rotation if rotated else None for rotated in rotates])
     return replace(spec, attention=replace(spec.attention, windows=qwen_windows(reader)))
 
 
 def _phi3(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "phi3")
+    spec = read_spec(reader)
     attention = replace(
         spec.attention,
         fused="concat",
@@ -58,13 +57,13 @@ def _phi3(reader: ConfigReader) -> DecoderSpec:
 
 
 def _arcee(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "arcee")
+    spec = read_spec(reader)
     return replace(spec, mlp=replace(spec.mlp, gated=False))
 
 
 def _apertus(reader: ConfigReader) -> DecoderSpec:
     is_xielu = reader.text("hidden_act") == "xielu"
-    spec = read_spec(reader, "apertus", activation="relu" if is_xielu else None)
+    spec = read_spec(reader, activation="relu" if is_xielu else None)
     activation = "xielu" if is_xielu else spec.mlp.activation
     return replace(
         spec,
@@ -78,15 +77,15 @@ def _apertus(reader: ConfigReader) -> DecoderSpec:
 
 def _internlm3(reader: ConfigReader) -> DecoderSpec:
     """Read InternLM 3. `qkv_bias` applies to q, k and v; the output uses `bias`."""
-    spec = read_spec(reader, "internlm3")
+    spec = read_spec(reader)
     bias = reader.flag("attention_bias", False)
     qkv_bias = reader.flag("qkv_bias", bias)
     return replace(spec, attention=replace(spec.attention, qkv_bias=qkv_bias, out_bias=bias))
 
 
-def ernie_spec(reader: ConfigReader, name: str = "ernie4_5") -> DecoderSpec:
+def ernie_spec(reader: ConfigReader) -> DecoderSpec:
     """Read Llama's spec with RoPE of adjacent pairs, and biases everywhere or nowhere."""
-    spec = read_spec(reader, name, interleaved=True)
+    spec = read_spec(reader, interleaved=True)
     bias = reader.flag("use_bias", False)
     return replace(
         spec,
@@ -95,10 +94,10 @@ def ernie_spec(reader: ConfigReader, name: str = "ernie4_5") -> DecoderSpec:
     )
 
 
-def hunyuan_spec(reader: ConfigReader, name: str = "hunyuan") -> DecoderSpec:
+def hunyuan_spec(reader: ConfigReader) -> DecoderSpec:
     """Read Llama's spec with norms of the heads of q and k after RoPE."""
     refuse_flags(reader, "use_cla")
-    spec = read_spec(reader, name)
+    spec = read_spec(reader)
     names = LayerNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
     norm = QkNorm(after_rope=True) if reader.flag("use_qk_norm", True) else None
     return replace(
@@ -107,10 +106,6 @@ def hunyuan_spec(reader: ConfigReader, name: str = "hunyuan") -> DecoderSpec:
         mlp=replace(spec.mlp, bias=False),
         names=Names(layer=names),
     )
-
-
-def _helium(reader: ConfigReader) -> DecoderSpec:
-    return read_spec(reader, "helium", interleaved=True)
 
 
 FAMILY = decoder_family(
@@ -197,7 +192,7 @@ HUNYUAN = decoder_family(
 HELIUM = decoder_family(
     "helium",
     ("HeliumForCausalLM",),
-    _helium,
+    partial(read_spec, interleaved=True),
     models="Helium",
     defaults={"rms_norm_eps": 1e-8, "rope_theta": 1e5, "head_dim": 128},
 )

@@ -34,7 +34,7 @@ POST_NORMS = Names(
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "olmo")
+    spec = read_spec(reader)
     clip = read_factor(reader, "clip_qkv") if reader.has("clip_qkv") else None
     return replace(
         spec,
@@ -45,13 +45,13 @@ def _first(reader: ConfigReader) -> DecoderSpec:
 
 
 def _second(reader: ConfigReader) -> DecoderSpec:
-    return _with_norms_after(read_spec(reader, "olmo2"), QkNorm("row"))
+    return _with_norms_after(read_spec(reader), QkNorm("row"))
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, 4)
     rotaries = rotaries_by_kind(reader, windows, _unscaled(reader))
-    spec = _with_norms_after(read_spec(reader, "olmo3", rotaries=rotaries), QkNorm("row"))
+    spec = _with_norms_after(read_spec(reader, rotaries=rotaries), QkNorm("row"))
     return replace(spec, attention=replace(spec.attention, windows=windows))
 
 
@@ -66,10 +66,10 @@ def _unscaled(reader: ConfigReader) -> ConfigReader:
 
 
 def _exaone4(reader: ConfigReader) -> DecoderSpec:
-    return _with_norms_after(exaone_spec(reader, "exaone4"), QkNorm())
+    return _with_norms_after(exaone_spec(reader), QkNorm())
 
 
-def exaone_spec(reader: ConfigReader, name: str) -> DecoderSpec:
+def exaone_spec(reader: ConfigReader) -> DecoderSpec:
     """Read Llama's spec with norms of the heads of q and k. If there are windows, layers without
     one have no RoPE."""
     num_layers = read_num_layers(reader)
@@ -79,7 +79,7 @@ def exaone_spec(reader: ConfigReader, name: str) -> DecoderSpec:
         windows = pattern_windows(reader, _pattern(reader))
         rotates = tuple(window is not None for window in windows)
     rotation = rotary(reader, read_heads(reader).head_dim)
-    spec = read_spec(reader, name, rotaries=[rotation if one else None for one in rotates])
+    spec = read_spec(reader, rotaries=[rotation if one else None for one in rotates])
     attention = replace(
         spec.attention, windows=windows, qkv_bias=False, out_bias=False, qk_norm=QkNorm()
     )

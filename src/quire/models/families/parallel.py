@@ -32,7 +32,7 @@ def _neox(reader: ConfigReader) -> DecoderSpec:
         up="mlp.dense_h_to_4h",
         down="mlp.dense_4h_to_h",
     )
-    spec = read_spec(reader, "gpt_neox")
+    spec = read_spec(reader)
     names = Names(
         root="gpt_neox.",
         embed="embed_in",
@@ -68,7 +68,6 @@ def _gptj(reader: ConfigReader) -> DecoderSpec:
     names = Names(root="transformer.", embed="wte", layers="h", final_norm="ln_f", layer=layer)
     spec = read_spec(
         reader,
-        "gptj",
         rotaries=[rotation] * read_num_layers(reader),
         mlp_size=read_mlp_size(reader, 4 * read_hidden_size(reader)),
     )
@@ -84,7 +83,7 @@ def _gptj(reader: ConfigReader) -> DecoderSpec:
 def _phi(reader: ConfigReader) -> DecoderSpec:
     refuse_flags(reader, "qk_layernorm")
     layer = LayerNames(mlp_norm=None, out="self_attn.dense", up="mlp.fc1", down="mlp.fc2")
-    spec = read_spec(reader, "phi")
+    spec = read_spec(reader)
     return replace(
         _with_layer_norms(spec, Names(final_norm="final_layernorm", layer=layer)),
         attention=replace(spec.attention, qkv_bias=True, out_bias=True),
@@ -101,7 +100,7 @@ def _stablelm(reader: ConfigReader) -> DecoderSpec:
         q_norm="self_attn.q_layernorm",
         k_norm="self_attn.k_layernorm",
     )
-    spec = read_spec(reader, "stablelm")
+    spec = read_spec(reader)
     norm = QkNorm(kind="layer", weights="listed")
     attention = replace(
         spec.attention,
@@ -140,7 +139,6 @@ def _falcon(reader: ConfigReader) -> DecoderSpec:
     bias = reader.flag("bias", False)
     spec = read_spec(
         reader,
-        "falcon",
         rotaries=[rotation] * read_num_layers(reader),
         mlp_size=read_mlp_size(reader, 4 * read_hidden_size(reader)),
     )

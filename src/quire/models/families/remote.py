@@ -18,7 +18,7 @@ _ROTATING_WIDTH = 4096
 
 def _internlm2(reader: ConfigReader) -> DecoderSpec:
     """Source: vLLM 0.32, `models/internlm2.py`."""
-    spec = read_spec(reader, "internlm2")
+    spec = read_spec(reader)
     layer = LayerNames(
         attention_norm="attention_norm",
         mlp_norm="ffn_norm",
@@ -50,7 +50,7 @@ def _baichuan_of_kind(reader: ConfigReader, *, rotates: bool) -> DecoderSpec:
             "use Baichuan 1"
         )
     rotaries = None if rotates else [None] * read_num_layers(reader)
-    spec = read_spec(reader, "baichuan", rotaries=rotaries)
+    spec = read_spec(reader, rotaries=rotaries)
     slopes = None if rotates else bloom_slopes(spec.attention.heads.num_heads)
     return replace(
         spec,
@@ -73,7 +73,7 @@ def _exaone(reader: ConfigReader) -> DecoderSpec:
         down="mlp.c_proj",
     )
     names = Names(root="transformer.", embed="wte", layers="h", final_norm="ln_f", layer=layer)
-    return replace(read_spec(reader, "exaone"), names=names)
+    return replace(read_spec(reader), names=names)
 
 
 INTERNLM2 = decoder_family(

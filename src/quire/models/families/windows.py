@@ -23,7 +23,7 @@ from quire.models.text_part import DEEPSTACK
 
 def _mistral(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
-    spec = read_spec(reader, "mistral")
+    spec = read_spec(reader)
     attention = replace(
         spec.attention, windows=every_window(reader), qkv_bias=False, out_bias=False
     )
@@ -31,13 +31,13 @@ def _mistral(reader: ConfigReader) -> DecoderSpec:
 
 
 def _ministral(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "ministral")
+    spec = read_spec(reader)
     windows = pattern_windows(reader, 2) if reader.has("layer_types") else every_window(reader)
     return replace(spec, attention=replace(spec.attention, windows=windows))
 
 
 def _ministral3(reader: ConfigReader) -> DecoderSpec:
-    spec = replace(_mistral(reader), name="ministral3")
+    spec = _mistral(reader)
     rope = reader.section("rope_parameters")
     if rope is None or not rope.has("llama_4_scaling_beta"):
         return spec
@@ -49,13 +49,13 @@ def _ministral3(reader: ConfigReader) -> DecoderSpec:
 
 
 def _qwen2(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "qwen2")
+    spec = read_spec(reader)
     attention = replace(spec.attention, windows=qwen_windows(reader), qkv_bias=True, out_bias=False)
     return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
 
 
 def _qwen3(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "qwen3")
+    spec = read_spec(reader)
     attention = replace(spec.attention, windows=qwen_windows(reader), qk_norm=QkNorm())
     deepstack = reader.count(DEEPSTACK, spec.num_layers, default=0)
     return replace(

@@ -29,7 +29,7 @@ _FIRST_WITHOUT_NORM = LayerNames(attention_norm=None)
 
 def eagle_head(target: Target, reader: ConfigReader) -> HeadProgram:
     """An EAGLE head. `reader`: its config.json."""
-    spec = _spec(target, reader, "eagle")
+    spec = _spec(target, reader)
     check_equal(reader, "hidden_size", spec.hidden_size, target.facts.hidden_size)
     builder = Builder("eagle")
     embedded = _embed(builder, target, reader, spec)
@@ -49,7 +49,7 @@ def eagle_head(target: Target, reader: ConfigReader) -> HeadProgram:
 
 def eagle3_head(target: Target, reader: ConfigReader) -> HeadProgram:
     """An EAGLE-3 head. `reader`: its config.json."""
-    spec = _spec(target, reader, "eagle3")
+    spec = _spec(target, reader)
     width = target.facts.hidden_size
     read = reader.size("target_hidden_size", MAX_HIDDEN, example=width, default=width)
     check_equal(reader, "target_hidden_size", read, width)
@@ -123,11 +123,11 @@ def _layers(target: Target, reader: ConfigReader) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _spec(target: Target, reader: ConfigReader, name: str) -> DecoderSpec:
+def _spec(target: Target, reader: ConfigReader) -> DecoderSpec:
     """Llama's spec with the head's own sizes."""
     names = Names(root=OWN)
     plain = reader.translated({}, {"num_hidden_layers": 1})
-    spec = replace(read_spec(plain, name), names=names)
+    spec = replace(read_spec(plain), names=names)
     check_equal(reader, "vocab_size", spec.vocab_size, target.facts.vocab_size)
     return spec
 

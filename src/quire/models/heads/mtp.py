@@ -55,7 +55,7 @@ def mtp_head(target: Target, reader: ConfigReader) -> HeadProgram:
         prefix = f"{names.root}{names.layers}.{number}."
         fc = _Names("enorm", "hnorm", "eh_proj", "shared_head.norm")
     spec = replace(_with_layer(spec, number), names=names)
-    builder = Builder(f"{spec.name}_mtp")
+    builder = Builder(f"{family.name}_mtp")
     embedded = target.embed(builder)
     [hidden] = builder.rows_in(spec.hidden_size)
     pair = builder.join_heads(

@@ -191,7 +191,7 @@ def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
 
 
 def _eurobert(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "eurobert")
+    spec = read_spec(reader)
     return replace(spec, attention=replace(spec.attention, is_causal=False))
 
 

@@ -20,7 +20,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     for key, value in (("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)):
         if reader.number(key, 0.0, 1e6, example=value, default=value) != value:
             raise UnsupportedModelError(f"{reader.where}: {key} must be {value}, as in gpt-oss")
-    spec = read_spec(reader, "gpt_oss")
+    spec = read_spec(reader)
     attention = replace(spec.attention, windows=pattern_windows(reader, 2), has_sinks=True)
     return replace(spec, attention=attention, experts=(_experts(reader),) * spec.num_layers)
 

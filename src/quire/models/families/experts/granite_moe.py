@@ -23,7 +23,7 @@ from quire.program import Routing
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
-    spec = granite_spec(reader, "granitemoe")
+    spec = granite_spec(reader)
     return replace(spec, experts=(_experts(reader),) * spec.num_layers)
 
 
@@ -37,7 +37,6 @@ def _fourth(reader: ConfigReader) -> DecoderSpec:
         names, size = LayerNames(), read_width(reader, "intermediate_size")
     spec = read_spec(
         reader,
-        "granite4",
         rotaries=None if rotates else (None,) * num_layers,
         mlp_size=size or read_width(reader, "shared_intermediate_size", default=1024),
     )

@@ -44,7 +44,6 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
     rotation = rotary(reader, read_heads(reader).head_dim, interleaved=True)
     spec = read_spec(
         reader,
-        "llama4",
         rotaries=[rotation if rotated else None for rotated in rotates],
         mlp_size=reader.size("intermediate_size_mlp", MAX_FEED_FORWARD, example=16384),
     )

@@ -18,7 +18,7 @@ MIXTRAL_NAMES = ExpertNames(
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
-    spec = read_spec(reader, "mixtral")
+    spec = read_spec(reader)
     attention = replace(
         spec.attention, windows=every_window(reader), qkv_bias=False, out_bias=False
     )

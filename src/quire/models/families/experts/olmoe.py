@@ -15,7 +15,7 @@ from quire.program import Routing
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
-    spec = read_spec(reader, "olmoe")
+    spec = read_spec(reader)
     clip = read_cap(reader, "clip_qkv")
     return replace(
         spec,
@@ -27,7 +27,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
 def _flex(reader: ConfigReader) -> DecoderSpec:
     """Read FlexOlmo. Like OLMo 2, it norms only the outputs of attention and experts."""
     refuse_layer_types(reader)
-    spec = read_spec(reader, "flex_olmo")
+    spec = read_spec(reader)
     return replace(
         spec,
         attention=replace(spec.attention, qk_norm=QkNorm("row")),

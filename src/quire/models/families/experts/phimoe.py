@@ -14,7 +14,7 @@ from quire.program import Routing
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "phimoe")
+    spec = read_spec(reader)
     num_experts = read_num_experts(reader, default=16)
     if (top_k := read_top_k(reader, num_experts, default=2)) != 2:
         raise reader.error("num_experts_per_tok", top_k, "2 for the sparsemixer router", 2)

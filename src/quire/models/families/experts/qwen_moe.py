@@ -12,10 +12,10 @@ from quire.models.experts import (
     ExpertNames,
     MoeSpec,
     SharedExpert,
+    in_sparse_layers,
     read_num_experts,
     read_top_k,
     read_width,
-    sparse_layers,
 )
 from quire.models.reading import (
     pattern_windows,
@@ -37,7 +37,7 @@ def _second(reader: ConfigReader) -> DecoderSpec:
         gate="mlp.shared_expert_gate",
     )
     moe = _experts(reader, num_experts=60, top_k=4, width=1408, shared=shared)
-    spec = read_spec(reader, "qwen2_moe")
+    spec = read_spec(reader)
     attention = replace(
         spec.attention,
         windows=_windows(reader),
@@ -48,19 +48,19 @@ def _second(reader: ConfigReader) -> DecoderSpec:
         spec,
         attention=attention,
         mlp=replace(spec.mlp, bias=False),
-        experts=_layers(reader, moe),
+        experts=in_sparse_layers(reader, moe, spec.num_layers),
     )
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "qwen3_moe")
+    spec = read_spec(reader)
     windows = (_window(reader),) * spec.num_layers
     moe = _experts(reader, num_experts=128, top_k=8, width=768)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
         mlp=replace(spec.mlp, bias=False),
-        experts=_layers(reader, moe),
+        experts=in_sparse_layers(reader, moe, spec.num_layers),
         num_deepstack=reader.count(DEEPSTACK, spec.num_layers, default=0),
     )
 
@@ -83,13 +83,13 @@ def _third_of_images(reader: ConfigReader) -> DecoderSpec:
 
 def _mellum(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, 1)
-    spec = read_spec(reader, "mellum", rotaries=rotaries_by_kind(reader, windows))
+    spec = read_spec(reader, rotaries=rotaries_by_kind(reader, windows))
     moe = _experts(reader, num_experts=64, top_k=8, width=896)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
         mlp=replace(spec.mlp, bias=False),
-        experts=_layers(reader, moe),
+        experts=in_sparse_layers(reader, moe, spec.num_layers),
     )
 
 
@@ -129,11 +129,6 @@ def _experts(
         ExpertNames(),
         shared=shared,
     )
-
-
-def _layers(reader: ConfigReader, moe: MoeSpec) -> tuple[MoeSpec | None, ...]:
-    sparse = sparse_layers(reader, read_num_layers(reader))
-    return tuple(moe if is_sparse else None for is_sparse in sparse)
 
 
 QWEN2_MOE = decoder_family(

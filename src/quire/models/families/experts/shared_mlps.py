@@ -12,10 +12,10 @@ from quire.models.experts import (
     ExpertNames,
     MoeSpec,
     SharedExpert,
+    in_sparse_layers,
     read_num_experts,
     read_top_k,
     read_width,
-    sparse_layers,
 )
 from quire.models.families.llama import ernie_spec, hunyuan_spec
 from quire.models.reading import read_activation, read_factor, read_spec
@@ -24,7 +24,7 @@ from quire.program import Routing
 
 
 def _ernie(reader: ConfigReader) -> DecoderSpec:
-    spec = ernie_spec(reader, "ernie4_5_moe")
+    spec = ernie_spec(reader)
     bias = spec.mlp.bias
     num_experts = read_num_experts(reader, "moe_num_experts", default=64)
     width = read_width(reader, "moe_intermediate_size", default=1536)
@@ -67,7 +67,7 @@ def _ernie_layers(
 
 def _hunyuan(reader: ConfigReader) -> DecoderSpec:
     """Read the spec. Numbers of experts, widths and so on may be lists with one value per layer."""
-    spec = hunyuan_spec(reader, "hunyuan_moe")
+    spec = hunyuan_spec(reader)
     num_layers = spec.num_layers
     reader.count("moe_layer_num_skipped", 0, default=0)
     key = "num_local_experts" if reader.has("num_local_experts") else "num_experts"
@@ -97,7 +97,7 @@ def _hunyuan(reader: ConfigReader) -> DecoderSpec:
 
 def _deepseek(reader: ConfigReader) -> DecoderSpec:
     """Read the spec. The weights of a token's experts need not add up to 1."""
-    spec = read_spec(reader, "deepseek")
+    spec = read_spec(reader)
     if (scoring := reader.text("scoring_func")) not in (None, "softmax"):
         raise reader.error("scoring_func", scoring, "softmax", "softmax")
     reader.size("moe_layer_freq", 1, example=1, default=1)
@@ -113,8 +113,7 @@ def _deepseek(reader: ConfigReader) -> DecoderSpec:
     )
     activation = read_activation(reader, "hidden_act")
     moe = MoeSpec(num_experts, width, activation, routing, ExpertNames(), shared=shared)
-    layers = sparse_layers(reader, spec.num_layers)
-    return replace(spec, experts=tuple(moe if is_sparse else None for is_sparse in layers))
+    return replace(spec, experts=in_sparse_layers(reader, moe, spec.num_layers))
 
 
 ERNIE_MOE = decoder_family(

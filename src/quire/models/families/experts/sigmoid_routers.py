@@ -16,10 +16,10 @@ from quire.models.experts import (
     ExpertNames,
     MoeSpec,
     SharedExpert,
+    in_sparse_layers,
     read_num_experts,
     read_top_k,
     read_width,
-    sparse_layers,
 )
 from quire.models.families.experts.mixtral import MIXTRAL_NAMES
 from quire.models.families.olmo import exaone_spec
@@ -38,7 +38,7 @@ from quire.program import Routing
 
 
 def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "glm4_moe")
+    spec = read_spec(reader)
     qk_norm = QkNorm() if reader.flag("use_qk_norm", False) else None
     return replace(
         spec,
@@ -50,7 +50,7 @@ def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
 
 def _solar(reader: ConfigReader) -> DecoderSpec:
     width = read_width(reader, "moe_intermediate_size")
-    spec = read_spec(reader, "solar_open", mlp_size=width)
+    spec = read_spec(reader, mlp_size=width)
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False),
@@ -59,14 +59,14 @@ def _solar(reader: ConfigReader) -> DecoderSpec:
 
 
 def _exaone(reader: ConfigReader) -> DecoderSpec:
-    spec = exaone_spec(reader, "exaone_moe")
+    spec = exaone_spec(reader)
     layers = deepseek_experts(reader, spec.num_layers, normalise=True)
     bias = "mlp.e_score_correction_bias"
     return replace(spec, experts=tuple(moe and replace(moe, choice_bias=bias) for moe in layers))
 
 
 def _dots1(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "dots1")
+    spec = read_spec(reader)
     windows: tuple[int | None, ...] = (None,) * spec.num_layers
     if reader.has("layer_types"):
         windows = pattern_windows(reader, 1)
@@ -86,9 +86,7 @@ def deepseek_experts(
     reader: ConfigReader, num_layers: int, *, normalise: bool
 ) -> tuple[MoeSpec | None, ...]:
     """Read the experts of all layers. `normalise`: default of `norm_topk_prob`."""
-    moe = deepseek_moe(reader, normalise=normalise)
-    sparse = sparse_layers(reader, num_layers)
-    return tuple(moe if is_sparse else None for is_sparse in sparse)
+    return in_sparse_layers(reader, deepseek_moe(reader, normalise=normalise), num_layers)
 
 
 def deepseek_moe(reader: ConfigReader, *, normalise: bool) -> MoeSpec:
@@ -133,7 +131,7 @@ def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
         size = reader.size("rotary_dim", head_dim, example=64)
         part = ConfigReader({"partial_rotary_factor": size / head_dim}, reader.where)
         rotaries = [rotary(reader, head_dim, scaling=part)] * read_num_layers(reader)
-    spec = read_spec(reader, "minimax_m2", rotaries=rotaries)
+    spec = read_spec(reader, rotaries=rotaries)
     num_experts = read_num_experts(reader, default=256)
     moe = MoeSpec(
         num_experts,

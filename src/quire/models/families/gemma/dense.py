@@ -33,7 +33,7 @@ _SANDWICH = Names(
 
 def _first(reader: ConfigReader) -> DecoderSpec:
     """Read Gemma 1. transformers uses the tanh form of GELU for any `hidden_act`."""
-    spec = read_spec(reader, "gemma", activation="gelu_tanh")
+    spec = read_spec(reader, activation="gelu_tanh")
     return replace(
         spec,
         norm=replace(spec.norm, offset=1.0),
@@ -43,7 +43,7 @@ def _first(reader: ConfigReader) -> DecoderSpec:
 
 
 def _second(reader: ConfigReader) -> DecoderSpec:
-    return _with_windows(reader, "gemma2", pattern_windows(reader, 2))
+    return _with_windows(reader, pattern_windows(reader, 2))
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
@@ -51,14 +51,13 @@ def _third(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, pattern)
     local = reader.number("rope_local_base_freq", 1.0001, 1e12, example=1e4, default=1e4)
     own = ConfigReader({"rope_theta": local}, reader.where)
-    spec = _with_windows(reader, "gemma3", windows, local=own)
+    spec = _with_windows(reader, windows, local=own)
     spans = reader.flag(IMAGE_SPANS, False)
     return replace(spec, attention=replace(spec.attention, qk_norm=QkNorm(), spans=spans))
 
 
 def _with_windows(
     reader: ConfigReader,
-    name: str,
     windows: tuple[int | None, ...],
     local: ConfigReader | None = None,
 ) -> DecoderSpec:
@@ -66,7 +65,6 @@ def _with_windows(
     query_dim = reader.number("query_pre_attn_scalar", 1.0, 1e6, example=256.0, default=256.0)
     spec = read_spec(
         reader,
-        name,
         activation=read_activation(reader, "hidden_activation", "gelu_pytorch_tanh"),
         rotaries=rotaries_by_kind(reader, windows, local),
     )

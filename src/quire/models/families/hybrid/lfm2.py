@@ -26,7 +26,7 @@ _LAYER = LayerNames(
 
 
 def _dense(reader: ConfigReader) -> DecoderSpec:
-    return _spec(reader, "lfm2", _adjusted_size(reader))
+    return _spec(reader, _adjusted_size(reader))
 
 
 def _adjusted_size(reader: ConfigReader) -> int:
@@ -43,7 +43,7 @@ def _adjusted_size(reader: ConfigReader) -> int:
 
 
 def _moe(reader: ConfigReader) -> DecoderSpec:
-    spec = _spec(reader, "lfm2_moe", read_mlp_size(reader, 7168))
+    spec = _spec(reader, read_mlp_size(reader, 7168))
     num_experts = read_num_experts(reader, default=32)
     moe = MoeSpec(
         num_experts,
@@ -66,8 +66,8 @@ def _moe(reader: ConfigReader) -> DecoderSpec:
     return replace(spec, experts=tuple(moe if layer >= dense else None for layer in layers))
 
 
-def _spec(reader: ConfigReader, name: str, mlp_size: int) -> DecoderSpec:
-    spec = read_spec(reader, name, activation="silu", mlp_size=mlp_size)
+def _spec(reader: ConfigReader, mlp_size: int) -> DecoderSpec:
+    spec = read_spec(reader, activation="silu", mlp_size=mlp_size)
     mixer = ShortConvMixer(
         "conv.", read_conv(reader, "conv_L_cache", 3), reader.flag("conv_bias", False)
     )

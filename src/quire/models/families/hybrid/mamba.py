@@ -27,13 +27,9 @@ from quire.models.spec import DecoderSpec, LayerNames, Names
 from quire.program import Routing
 
 
-def _mamba(reader: ConfigReader) -> DecoderSpec:
-    return _pure(reader, "mamba")
-
-
 def _falcon_mamba(reader: ConfigReader) -> DecoderSpec:
     """Read Mamba with norms of dt, b and c that have no weights."""
-    spec = _pure(reader, "falcon_mamba")
+    spec = _mamba(reader)
     eps = reader.number("mixer_rms_eps", 0.0, 1.0, example=1e-6, default=1e-6)
     mixers = (
         replace(mixer, norms="plain", eps=eps) if isinstance(mixer, MambaMixer) else mixer
@@ -42,7 +38,7 @@ def _falcon_mamba(reader: ConfigReader) -> DecoderSpec:
     return replace(spec, mixers=tuple(mixers))
 
 
-def _pure(reader: ConfigReader, name: str) -> DecoderSpec:
+def _mamba(reader: ConfigReader) -> DecoderSpec:
     hidden = read_hidden_size(reader)
     width = reader.size("expand", 64, example=2, default=2) * hidden
     if reader.has("intermediate_size"):
@@ -58,7 +54,7 @@ def _pure(reader: ConfigReader, name: str) -> DecoderSpec:
         conv_bias=reader.flag("use_conv_bias", True),
         bias=reader.flag("use_bias", False),
     )
-    spec = mixers_only(reader, name, eps, width)
+    spec = mixers_only(reader, eps, width)
     return with_mixers(spec, mixer, [True] * spec.num_layers)
 
 
@@ -72,7 +68,7 @@ def _dt_rank(reader: ConfigReader, key: str, hidden_size: int) -> int:
 def _jamba(reader: ConfigReader) -> DecoderSpec:
     """Read Jamba. Attention has no RoPE. Each `*_period`-th layer has attention, or experts."""
     num_layers, hidden = read_num_layers(reader), read_hidden_size(reader)
-    spec = read_spec(reader, "jamba", rotaries=(None,) * num_layers)
+    spec = read_spec(reader, rotaries=(None,) * num_layers)
     mixer = MambaMixer(
         prefix="mamba.",
         width=reader.size("mamba_expand", 64, example=2, default=2) * hidden,

@@ -45,7 +45,7 @@ _FEED_FORWARD = LayerNames(
 
 
 def _bamba(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader, "bamba")
+    spec = read_spec(reader)
     spec = replace(spec, names=Names(final_norm="final_layernorm", layer=_FEED_FORWARD))
     attention = reader.indices("attn_layer_indices", MAX_LAYERS)
     is_recurrent = [layer not in attention for layer in range(spec.num_layers)]
@@ -54,7 +54,7 @@ def _bamba(reader: ConfigReader) -> DecoderSpec:
 
 def _falcon_h1(reader: ConfigReader) -> DecoderSpec:
     """Read Falcon-H1: attention and Mamba read the same row. Most products have a factor."""
-    spec = read_spec(reader, "falcon_h1")
+    spec = read_spec(reader)
     norm = "none"
     if reader.flag("mamba_rms_norm", False):
         norm = "before" if reader.flag("mamba_norm_before_gate", True) else "after"
@@ -99,7 +99,7 @@ def _nemotron_h(reader: ConfigReader) -> DecoderSpec:
         {"num_hidden_layers": len(kinds), "rms_norm_eps": 1e-5, "hidden_act": "relu2",
          "head_dim": 128, "num_key_value_heads": 8},
     )  # fmt: skip
-    spec = read_spec(reader, "nemotron_h", rotaries=(None,) * len(kinds))
+    spec = read_spec(reader, rotaries=(None,) * len(kinds))
     num_heads = reader.size("mamba_num_heads", MAX_HEADS, example=64, default=128)
     use_bias = reader.flag("use_bias", False)
     mixer = Mamba2Mixer(
@@ -195,17 +195,16 @@ def _mamba2(reader: ConfigReader) -> DecoderSpec:
         out_bias=use_bias,
         dt_limits=read_dt_limits(reader),
     )
-    spec = mixers_only(reader, "mamba2", eps, num_heads * head_dim)
+    spec = mixers_only(reader, eps, num_heads * head_dim)
     return with_mixers(spec, mixer, [True] * spec.num_layers)
 
 
-def mixers_only(reader: ConfigReader, name: str, eps: float, width: int) -> DecoderSpec:
+def mixers_only(reader: ConfigReader, eps: float, width: int) -> DecoderSpec:
     """Return the spec of a model whose layers are mixers alone, named as in Mamba."""
     num_layers = read_num_layers(reader)
     names = LayerNames(attention_norm="norm", mlp_norm=None)
     mixer: LayerPart = "mixer"
     return DecoderSpec(
-        name=name,
         num_layers=num_layers,
         hidden_size=read_hidden_size(reader),
         vocab_size=reader.size("vocab_size", 1 << 24, example=50280),

@@ -14,10 +14,10 @@ from quire.models.experts import (
     ExpertNames,
     MoeSpec,
     SharedExpert,
+    in_sparse_layers,
     read_num_experts,
     read_top_k,
     read_width,
-    sparse_layers,
 )
 from quire.models.families.hybrid.reading import read_conv, read_recurrent, with_mixers
 from quire.models.mixers import GatedDeltaMixer
@@ -27,23 +27,21 @@ from quire.program import Routing
 
 
 def _next(reader: ConfigReader) -> DecoderSpec:
-    spec = _spec(reader, "qwen3_next", is_grouped=True)
+    spec = _spec(reader, is_grouped=True)
     return replace(spec, experts=_experts(reader, num_experts=512, top_k=10))
 
 
 def _dense(reader: ConfigReader) -> DecoderSpec:
-    return _spec(reader, "qwen3_5", is_grouped=False)
+    return _spec(reader, is_grouped=False)
 
 
 def _moe(reader: ConfigReader) -> DecoderSpec:
-    spec = _spec(reader, "qwen3_5_moe", is_grouped=False, mlp_size=1)
+    spec = _spec(reader, is_grouped=False, mlp_size=1)
     return replace(spec, experts=_experts(reader, num_experts=256, top_k=8))
 
 
-def _spec(
-    reader: ConfigReader, name: str, *, is_grouped: bool, mlp_size: int | None = None
-) -> DecoderSpec:
-    spec = read_spec(reader, name, mlp_size=mlp_size)
+def _spec(reader: ConfigReader, *, is_grouped: bool, mlp_size: int | None = None) -> DecoderSpec:
+    spec = read_spec(reader, mlp_size=mlp_size)
     key_heads = reader.size("linear_num_key_heads", MAX_HEADS, example=16, default=16)
     heads = reader.size("linear_num_value_heads", MAX_HEADS, example=32, default=32)
     if heads % key_heads:
@@ -95,8 +93,7 @@ def _experts(reader: ConfigReader, *, num_experts: int, top_k: int) -> tuple[Moe
             gate="mlp.shared_expert_gate",
         ),
     )
-    sparse = sparse_layers(reader, read_num_layers(reader))
-    return tuple(moe if is_sparse else None for is_sparse in sparse)
+    return in_sparse_layers(reader, moe, read_num_layers(reader))
 
 
 _DEFAULTS = {"head_dim": 256, "partial_rotary_factor": 0.25}

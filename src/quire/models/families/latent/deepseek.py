@@ -19,10 +19,10 @@ from quire.models.experts import (
     ExpertNames,
     MoeSpec,
     SharedExpert,
+    in_sparse_layers,
     read_num_experts,
     read_top_k,
     read_width,
-    sparse_layers,
 )
 from quire.models.families.experts.sigmoid_routers import deepseek_experts
 from quire.models.mixers import LatentAttention
@@ -67,12 +67,12 @@ def _yarn_factor(reader: ConfigReader) -> float:
     return (0.1 * over * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
 
 
-def latent_spec(reader: ConfigReader, name: str, *, interleaved: bool) -> DecoderSpec:
+def latent_spec(reader: ConfigReader, *, interleaved: bool) -> DecoderSpec:
     """Read Llama's spec with latent attention in every layer."""
     num_layers = read_num_layers(reader)
     mixer = latent_attention(reader, interleaved=interleaved, eps=1e-6)
     plain = reader.translated({}, {"head_dim": mixer.rope_dim})
-    spec = read_spec(plain, name, rotaries=(None,) * num_layers)
+    spec = read_spec(plain, rotaries=(None,) * num_layers)
     nothing = (None,) * num_layers
     heads = HeadLayout(mixer.num_heads, 1, mixer.kv_rank + mixer.rope_dim)
     return replace(
@@ -83,7 +83,7 @@ def latent_spec(reader: ConfigReader, name: str, *, interleaved: bool) -> Decode
 
 
 def _second(reader: ConfigReader) -> DecoderSpec:
-    spec = latent_spec(reader, "deepseek_v2", interleaved=True)
+    spec = latent_spec(reader, interleaved=True)
     return replace(spec, experts=_softmax_experts(reader, spec.num_layers))
 
 
@@ -115,25 +115,18 @@ def _softmax_experts(reader: ConfigReader, num_layers: int) -> tuple[MoeSpec | N
         ExpertNames(),
         shared=shared,
     )
-    sparse = sparse_layers(reader, num_layers)
-    return tuple(moe if one else None for one in sparse)
+    return in_sparse_layers(reader, moe, num_layers)
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
     interleaved = reader.flag("rope_interleave", True)
-    spec = latent_spec(reader, "deepseek_v3", interleaved=interleaved)
-    return replace(spec, experts=deepseek_experts(reader, spec.num_layers, normalise=True))
-
-
-def _glm_lite(reader: ConfigReader) -> DecoderSpec:
-    interleaved = reader.flag("rope_interleave", True)
-    spec = latent_spec(reader, "glm4_moe_lite", interleaved=interleaved)
+    spec = latent_spec(reader, interleaved=interleaved)
     return replace(spec, experts=deepseek_experts(reader, spec.num_layers, normalise=True))
 
 
 def _minicpm3(reader: ConfigReader) -> DecoderSpec:
     """Read MiniCPM3: MiniCPM's factors. RoPE rotates halves of a head."""
-    spec = latent_spec(reader, "minicpm3", interleaved=False)
+    spec = latent_spec(reader, interleaved=False)
     base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)
     depth = reader.count("num_hidden_layers", MAX_LAYERS, default=62)
     return replace(
@@ -165,7 +158,7 @@ DEEPSEEK_V3 = decoder_family(
 GLM4_MOE_LITE = decoder_family(
     "glm4_moe_lite",
     ("Glm4MoeLiteForCausalLM",),
-    _glm_lite,
+    _third,
     models="GLM-4.7-Flash",
     defaults={
         "q_lora_rank": 768, "rms_norm_eps": 1e-5, "n_routed_experts": 64, "n_shared_experts": 1,

@@ -17,7 +17,7 @@ from quire.models.spec import DecoderSpec
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
-    spec = latent_spec(reader, "kimi_linear", interleaved=False)
+    spec = latent_spec(reader, interleaved=False)
     given = reader.section("linear_attn_config") or ConfigReader({}, reader.where)
     own = given.translated(
         {"linear_head_dim": "head_dim", "linear_num_heads": "num_heads",

@@ -26,7 +26,7 @@ from quire.program import Builder, Routing, Value
 
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
-    spec = latent_spec(reader, "longcat_flash", interleaved=True)
+    spec = latent_spec(reader, interleaved=True)
     mixer = cast(LatentAttention, spec.mixers[0])
     if mixer.q_rank is not None and reader.flag("mla_scale_q_lora", True):
         mixer = replace(mixer, scale=mixer.scale * (spec.hidden_size / mixer.q_rank) ** 0.5)
