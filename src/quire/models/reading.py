@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from quire.errors import CheckpointError, UnsupportedModelError
 from quire.models.base import ACTIVATIONS
@@ -30,15 +31,16 @@ def read_spec(
     rotaries: Sequence[Rotary | None] | None = None,
     interleaved: bool = False,
     mlp_size: int | None = None,
+    biased: Literal["both", "attention", "none"] = "both",
 ) -> DecoderSpec:
     """Read Llama's spec; families change the result.
 
     `rotaries`: one per layer, instead of the same for all. `mlp_size`: replaces
-    `intermediate_size`.
+    `intermediate_size`. `biased`: the parts to which `attention_bias` and `mlp_bias` apply.
     """
     heads = read_heads(reader)
     num_layers = read_num_layers(reader)
-    bias = reader.flag("attention_bias", False)
+    bias = reader.flag("attention_bias", False) and biased != "none"
     if rotaries is None:
         rotaries = (rotary(reader, heads.head_dim, interleaved=interleaved),) * num_layers
     return DecoderSpec(
@@ -56,7 +58,7 @@ def read_spec(
         mlp=MlpSpec(
             size=mlp_size or read_mlp_size(reader),
             activation=activation or read_activation(reader, "hidden_act"),
-            bias=reader.flag("mlp_bias", False),
+            bias=reader.flag("mlp_bias", False) and biased == "both",
         ),
         tie_word_embeddings=reader.flag("tie_word_embeddings", False),
     )

@@ -14,7 +14,7 @@ from quire.models.spec import DecoderSpec, LayerNames, Names, QkNorm
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
-    spec = _parallel(read_spec(reader, interleaved=True), reader)
+    spec = _parallel(read_spec(reader, interleaved=True, biased="attention"), reader)
     if not reader.flag("use_qk_norm", False):
         return spec
     norm = QkNorm(kind="layer", weights="stacked")
@@ -26,7 +26,7 @@ def _second(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, pattern)
     rotation = rotary(reader, read_heads(reader).head_dim, interleaved=True)
     rotaries = [None if window is None else rotation for window in windows]
-    spec = _parallel(read_spec(reader, rotaries=rotaries), reader)
+    spec = _parallel(read_spec(reader, rotaries=rotaries, biased="attention"), reader)
     return replace(spec, attention=replace(spec.attention, windows=windows))
 
 
@@ -34,7 +34,6 @@ def _parallel(spec: DecoderSpec, reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         norm=replace(spec.norm, kind="layer"),
-        mlp=replace(spec.mlp, bias=False),
         names=Names(layer=LayerNames(mlp_norm=None)),
         parallel=True,
         logits_scale=read_factor(reader, "logit_scale", 0.0625),

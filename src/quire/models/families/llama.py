@@ -45,15 +45,9 @@ def _smollm3(reader: ConfigReader) -> DecoderSpec:
 
 
 def _phi3(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
-    attention = replace(
-        spec.attention,
-        fused="concat",
-        qkv_bias=False,
-        out_bias=False,
-        windows=every_window(reader),
-    )
-    return replace(spec, attention=attention, mlp=replace(spec.mlp, fused=True, bias=False))
+    spec = read_spec(reader, biased="none")
+    attention = replace(spec.attention, fused="concat", windows=every_window(reader))
+    return replace(spec, attention=attention, mlp=replace(spec.mlp, fused=True))
 
 
 def _arcee(reader: ConfigReader) -> DecoderSpec:
@@ -97,13 +91,12 @@ def ernie_spec(reader: ConfigReader) -> DecoderSpec:
 def hunyuan_spec(reader: ConfigReader) -> DecoderSpec:
     """Read Llama's spec with norms of the heads of q and k after RoPE."""
     refuse_flags(reader, "use_cla")
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     names = LayerNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
     norm = QkNorm(after_rope=True) if reader.flag("use_qk_norm", True) else None
     return replace(
         spec,
         attention=replace(spec.attention, qk_norm=norm),
-        mlp=replace(spec.mlp, bias=False),
         names=Names(layer=names),
     )
 

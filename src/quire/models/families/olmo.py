@@ -34,24 +34,24 @@ POST_NORMS = Names(
 
 
 def _first(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     clip = read_factor(reader, "clip_qkv") if reader.has("clip_qkv") else None
     return replace(
         spec,
         norm=NormSpec(_EPS, "layer", has_weight=False),
         attention=replace(spec.attention, clip_qkv=clip),
-        mlp=replace(spec.mlp, bias=False),
     )
 
 
 def _second(reader: ConfigReader) -> DecoderSpec:
-    return _with_norms_after(read_spec(reader), QkNorm("row"))
+    return _with_norms_after(read_spec(reader, biased="attention"), QkNorm("row"))
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, 4)
     rotaries = rotaries_by_kind(reader, windows, _unscaled(reader))
-    spec = _with_norms_after(read_spec(reader, rotaries=rotaries), QkNorm("row"))
+    spec = read_spec(reader, rotaries=rotaries, biased="attention")
+    spec = _with_norms_after(spec, QkNorm("row"))
     return replace(spec, attention=replace(spec.attention, windows=windows))
 
 
@@ -79,11 +79,9 @@ def exaone_spec(reader: ConfigReader) -> DecoderSpec:
         windows = pattern_windows(reader, _pattern(reader))
         rotates = tuple(window is not None for window in windows)
     rotation = rotary(reader, read_heads(reader).head_dim)
-    spec = read_spec(reader, rotaries=[rotation if one else None for one in rotates])
-    attention = replace(
-        spec.attention, windows=windows, qkv_bias=False, out_bias=False, qk_norm=QkNorm()
-    )
-    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+    rotaries = [rotation if one else None for one in rotates]
+    spec = read_spec(reader, rotaries=rotaries, biased="none")
+    return replace(spec, attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()))
 
 
 def _pattern(reader: ConfigReader) -> int:
@@ -101,7 +99,6 @@ def _with_norms_after(spec: DecoderSpec, qk_norm: QkNorm) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, qk_norm=qk_norm),
-        mlp=replace(spec.mlp, bias=False),
         names=POST_NORMS,
     )
 

@@ -18,7 +18,7 @@ _ROTATING_WIDTH = 4096
 
 def _internlm2(reader: ConfigReader) -> DecoderSpec:
     """Source: vLLM 0.32, `models/internlm2.py`."""
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     layer = LayerNames(
         attention_norm="attention_norm",
         mlp_norm="ffn_norm",
@@ -31,7 +31,6 @@ def _internlm2(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, fused="grouped"),
-        mlp=replace(spec.mlp, bias=False),
         names=Names(embed="tok_embeddings", head="output", layer=layer),
     )
 

@@ -23,11 +23,8 @@ from quire.models.text_part import DEEPSTACK
 
 def _mistral(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
-    spec = read_spec(reader)
-    attention = replace(
-        spec.attention, windows=every_window(reader), qkv_bias=False, out_bias=False
-    )
-    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+    spec = read_spec(reader, biased="none")
+    return replace(spec, attention=replace(spec.attention, windows=every_window(reader)))
 
 
 def _ministral(reader: ConfigReader) -> DecoderSpec:
@@ -49,18 +46,16 @@ def _ministral3(reader: ConfigReader) -> DecoderSpec:
 
 
 def _qwen2(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
-    attention = replace(spec.attention, windows=qwen_windows(reader), qkv_bias=True, out_bias=False)
-    return replace(spec, attention=attention, mlp=replace(spec.mlp, bias=False))
+    spec = read_spec(reader, biased="none")
+    attention = replace(spec.attention, windows=qwen_windows(reader), qkv_bias=True)
+    return replace(spec, attention=attention)
 
 
 def _qwen3(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     attention = replace(spec.attention, windows=qwen_windows(reader), qk_norm=QkNorm())
     deepstack = reader.count(DEEPSTACK, spec.num_layers, default=0)
-    return replace(
-        spec, attention=attention, mlp=replace(spec.mlp, bias=False), num_deepstack=deepstack
-    )
+    return replace(spec, attention=attention, num_deepstack=deepstack)
 
 
 MISTRAL = decoder_family(

@@ -39,10 +39,11 @@ def _fourth(reader: ConfigReader) -> DecoderSpec:
         reader,
         rotaries=None if rotates else (None,) * num_layers,
         mlp_size=size or read_width(reader, "shared_intermediate_size", default=1024),
+        biased="attention",
     )
     spec = replace(
         with_factors(reader, spec),
-        mlp=replace(spec.mlp, fused=True, bias=False),
+        mlp=replace(spec.mlp, fused=True),
         names=Names(layer=names),
         experts=(_experts(reader),) * num_layers if has_experts else (),
     )

@@ -46,11 +46,11 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
         reader,
         rotaries=[rotation if rotated else None for rotated in rotates],
         mlp_size=reader.size("intermediate_size_mlp", MAX_FEED_FORWARD, example=16384),
+        biased="attention",
     )
     return replace(
         spec,
         attention=_attention(reader, spec.attention),
-        mlp=replace(spec.mlp, bias=False),
         names=Names(layer=_NAMES),
         experts=_experts(reader, num_layers),
     )

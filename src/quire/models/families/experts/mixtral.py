@@ -18,10 +18,8 @@ MIXTRAL_NAMES = ExpertNames(
 
 def _spec(reader: ConfigReader) -> DecoderSpec:
     refuse_layer_types(reader)
-    spec = read_spec(reader)
-    attention = replace(
-        spec.attention, windows=every_window(reader), qkv_bias=False, out_bias=False
-    )
+    spec = read_spec(reader, biased="none")
+    attention = replace(spec.attention, windows=every_window(reader))
     return replace(spec, attention=attention, experts=(_experts(reader),) * spec.num_layers)
 
 

@@ -37,29 +37,22 @@ def _second(reader: ConfigReader) -> DecoderSpec:
         gate="mlp.shared_expert_gate",
     )
     moe = _experts(reader, num_experts=60, top_k=4, width=1408, shared=shared)
-    spec = read_spec(reader)
-    attention = replace(
-        spec.attention,
-        windows=_windows(reader),
-        qkv_bias=reader.flag("qkv_bias", True),
-        out_bias=False,
-    )
+    spec = read_spec(reader, biased="none")
+    bias = reader.flag("qkv_bias", True)
     return replace(
         spec,
-        attention=attention,
-        mlp=replace(spec.mlp, bias=False),
+        attention=replace(spec.attention, windows=_windows(reader), qkv_bias=bias),
         experts=in_sparse_layers(reader, moe, spec.num_layers),
     )
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     windows = (_window(reader),) * spec.num_layers
     moe = _experts(reader, num_experts=128, top_k=8, width=768)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
-        mlp=replace(spec.mlp, bias=False),
         experts=in_sparse_layers(reader, moe, spec.num_layers),
         num_deepstack=reader.count(DEEPSTACK, spec.num_layers, default=0),
     )
@@ -83,12 +76,11 @@ def _third_of_images(reader: ConfigReader) -> DecoderSpec:
 
 def _mellum(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, 1)
-    spec = read_spec(reader, rotaries=rotaries_by_kind(reader, windows))
+    spec = read_spec(reader, rotaries=rotaries_by_kind(reader, windows), biased="attention")
     moe = _experts(reader, num_experts=64, top_k=8, width=896)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
-        mlp=replace(spec.mlp, bias=False),
         experts=in_sparse_layers(reader, moe, spec.num_layers),
     )
 

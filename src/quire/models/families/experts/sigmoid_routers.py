@@ -38,12 +38,11 @@ from quire.program import Routing
 
 
 def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     qk_norm = QkNorm() if reader.flag("use_qk_norm", False) else None
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False, qk_norm=qk_norm),
-        mlp=replace(spec.mlp, bias=False),
         experts=deepseek_experts(reader, spec.num_layers, normalise=True),
     )
 
@@ -66,7 +65,7 @@ def _exaone(reader: ConfigReader) -> DecoderSpec:
 
 
 def _dots1(reader: ConfigReader) -> DecoderSpec:
-    spec = read_spec(reader)
+    spec = read_spec(reader, biased="attention")
     windows: tuple[int | None, ...] = (None,) * spec.num_layers
     if reader.has("layer_types"):
         windows = pattern_windows(reader, 1)
@@ -77,7 +76,6 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
-        mlp=replace(spec.mlp, bias=False),
         experts=deepseek_experts(reader, spec.num_layers, normalise=False),
     )
 
@@ -131,7 +129,7 @@ def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
         size = reader.size("rotary_dim", head_dim, example=64)
         part = ConfigReader({"partial_rotary_factor": size / head_dim}, reader.where)
         rotaries = [rotary(reader, head_dim, scaling=part)] * read_num_layers(reader)
-    spec = read_spec(reader, rotaries=rotaries)
+    spec = read_spec(reader, rotaries=rotaries, biased="none")
     num_experts = read_num_experts(reader, default=256)
     moe = MoeSpec(
         num_experts,
@@ -142,7 +140,7 @@ def _minimax_m2(reader: ConfigReader) -> DecoderSpec:
         router="block_sparse_moe.gate",
         choice_bias="block_sparse_moe.e_score_correction_bias",
     )
-    attention = replace(spec.attention, qkv_bias=False, out_bias=False, qk_norm=QkNorm("row"))
+    attention = replace(spec.attention, qk_norm=QkNorm("row"))
     return replace(spec, attention=attention, experts=(moe,) * spec.num_layers)
 
 

@@ -33,11 +33,10 @@ _SANDWICH = Names(
 
 def _first(reader: ConfigReader) -> DecoderSpec:
     """Read Gemma 1. transformers uses the tanh form of GELU for any `hidden_act`."""
-    spec = read_spec(reader, activation="gelu_tanh")
+    spec = read_spec(reader, activation="gelu_tanh", biased="attention")
     return replace(
         spec,
         norm=replace(spec.norm, offset=1.0),
-        mlp=replace(spec.mlp, bias=False),
         embed_scale=float(spec.hidden_size**0.5),
     )
 
@@ -67,6 +66,7 @@ def _with_windows(
         reader,
         activation=read_activation(reader, "hidden_activation", "gelu_pytorch_tanh"),
         rotaries=rotaries_by_kind(reader, windows, local),
+        biased="attention",
     )
     return replace(
         spec,
@@ -77,7 +77,6 @@ def _with_windows(
             scale=query_dim**-0.5,
             softcap=read_cap(reader, "attn_logit_softcapping"),
         ),
-        mlp=replace(spec.mlp, bias=False),
         names=_SANDWICH,
         embed_scale=float(spec.hidden_size**0.5),
         logits_softcap=read_cap(reader, "final_logit_softcapping"),

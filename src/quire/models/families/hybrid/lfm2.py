@@ -67,14 +67,13 @@ def _moe(reader: ConfigReader) -> DecoderSpec:
 
 
 def _spec(reader: ConfigReader, mlp_size: int) -> DecoderSpec:
-    spec = read_spec(reader, activation="silu", mlp_size=mlp_size)
+    spec = read_spec(reader, activation="silu", mlp_size=mlp_size, biased="none")
     mixer = ShortConvMixer(
         "conv.", read_conv(reader, "conv_L_cache", 3), reader.flag("conv_bias", False)
     )
     spec = replace(
         spec,
-        attention=replace(spec.attention, qk_norm=QkNorm(), qkv_bias=False, out_bias=False),
-        mlp=replace(spec.mlp, bias=False),
+        attention=replace(spec.attention, qk_norm=QkNorm()),
         names=Names(final_norm="embedding_norm", layer=_LAYER),
     )
     if reader.has("full_attn_idxs") and not reader.has("layer_types"):

@@ -68,7 +68,7 @@ def _dt_rank(reader: ConfigReader, key: str, hidden_size: int) -> int:
 def _jamba(reader: ConfigReader) -> DecoderSpec:
     """Read Jamba. Attention has no RoPE. Each `*_period`-th layer has attention, or experts."""
     num_layers, hidden = read_num_layers(reader), read_hidden_size(reader)
-    spec = read_spec(reader, rotaries=(None,) * num_layers)
+    spec = read_spec(reader, rotaries=(None,) * num_layers, biased="none")
     mixer = MambaMixer(
         prefix="mamba.",
         width=reader.size("mamba_expand", 64, example=2, default=2) * hidden,
@@ -89,8 +89,6 @@ def _jamba(reader: ConfigReader) -> DecoderSpec:
     )
     spec = replace(
         spec,
-        attention=replace(spec.attention, qkv_bias=False, out_bias=False),
-        mlp=replace(spec.mlp, bias=False),
         names=Names(final_norm="final_layernorm", layer=layer),
         experts=_jamba_experts(reader, num_layers),
     )

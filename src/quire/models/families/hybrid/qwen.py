@@ -41,7 +41,7 @@ def _moe(reader: ConfigReader) -> DecoderSpec:
 
 
 def _spec(reader: ConfigReader, *, is_grouped: bool, mlp_size: int | None = None) -> DecoderSpec:
-    spec = read_spec(reader, mlp_size=mlp_size)
+    spec = read_spec(reader, mlp_size=mlp_size, biased="attention")
     key_heads = reader.size("linear_num_key_heads", MAX_HEADS, example=16, default=16)
     heads = reader.size("linear_num_value_heads", MAX_HEADS, example=32, default=32)
     if heads % key_heads:
@@ -62,7 +62,6 @@ def _spec(reader: ConfigReader, *, is_grouped: bool, mlp_size: int | None = None
         spec,
         norm=replace(spec.norm, offset=1.0),
         attention=replace(spec.attention, qk_norm=QkNorm(), has_gate=True),
-        mlp=replace(spec.mlp, bias=False),
     )
     return with_mixers(spec, mixer, _recurrent(reader))
 
