@@ -31,12 +31,7 @@ from quire.program import Routing
 
 
 def _second(reader: ConfigReader) -> DecoderSpec:
-    shared = SharedExpert(
-        read_width(reader, "shared_expert_intermediate_size", default=5632),
-        "mlp.shared_expert",
-        gate="mlp.shared_expert_gate",
-    )
-    moe = _experts(reader, num_experts=60, top_k=4, width=1408, shared=shared)
+    moe = qwen_moe(reader, num_experts=60, top_k=4, width=1408, shared_width=5632)
     spec = read_spec(reader, biased="none")
     bias = reader.flag("qkv_bias", True)
     return replace(
@@ -49,7 +44,7 @@ def _second(reader: ConfigReader) -> DecoderSpec:
 def _third(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader, biased="attention")
     windows = (_window(reader),) * spec.num_layers
-    moe = _experts(reader, num_experts=128, top_k=8, width=768)
+    moe = qwen_moe(reader, num_experts=128, top_k=8, width=768)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
@@ -77,7 +72,7 @@ def _third_of_images(reader: ConfigReader) -> DecoderSpec:
 def _mellum(reader: ConfigReader) -> DecoderSpec:
     windows = pattern_windows(reader, 1)
     spec = read_spec(reader, rotaries=rotaries_by_kind(reader, windows), biased="attention")
-    moe = _experts(reader, num_experts=64, top_k=8, width=896)
+    moe = qwen_moe(reader, num_experts=64, top_k=8, width=896)
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
@@ -100,15 +95,21 @@ def _windows(reader: ConfigReader) -> tuple[int | None, ...]:
     return tuple(window if layer % 2 == 0 and layer < last else None for layer in range(num_layers))
 
 
-def _experts(
+def qwen_moe(
     reader: ConfigReader,
     *,
     num_experts: int,
     top_k: int,
-    width: int,
-    shared: SharedExpert | None = None,
+    width: int | None = None,
+    shared_width: int | None = None,
+    normalise: bool = False,
 ) -> MoeSpec:
-    """Read the experts. The arguments are defaults for keys that config.json omits."""
+    """Read the experts. The arguments are defaults for keys that config.json omits; `width`
+    None: the key must be there. `shared_width` None: there is no shared expert."""
+    shared = None
+    if shared_width is not None:
+        size = read_width(reader, "shared_expert_intermediate_size", default=shared_width)
+        shared = SharedExpert(size, "mlp.shared_expert", gate="mlp.shared_expert_gate")
     num_experts = read_num_experts(reader, default=num_experts)
     return MoeSpec(
         num_experts,
@@ -116,7 +117,7 @@ def _experts(
         read_activation(reader, "hidden_act"),
         Routing(
             read_top_k(reader, num_experts, default=top_k),
-            normalise=reader.flag("norm_topk_prob", False),
+            normalise=reader.flag("norm_topk_prob", normalise),
         ),
         ExpertNames(),
         shared=shared,

@@ -10,20 +10,12 @@ from dataclasses import replace
 
 from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.experts import (
-    ExpertNames,
-    MoeSpec,
-    SharedExpert,
-    in_sparse_layers,
-    read_num_experts,
-    read_top_k,
-    read_width,
-)
+from quire.models.experts import MoeSpec, in_sparse_layers
+from quire.models.families.experts.qwen_moe import qwen_moe
 from quire.models.families.hybrid.reading import read_conv, read_recurrent, with_mixers
 from quire.models.mixers import GatedDeltaMixer
 from quire.models.reading import read_activation, read_num_layers, read_spec
 from quire.models.spec import DecoderSpec, QkNorm
-from quire.program import Routing
 
 
 def _next(reader: ConfigReader) -> DecoderSpec:
@@ -76,21 +68,8 @@ def _recurrent(reader: ConfigReader) -> tuple[bool, ...]:
 
 
 def _experts(reader: ConfigReader, *, num_experts: int, top_k: int) -> tuple[MoeSpec | None, ...]:
-    num_experts = read_num_experts(reader, default=num_experts)
-    moe = MoeSpec(
-        num_experts,
-        read_width(reader, "moe_intermediate_size", default=512),
-        read_activation(reader, "hidden_act"),
-        Routing(
-            read_top_k(reader, num_experts, default=top_k),
-            normalise=reader.flag("norm_topk_prob", True),
-        ),
-        ExpertNames(),
-        shared=SharedExpert(
-            read_width(reader, "shared_expert_intermediate_size", default=512),
-            "mlp.shared_expert",
-            gate="mlp.shared_expert_gate",
-        ),
+    moe = qwen_moe(
+        reader, num_experts=num_experts, top_k=top_k, width=512, shared_width=512, normalise=True
     )
     return in_sparse_layers(reader, moe, read_num_layers(reader))
 
