@@ -237,6 +237,35 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
             llm.embed("a", use_tqdm=False)
 
 
+@pytest.mark.parametrize("activation", ["activation.Sigmoid", "linear.Identity"])
+def test_a_cross_encoder_with_modules(activation: str, tmp_path: Path) -> None:
+    """As sentence-transformers 6 saves it: the activation is not in config.json."""
+    model = bert(tmp_path, "BertForSequenceClassification", num_labels=3)
+    modules(tmp_path)
+    write(
+        tmp_path / "sentence_bert_config.json",
+        {
+            "transformer_task": "sequence-classification",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+            "module_output_name": "scores",
+        },
+    )
+    settings = {"model_type": "CrossEncoder", "activation_fn": f"torch.nn.modules.{activation}"}
+    write(tmp_path / "config_sentence_transformers.json", settings)
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    with torch.no_grad():
+        wanted = model(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0]
+    if activation.endswith("Sigmoid"):
+        wanted = torch.sigmoid(wanted)
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        [found] = llm.classify(TEXTS[0], use_tqdm=False)
+    assert np.allclose(found.outputs.probs, wanted.numpy(), atol=2e-6)
+    settings["activation_fn"] = "torch.nn.modules.activation.Tanh"
+    write(tmp_path / "config_sentence_transformers.json", settings)
+    with pytest.raises(UnsupportedModelError, match=r"activation\.Tanh' is not supported"):
+        LLM(str(tmp_path))
+
+
 def test_late_interaction(tmp_path: Path) -> None:
     """With a vector for each token a score is the sum of each query token's best product."""
     model = bert(tmp_path)

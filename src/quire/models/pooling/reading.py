@@ -39,7 +39,7 @@ _DENSE_ACTIVATIONS: Mapping[str, Activation | None] = {
 }  # fmt: skip
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _OF_TEXTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
-_STATES = {"method": "forward", "method_output_name": "last_hidden_state"}
+_STATES = "last_hidden_state"
 _SCORE_ACTIVATIONS: Mapping[str, PoolingActivation] = {
     "Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax",
 }  # fmt: skip
@@ -61,6 +61,8 @@ class SentenceModel:
     default_prompt: str | None = None
     dimensions: int | None = None
     """The length to which vectors are shortened."""
+    score_activation: PoolingActivation | None = None
+    """How a classifier's numbers become probabilities; None: as config.json says."""
 
 
 def read_sentence_model(path: Path) -> SentenceModel | None:
@@ -108,6 +110,7 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
         prompts,
         default,
         ConfigReader(settings, str(path)).count("truncate_dim", MAX_HIDDEN, default=0) or None,
+        None if (name := settings.get("activation_fn")) is None else _score_activation(name),
     )
 
 
@@ -147,14 +150,17 @@ def _check_order(file: Path, kinds: Sequence[str]) -> None:
 def _longest(folder: Path) -> Any:
     """The value of `max_seq_length`; without one, the tokenizer says how long texts are."""
     file = transformer_file(folder)
-    settings = _check_settings(
-        file, {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
-    )
+    settings = read_optional_json_object(file)
+    is_classifier = settings.get("transformer_task") == "sequence-classification"
+    made, output = ("scores", "logits") if is_classifier else ("token_embeddings", _STATES)
+    task = "sequence-classification" if is_classifier else "feature-extraction"
+    _check_settings(file, {"transformer_task": task, "module_output_name": made})
+    wanted = {"method": "forward", "method_output_name": output}
     modes = settings.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
-    if modes is not None and text != _STATES:
+    if modes is not None and text != wanted:
         raise UnsupportedModelError(
-            f"{file}: modality_config has {quoted(text)} for text; supported is {_STATES}"
+            f"{file}: modality_config has {quoted(text)} for text; supported is {wanted}"
         )
     tokenizer = read_optional_json_object(folder / "tokenizer_config.json")
     return settings.get("max_seq_length") or tokenizer.get("model_max_length")
@@ -266,11 +272,16 @@ def score_activation(hf_config: Mapping[str, Any], count: int) -> PoolingActivat
     name = settings.get("activation_fn") if isinstance(settings, dict) else None
     name = name or hf_config.get("sbert_ce_default_activation_function")
     if isinstance(name, str):
-        kind = name.rpartition(".")[2]
-        if not name.startswith("torch.nn.modules.") or kind not in _SCORE_ACTIVATIONS:
-            raise UnsupportedModelError(
-                f"config.json: activation_fn {quoted(name)} is not supported; supported are "
-                f"torch.nn.modules.activation.{', '.join(_SCORE_ACTIVATIONS)}"
-            )
-        return _SCORE_ACTIVATIONS[kind]
+        return _score_activation(name)
     return "softmax" if count > 1 else "sigmoid"
+
+
+def _score_activation(name: object) -> PoolingActivation:
+    """The activation with this name of a class of torch."""
+    kind = str(name).rpartition(".")[2]
+    if not str(name).startswith("torch.nn.modules.") or kind not in _SCORE_ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"activation_fn {quoted(name)} is not supported; supported are "
+            f"torch.nn.modules.activation.{', '.join(_SCORE_ACTIVATIONS)}"
+        )
+    return _SCORE_ACTIVATIONS[kind]

@@ -124,7 +124,8 @@ def _settings(
     return PoolingConfig(
         task=task,
         pooling_type=head.pooling_type,
-        activation=_activation(hf_config, width, is_classes, is_sparse),
+        activation=(sentence.score_activation if is_classes else None)
+        or _activation(hf_config, width, is_classes, is_sparse),
         is_activated=_is_activated(config, task, sentence),
         width=width,
         labels=labels_of(hf_config) if is_classes else {},
