@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from quire import LLM
-from quire.errors import ConfigError, RequestError, UnsupportedModelError
+from quire.errors import CheckpointError, ConfigError, RequestError, UnsupportedModelError
 from quire.protocol.pooling_params import PoolingParams
 
 Floats = NDArray[np.float32]
@@ -119,6 +119,15 @@ def test_dense_layers_prompts_and_dimensions(tmp_path: Path) -> None:
         (("Pooling",), {"pooling_mode_max_tokens": True}, "pooling"),
         (("Pooling",), {"pooling_mode": ["cls", "mean"]}, "pooling"),
         (("Pooling", "LSTM"), {"pooling_mode": "cls"}, "module 'LSTM' is not supported"),
+        (("Pooling", "Normalize", "Dense"), {}, "Pooling, Normalize, Dense are not supported in"),
+        (("Dense", "Pooling"), {}, "Transformer, Dense, Pooling are not supported in this order"),
+        (("Pooling", "Pooling"), {}, "Pooling, Pooling are not supported in this order"),
+        (("Dense",), {}, "Transformer, Dense are not supported in this order"),
+        (
+            ("Pooling",),
+            {"pooling_mode": "mean", "include_prompt": False},
+            "include_prompt is False; supported is True",
+        ),
     ],
 )
 def test_other_modules_are_refused(
@@ -127,8 +136,88 @@ def test_other_modules_are_refused(
     bert(tmp_path)
     modules(tmp_path, *kinds)
     write(tmp_path / "1_Pooling" / "config.json", pooling)
+    write(tmp_path / "config_sentence_transformers.json", {"prompts": {"query": "query : "}})
     with pytest.raises(UnsupportedModelError, match=message):
         LLM(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "message"),
+    [
+        ("2_Dense/config.json", {"use_residual": True}, "use_residual is True"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+        ("2_Dense/config.json", {"activation_function": "own.Tanh"}, "activation_function"),
+        ("3_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
+        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config"),
+    ],
+)
+def test_other_settings_of_modules_are_refused(
+    file: str, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    bert(tmp_path)
+    modules(tmp_path, "Pooling", "Dense", "Normalize")
+    write(tmp_path / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    write(tmp_path / "2_Dense" / "config.json", {"in_features": 32, "out_features": 12})
+    write(tmp_path / file, {"in_features": 32, "out_features": 12, **settings})
+    with pytest.raises(UnsupportedModelError, match=f"{file}: {message}"):
+        LLM(str(tmp_path))
+
+
+def test_a_prompt_must_have_the_name_that_the_files_give(tmp_path: Path) -> None:
+    bert(tmp_path)
+    modules(tmp_path, "Pooling")
+    write(tmp_path / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    settings = {"prompts": {"query": "a", "document": None}, "default_prompt_name": "other"}
+    write(tmp_path / "config_sentence_transformers.json", settings)
+    with pytest.raises(CheckpointError, match="'other' must be a name of prompts, which has query"):
+        LLM(str(tmp_path))
+
+
+def test_settings_of_the_files_hold(tmp_path: Path) -> None:
+    """Lower case, the longest text by the tokenizer, the length of vectors, and a layer that does
+    not name its activation, which then is tanh."""
+    model = bert(tmp_path)
+    modules(tmp_path, "Pooling", "Dense")
+    write(tmp_path / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
+    write(tmp_path / "2_Dense" / "config.json", {"in_features": 32, "out_features": 12})
+    random = np.random.default_rng(2)
+    weight = random.normal(size=(12, 32)).astype(np.float32)
+    bias = random.normal(size=12).astype(np.float32)
+    save_file(
+        {"linear.weight": weight, "linear.bias": bias}, tmp_path / "2_Dense" / "model.safetensors"
+    )
+    write(
+        tmp_path / "tokenizer_config.json",
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 6},
+    )
+    write(tmp_path / "sentence_roberta_config.json", {"do_lower_case": True})
+    write(
+        tmp_path / "config_sentence_transformers.json",
+        {"truncate_dim": 8, "prompts": {"query": "the "}, "default_prompt_name": "query"},
+    )
+    wanted = np.tanh(weight @ states(model, tmp_path, "the sky is").mean(axis=0) + bias)[:8]
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        assert llm.model_config.max_model_len == 6
+        found = llm.embed(["SKY Is", {"prompt": "SKY Is"}], use_tqdm=False)
+        for one in found:
+            assert np.allclose(one.outputs.embedding, wanted, atol=2e-5)
+
+
+def test_the_engine_may_choose_the_length_of_vectors(tmp_path: Path) -> None:
+    """`dimensions` of `pooler_config` is that of requests which name none."""
+    bert(tmp_path)
+    options: dict[str, Any] = {"dtype": "float32", "pooler_config": {"dimensions": 8}}
+    with LLM(str(tmp_path), hf_overrides={"matryoshka_dimensions": [4, 8]}, **options) as llm:
+        own = llm.embed("a", use_tqdm=False)[0].outputs.embedding
+        given = PoolingParams(dimensions=8)
+        assert llm.embed("a", pooling_params=given, use_tqdm=False)[0].outputs.embedding == own
+        assert len(own) == 8
+        short = PoolingParams(dimensions=4)
+        [found] = llm.embed("a", pooling_params=short, use_tqdm=False)
+        assert len(found.outputs.embedding) == 4
+    with pytest.raises(ConfigError, match=r"pooler_config: Model .* does not support Matryoshka"):
+        LLM(str(tmp_path), **options)
 
 
 def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
@@ -146,6 +235,35 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
             llm.score(TEXTS[:2], TEXTS[:3], use_tqdm=False)
         with pytest.raises(RequestError, match=r"task is classify: use LLM\.score"):
             llm.embed("a", use_tqdm=False)
+
+
+@pytest.mark.parametrize("activation", ["activation.Sigmoid", "linear.Identity"])
+def test_a_cross_encoder_with_modules(activation: str, tmp_path: Path) -> None:
+    """As sentence-transformers 6 saves it: the activation is not in config.json."""
+    model = bert(tmp_path, "BertForSequenceClassification", num_labels=3)
+    modules(tmp_path)
+    write(
+        tmp_path / "sentence_bert_config.json",
+        {
+            "transformer_task": "sequence-classification",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+            "module_output_name": "scores",
+        },
+    )
+    settings = {"model_type": "CrossEncoder", "activation_fn": f"torch.nn.modules.{activation}"}
+    write(tmp_path / "config_sentence_transformers.json", settings)
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    with torch.no_grad():
+        wanted = model(**tokenizer(TEXTS[0], return_tensors="pt")).logits[0]
+    if activation.endswith("Sigmoid"):
+        wanted = torch.sigmoid(wanted)
+    with LLM(str(tmp_path), dtype="float32") as llm:
+        [found] = llm.classify(TEXTS[0], use_tqdm=False)
+    assert np.allclose(found.outputs.probs, wanted.numpy(), atol=2e-6)
+    settings["activation_fn"] = "torch.nn.modules.activation.Tanh"
+    write(tmp_path / "config_sentence_transformers.json", settings)
+    with pytest.raises(UnsupportedModelError, match=r"activation\.Tanh' is not supported"):
+        LLM(str(tmp_path))
 
 
 def test_late_interaction(tmp_path: Path) -> None:

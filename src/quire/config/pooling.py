@@ -38,6 +38,8 @@ class PoolingConfig:
     dimensions: tuple[int, ...] | None = ()
     """Lengths to which a request may shorten a vector, which then keeps its meaning (Matryoshka);
     empty: any length; None: the model is not trained for that."""
+    own_dimensions: int | None = None
+    """The length of vectors of requests that name none; None: `width`."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Texts that are put before an input, by name: what sentence-transformers calls prompts."""
     default_prompt: str | None = None
@@ -66,6 +68,11 @@ class PoolingConfig:
     def is_by_token(self) -> bool:
         """Whether each token has a result."""
         return self.task.startswith("token_")
+
+    @property
+    def vector_width(self) -> int:
+        """Numbers in a vector of a request that names no length."""
+        return min(self.own_dimensions or self.width, self.width)
 
     @property
     def supported_tasks(self) -> tuple[PoolingTask, ...]:

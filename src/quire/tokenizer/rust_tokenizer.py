@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.config.checkpoint.model_files import has_file, read_bytes, read_json_object
+from quire.config.checkpoint.model_files import (
+    has_file,
+    read_bytes,
+    read_json_object,
+    read_optional_json_object,
+    transformer_file,
+)
 from quire.errors import CheckpointError
 from quire.log import get_logger
 from quire.tokenizer.growth import check_growth
@@ -54,6 +60,26 @@ class RustTokenizer:
 
 def build_rust_tokenizer(directory: Path, tokenizer_config: Mapping[str, Any]) -> RustTokenizer:
     """Reads whichever files there are. Raises CheckpointError."""
+    found = _built(directory, tokenizer_config)
+    if read_optional_json_object(transformer_file(directory)).get("do_lower_case") is True:
+        return _lowercased(found)
+    return found
+
+
+def _lowercased(found: RustTokenizer) -> RustTokenizer:
+    """With texts in lower case first, as sentence-transformers does it."""
+    from tokenizers import normalizers
+
+    before = found.backend.normalizer
+    steps = [normalizers.Lowercase(), *([] if before is None else [before])]
+    found.backend.normalizer = normalizers.Sequence(steps)
+    own = found.encode
+    if own is None:
+        return found
+    return RustTokenizer(found.backend, found.roles, lambda text: own(text.lower()))
+
+
+def _built(directory: Path, tokenizer_config: Mapping[str, Any]) -> RustTokenizer:
     special = read_special_tokens(directory, tokenizer_config)
     path = directory / "tokenizer.json"
     if has_file(path):

@@ -118,8 +118,8 @@ def finish(row: Floats, params: PoolingParams, pooling: PoolingConfig) -> Floats
     wide = row.astype(np.float64)
     if pooling.is_difference:
         wide = wide[1:] - wide[:1]
-    if params.dimensions is not None:
-        wide = wide[: params.dimensions]
+    if pooling.task.endswith("embed"):
+        wide = wide[: params.dimensions or pooling.own_dimensions]
     is_activated = pooling.is_activated if params.use_activation is None else params.use_activation
     if not pooling.task.endswith("embed"):
         wide = (wide - pooling.logit_mean) / pooling.logit_sigma

@@ -257,3 +257,13 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"key {key!r} is given twice")
             seen.add(key)
     return found
+
+
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+
+
+def transformer_file(directory: Path) -> Path:
+    """The file with the settings of sentence-transformers' module Transformer, which has one of
+    several names; it need not exist."""
+    files = [directory / f"sentence_{kind}_config.json" for kind in _KINDS]
+    return next((file for file in files if file.is_file()), files[0])

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 
@@ -219,8 +220,8 @@ class InputProcessor:
         _check_priority(given.priority)
         params.verify(model.pooling, model.served_model_name[0], self._num_token_types)
         prompt = given.prompt
-        if isinstance(prompt, str) and model.pooling.task.endswith("embed"):
-            prompt = prompt_of(params, model.pooling) + prompt
+        if model.pooling.task.endswith("embed"):
+            prompt = _with_prompt(prompt, prompt_of(params, model.pooling))
         parsed = self._prompts.parse(prompt, given.tokenization)
         resolved = params.clone()
         resolved.token_type_ids = params.token_type_ids or parsed.token_type_ids
@@ -398,6 +399,16 @@ def _check_priority(priority: int) -> None:
             parameter="priority",
             value=priority,
         )
+
+
+def _with_prompt(given: Any, beginning: str) -> Any:
+    """The input with this text in front; token ids stay as they are."""
+    if isinstance(given, str):
+        return beginning + given
+    if isinstance(given, Mapping) and given.get("prompt_token_ids") is None:
+        text = given.get("prompt")
+        return {**given, "prompt": beginning + text} if isinstance(text, str) else given
+    return given
 
 
 def _check_rows(

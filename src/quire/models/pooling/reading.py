@@ -7,7 +7,7 @@ folder for each module, and two files of settings. Names and rules are vLLM's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,6 +16,7 @@ from quire.config.checkpoint.model_files import (
     parse_json_object,
     read_optional_json_object,
     read_text,
+    transformer_file,
 )
 from quire.config.pooling import PoolingActivation, PoolingTask, PoolingType
 from quire.errors import CheckpointError, UnsupportedModelError, quoted
@@ -36,6 +37,9 @@ _OLD_MODES = {
 _DENSE_ACTIVATIONS: Mapping[str, Activation | None] = {
     "Identity": None, "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu", "SiLU": "silu",
 }  # fmt: skip
+_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+_OF_TEXTS = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+_STATES = "last_hidden_state"
 _SCORE_ACTIVATIONS: Mapping[str, PoolingActivation] = {
     "Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax",
 }  # fmt: skip
@@ -55,6 +59,10 @@ class SentenceModel:
     """Longer texts were cut in training."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    dimensions: int | None = None
+    """The length to which vectors are shortened."""
+    score_activation: PoolingActivation | None = None
+    """How a classifier's numbers become probabilities; None: as config.json says."""
 
 
 def read_sentence_model(path: Path) -> SentenceModel | None:
@@ -65,34 +73,44 @@ def read_sentence_model(path: Path) -> SentenceModel | None:
     pooling: PoolingType | None = None
     dense: list[DenseLayer] = []
     normalizes = False
-    for kind, folder in _modules(path):
-        match kind:
-            case "Pooling":
-                pooling = _pooling(path / folder / "config.json")
-            case "Dense":
-                dense.append(_dense(path, folder))
-            case "Normalize":
-                normalizes = True
-            case "Transformer":
-                pass
-            case _:
-                raise UnsupportedModelError(
-                    f"{path / 'modules.json'}: module {quoted(kind)} is not supported; supported "
-                    "are Transformer, Pooling, Dense, Normalize"
-                )
+    longest: Any = None
+    modules = _modules(path)
+    _check_order(path / "modules.json", [kind for kind, _ in modules])
     settings = read_optional_json_object(path / "config_sentence_transformers.json")
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+    if not isinstance(prompts, dict) or not all(
+        isinstance(one, str | None) for one in prompts.values()
+    ):
         raise CheckpointError(f"{path}: prompts must be an object of strings")
-    limits = read_optional_json_object(path / "sentence_bert_config.json")
-    longest = limits.get("max_seq_length")
+    prompts = {name: text or "" for name, text in prompts.items()}
+    if default is not None and not (isinstance(default, str) and default in prompts):
+        raise CheckpointError(
+            f"{path}: default_prompt_name {quoted(default)} must be a name of prompts, which has "
+            f"{', '.join(prompts) or 'none'}"
+        )
+    for kind, folder in modules:
+        file = path / folder / "config.json"
+        match kind:
+            case "Transformer":
+                longest = _longest(path / folder)
+            case "Pooling":
+                pooling = _pooling(file)
+                if pooling != "last" and any(prompts.values()):
+                    _check_settings(file, {"include_prompt": True})
+            case "Dense":
+                dense.append(_dense(path, folder))
+            case _:
+                normalizes = True
+                _check_settings(file, _OF_TEXTS)
     return SentenceModel(
         pooling,
         tuple(dense),
         normalizes,
         longest if isinstance(longest, int) and longest > 0 else None,
         prompts,
-        default if isinstance(default, str) and default in prompts else None,
+        default,
+        ConfigReader(settings, str(path)).count("truncate_dim", MAX_HIDDEN, default=0) or None,
+        None if (name := settings.get("activation_fn")) is None else _score_activation(name),
     )
 
 
@@ -111,6 +129,54 @@ def _modules(path: Path) -> list[tuple[str, str]]:
                     f"checkpoint, not {quoted(entry)}"
                 )
     return found
+
+
+def _check_order(file: Path, kinds: Sequence[str]) -> None:
+    """Raises UnsupportedModelError for modules that are not computed here."""
+    for kind in kinds:
+        if kind not in _ORDER:
+            raise UnsupportedModelError(
+                f"{file}: module {quoted(kind)} is not supported; supported are {', '.join(_ORDER)}"
+            )
+    is_sorted = list(kinds) == sorted(kinds, key=_ORDER.index)
+    counts = [kinds.count(kind) for kind in ("Transformer", "Pooling")]
+    if not is_sorted or max(counts) > 1 or ("Dense" in kinds and "Pooling" not in kinds):
+        raise UnsupportedModelError(
+            f"{file}: the modules {', '.join(kinds)} are not supported in this order; supported "
+            "are Transformer, Pooling, any number of Dense, Normalize"
+        )
+
+
+def _longest(folder: Path) -> Any:
+    """The value of `max_seq_length`; without one, the tokenizer says how long texts are."""
+    file = transformer_file(folder)
+    settings = read_optional_json_object(file)
+    is_classifier = settings.get("transformer_task") == "sequence-classification"
+    made, output = ("scores", "logits") if is_classifier else ("token_embeddings", _STATES)
+    task = "sequence-classification" if is_classifier else "feature-extraction"
+    _check_settings(file, {"transformer_task": task, "module_output_name": made})
+    wanted = {"method": "forward", "method_output_name": output}
+    modes = settings.get("modality_config")
+    text = modes.get("text") if isinstance(modes, dict) else None
+    if modes is not None and text != wanted:
+        raise UnsupportedModelError(
+            f"{file}: modality_config has {quoted(text)} for text; supported is {wanted}"
+        )
+    tokenizer = read_optional_json_object(folder / "tokenizer_config.json")
+    return settings.get("max_seq_length") or tokenizer.get("model_max_length")
+
+
+def _check_settings(file: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a module. Raises UnsupportedModelError if one of these keys has another
+    value."""
+    settings = read_optional_json_object(file)
+    for key, value in wanted.items():
+        found = settings.get(key)
+        if found is not None and found != value:
+            raise UnsupportedModelError(
+                f"{file}: {key} is {quoted(found)}; supported is {quoted(value)}"
+            )
+    return settings
 
 
 def token_layers(path: Path, task: PoolingTask, width: int) -> tuple[DenseLayer, ...]:
@@ -143,12 +209,13 @@ def _pooling(file: Path) -> PoolingType:
 
 def _dense(path: Path, folder: str) -> DenseLayer:
     file = path / folder / "config.json"
-    reader = ConfigReader(read_optional_json_object(file), str(file))
-    name = (reader.text("activation_function") or "Identity").rpartition(".")[2]
-    if name not in _DENSE_ACTIVATIONS:
+    reader = ConfigReader(_check_settings(file, {**_OF_TEXTS, "use_residual": False}), str(file))
+    path_of_class = reader.text("activation_function") or "torch.nn.modules.activation.Tanh"
+    name = path_of_class.rpartition(".")[2]
+    if name not in _DENSE_ACTIVATIONS or not path_of_class.startswith("torch."):
         raise UnsupportedModelError(
-            f"{file}: activation_function {quoted(name)} is not supported; supported are "
-            f"{', '.join(_DENSE_ACTIVATIONS)}"
+            f"{file}: activation_function {quoted(path_of_class)} is not supported; supported are "
+            f"the classes {', '.join(_DENSE_ACTIVATIONS)} of torch"
         )
     return DenseLayer(
         folder,
@@ -205,11 +272,16 @@ def score_activation(hf_config: Mapping[str, Any], count: int) -> PoolingActivat
     name = settings.get("activation_fn") if isinstance(settings, dict) else None
     name = name or hf_config.get("sbert_ce_default_activation_function")
     if isinstance(name, str):
-        kind = name.rpartition(".")[2]
-        if not name.startswith("torch.nn.modules.") or kind not in _SCORE_ACTIVATIONS:
-            raise UnsupportedModelError(
-                f"config.json: activation_fn {quoted(name)} is not supported; supported are "
-                f"torch.nn.modules.activation.{', '.join(_SCORE_ACTIVATIONS)}"
-            )
-        return _SCORE_ACTIVATIONS[kind]
+        return _score_activation(name)
     return "softmax" if count > 1 else "sigmoid"
+
+
+def _score_activation(name: object) -> PoolingActivation:
+    """The activation with this name of a class of torch."""
+    kind = str(name).rpartition(".")[2]
+    if not str(name).startswith("torch.nn.modules.") or kind not in _SCORE_ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"activation_fn {quoted(name)} is not supported; supported are "
+            f"torch.nn.modules.activation.{', '.join(_SCORE_ACTIVATIONS)}"
+        )
+    return _SCORE_ACTIVATIONS[kind]

@@ -18,7 +18,13 @@ from quire.config.pooling import (
     PoolingTask,
     PoolingType,
 )
-from quire.errors import CheckpointError, ConfigError, UnsupportedModelError, quoted
+from quire.errors import (
+    CheckpointError,
+    ConfigError,
+    RequestError,
+    UnsupportedModelError,
+    quoted,
+)
 from quire.models.base import ModelFamily
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.head import PoolingHead, marked
@@ -35,6 +41,7 @@ from quire.models.pooling.reading import (
 )
 from quire.models.registry import ModelRegistry, architectures_of, resolve
 from quire.models.text_part import has_other_parts, text_part
+from quire.protocol.pooling_params import PoolingParams
 from quire.tokenizer import Tokenizer
 
 _OLD_TASKS: Mapping[str, tuple[str, str]] = {
@@ -98,6 +105,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
     width = pooling.width or family.facts(reader).hidden_size
     is_template = _TEMPLATED in str(args.model).lower()
     pooling = replace(pooling, width=width, score_template=pooling.score_template or is_template)
+    _check_dimensions(config, pooling, str(args.model))
     return Pooled(marked(hf_config, head), pooling)
 
 
@@ -116,11 +124,13 @@ def _settings(
     return PoolingConfig(
         task=task,
         pooling_type=head.pooling_type,
-        activation=_activation(hf_config, width, is_classes, is_sparse),
+        activation=(sentence.score_activation if is_classes else None)
+        or _activation(hf_config, width, is_classes, is_sparse),
         is_activated=_is_activated(config, task, sentence),
         width=width,
         labels=labels_of(hf_config) if is_classes else {},
         dimensions=_dimensions(hf_config),
+        own_dimensions=config.dimensions or sentence.dimensions,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
         score_template=hf_config.get("is_original_qwen3_reranker") is True,
@@ -165,6 +175,14 @@ def _activation(
     if is_classes:
         return score_activation(hf_config, width)
     return "identity" if is_sparse else "normalize"
+
+
+def _check_dimensions(config: PoolerConfig, pooling: PoolingConfig, model: str) -> None:
+    """Raises ConfigError for a length that no request could have."""
+    try:
+        PoolingParams(dimensions=config.dimensions).verify(pooling, model, 1)
+    except RequestError as error:
+        raise ConfigError(f"pooler_config: {error}") from None
 
 
 def _returned(config: PoolerConfig, task: PoolingTask, width: int) -> tuple[int, ...]:

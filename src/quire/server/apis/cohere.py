@@ -67,7 +67,7 @@ async def embed(http: Request, request: CohereEmbedRequest) -> Response | None:
     if settings is not None and request.input_type in settings.prompts:
         params.prompt_name = request.input_type
     kinds: list[EmbeddingType] = request.embedding_types or ["float"]
-    width = request.output_dimension or (settings.width if settings else 0)
+    width = request.output_dimension or (settings.vector_width if settings else 0)
     if width % _BITS and {"binary", "ubinary"} & set(kinds):
         raise RequestError(
             f"Embedding dimension must be a multiple of 8 for binary types, got {width}",
