@@ -10,6 +10,7 @@ import pytest
 from vision_cases import CASES
 
 from quire.errors import CheckpointError
+from quire.images.rules import Multiples
 from quire.models.vision.families import vision_model
 from quire.models.vision.model import VisionModel
 from quire.models.vision.settings import with_image_processor, with_processor_kwargs
@@ -32,3 +33,29 @@ def test_tiles_of_another_size_than_the_encoders_are_an_error(tmp_path: Path) ->
     for size in ({"height": 14, "width": 14}, {"height": 56, "width": 56}, 56):
         with pytest.raises(CheckpointError, match=r"size is .* as large as the encoder's tiles"):
             _vision(tmp_path, {"size": size})
+
+
+@pytest.mark.parametrize("video", [{}, {"min_pixels": 256, "max_pixels": 3200}])
+def test_a_size_replaces_the_numbers_of_pixels_that_the_file_has(
+    video: dict[str, int], tmp_path: Path
+) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    files: dict[str, Any] = {"preprocessor_config": {"min_pixels": 256, "max_pixels": 3200}}
+    if video:
+        files["video_preprocessor_config"] = video
+    limits = {
+        None: (256, 3200),
+        (("longest_edge", 640),): (256, 640),
+        (("shortest_edge", 64), ("longest_edge", 640)): (64, 640),
+        (("min_pixels", 64),): (64, 3200),
+    }
+    for size, (fewest, most) in limits.items():
+        found = _vision(tmp_path, None if size is None else {"size": dict(size)}, **files)
+        assert found.video is not None
+        for rules in (found.resizing, found.video.resizing):
+            assert isinstance(rules, Multiples)
+            assert (rules.fewest_pixels, rules.most_pixels) == (fewest, most)
+    both = {"max_pixels": 640, "size": {"longest_edge": 2000}}
+    rules = _vision(tmp_path, both, **files).resizing
+    assert isinstance(rules, Multiples)
+    assert rules.most_pixels == 640
