@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from transformers import AutoImageProcessor
 from vision_cases import CASES
 
-from quire.errors import CheckpointError
-from quire.images.rules import Multiples
-from quire.models.vision.families import vision_model
-from quire.models.vision.model import VisionModel
-from quire.models.vision.settings import with_image_processor, with_processor_kwargs
+Image = pytest.importorskip("PIL.Image")
+
+from quire.errors import CheckpointError  # noqa: E402
+from quire.images.picture import picture_of  # noqa: E402
+from quire.images.rules import Multiples  # noqa: E402
+from quire.models.vision.families import vision_model  # noqa: E402
+from quire.models.vision.model import VisionModel, normalised  # noqa: E402
+from quire.models.vision.settings import with_image_processor, with_processor_kwargs  # noqa: E402
 
 
 def _vision(path: Path, kwargs: Any = None, **files: Any) -> VisionModel:
@@ -59,3 +65,60 @@ def test_a_size_replaces_the_numbers_of_pixels_that_the_file_has(
     rules = _vision(tmp_path, both, **files).resizing
     assert isinstance(rules, Multiples)
     assert rules.most_pixels == 640
+
+
+_SIDES = {"height": 28, "width": 28}
+_SIGLIP = {"image_processor_type": "SiglipImageProcessor"}
+_CLIP = {"image_processor_type": "CLIPImageProcessor", "crop_size": _SIDES}
+_PIXTRAL = {"image_processor_type": "PixtralImageProcessor", "patch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llava-siglip", {**_SIGLIP, "size": _SIDES}),
+        ("llava-clip", {**_CLIP, "size": _SIDES}),
+        ("llava-clip", {**_CLIP, "size": _SIDES, "do_center_crop": False}),
+        ("llava-clip", {**_CLIP, "size": {"shortest_edge": 32}}),
+        ("pixtral", {**_PIXTRAL, "size": {"height": 48, "width": 24}}),
+        ("pixtral", {**_PIXTRAL, "size": {"height": 24, "width": 48}}),
+        ("pixtral", {**_PIXTRAL, "size": {"longest_edge": 32}}),
+    ],
+)
+def test_a_height_and_a_width_are_read_as_the_library_does(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    vision = _vision(tmp_path, preprocessor_config=settings)
+    library = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    rng = np.random.default_rng(2)
+    for height, width in ((40, 61), (90, 33)):
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3)).astype(np.uint8))
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        picture = picture_of(file.getvalue(), vision.resizing)
+        [tile] = vision.tiles(picture.layout, picture.pixels)
+        [wanted] = library(images=[image], return_tensors="np")["pixel_values"]
+        found = normalised(tile, vision.resizing).transpose(2, 0, 1)
+        assert found.shape == wanted.shape
+        assert np.allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llava-siglip", {**_SIGLIP, "size": {"shortest_edge": 28}}),
+        ("llava-siglip", {**_SIGLIP, "size": {"height": 28, "width": 35}}),
+        ("llava-clip", {"size": {"shortest_edge": 28}, "do_center_crop": False}),
+        ("llava-clip", {"size": {"longest_edge": 28}}),
+        ("llava-next", {"size": {"height": 28, "width": 35}}),
+        ("idefics3", {"size": {"height": 64, "width": 64}}),
+        ("idefics3", {"size": {"shortest_edge": 64}}),
+    ],
+)
+def test_a_size_of_another_form_is_an_error(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    with pytest.raises(CheckpointError, match=r"size is .* it must be"):
+        _vision(tmp_path, preprocessor_config=settings)
