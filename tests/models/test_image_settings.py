@@ -122,3 +122,30 @@ def test_a_size_of_another_form_is_an_error(
     CASES[family](tmp_path)
     with pytest.raises(CheckpointError, match=r"size is .* it must be"):
         _vision(tmp_path, preprocessor_config=settings)
+
+
+def test_the_settings_in_processor_config_come_first(tmp_path: Path) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    first = {"size": {"shortest_edge": 64, "longest_edge": 640}, "image_mean": [0.5] * 3}
+    second = {"min_pixels": 256, "max_pixels": 3200, "image_std": [0.1] * 3}
+    files: dict[str, Any] = {
+        "processor_config": {"image_processor": first, "video_processor": first},
+        "preprocessor_config": second,
+        "video_preprocessor_config": second,
+    }
+    found = _vision(tmp_path, **files)
+    assert found.video is not None
+    library = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    for rules in (found.resizing, found.video.resizing):
+        assert isinstance(rules, Multiples)
+        assert rules.most_pixels == library.size["longest_edge"]
+        assert rules.std == pytest.approx(library.image_std)
+
+
+def test_deepstack_layers_in_another_order_are_an_error(tmp_path: Path) -> None:
+    CASES["qwen3-vl"](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for layers in ([2, 0], [0, 0]):
+        config["vision_config"]["deepstack_visual_indexes"] = layers
+        with pytest.raises(CheckpointError, match="a list of growing numbers"):
+            _vision(tmp_path, config=config)

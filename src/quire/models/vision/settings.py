@@ -35,10 +35,11 @@ _PIXEL_KEYS = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 
 def with_image_processor(hf_config: HfConfig, path: Path) -> dict[str, Any]:
     """config.json with the settings, if the checkpoint has any."""
-    found: dict[str, Any] = {}
-    for name in reversed(_FILES):
-        found |= _read(path / name)
-    if video := _read(path / _VIDEO_FILE):
+    own, found = _read(path / _FILES[0]), _read(path / _FILES[1])
+    video = found.get(_VIDEO) or _read(path / _VIDEO_FILE)
+    if "image_processor" not in found:
+        found |= own
+    if video:
         found[_VIDEO] = video
     return {**hf_config, MARK: found} if found else dict(hf_config)
 
