@@ -10,6 +10,7 @@ import pytest
 
 from quire.chat.job import IMAGE_PART, take_images
 from quire.errors import PromptError
+from quire.frontend.inputs.images.given import check_uuids
 from quire.frontend.inputs.images.placing import (
     Literals,
     PromptParts,
@@ -116,3 +117,11 @@ def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
     ]  # fmt: skip
     assert _PLACE not in str(taken.messages)
     assert literals.parts(str(taken.messages[0])).texts == [str(messages[0])]
+
+
+def test_ids_of_videos_stand_without_those_of_images() -> None:
+    for given in (None, {}, {"video": ["a", None]}, {"image": "b", "video": ["a", "c"]}):
+        check_uuids(given, 1, 2)
+    for wrong in ("a", {"image": []}, {"image": [1]}, {"video": ["a"]}, {"audio": ["a"]}):
+        with pytest.raises(PromptError, match="multi_modal_uuids must have the form"):
+            check_uuids(wrong, 1, 2)

@@ -140,9 +140,12 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
     factor = round(1 / ratio) if ratio else 0
     if not factor or tower.side % factor:
         raise reader.error("downsample_ratio", ratio, f"1 / a divisor of {tower.side}", 0.5)
+    tile = tile_size(settings, "size", size)
+    if tile != (size, size):
+        raise settings.error("size", tile, "as large as the encoder's tiles", size)
     resizing = RatioTiles(
         **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
-        tile=tile_size(settings, "size", size),
+        tile=tile,
         fewest=settings.size("min_patches", 64, example=1, default=1),
         most=settings.size("max_patches", 64, example=12, default=12),
         is_split=settings.flag("crop_to_patches", False),

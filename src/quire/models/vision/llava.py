@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from quire.errors import UnsupportedModelError
-from quire.images.rules import AnyResizing, Cropped, GridTiles, Layout, Size
+from quire.images.rules import AnyResizing, Cropped, GridTiles, Layout, Size, Whole
 from quire.models.base import HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.vision.model import Patching, VisionModel
@@ -18,7 +18,9 @@ from quire.models.vision.reading import (
     BICUBIC,
     CLIP_MEAN,
     CLIP_STD,
+    HALF,
     edge_length,
+    has_sides,
     normalisation,
     text_width,
     tile_size,
@@ -124,13 +126,24 @@ def _patches(
     reader: ConfigReader, settings: ConfigReader, tower: Tower, size: int, dim: int
 ) -> tuple[Patching, AnyResizing]:
     """`dim`: numbers of a row of the text, for LLaVA-NeXT; 0: a picture is one tile."""
-    shared = normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD)
-    crop = tile_size(settings, "crop_size", size)
-    if crop != (size, size):
-        raise settings.error("crop_size", crop, "as large as the encoder's tiles", size)
-    shortest = edge_length(settings, "size", "shortest_edge", size)
+    is_siglip = (settings.text("image_processor_type") or "").startswith("Siglip")
+    mean, std = (HALF, HALF) if is_siglip else (CLIP_MEAN, CLIP_STD)
+    shared = normalisation(settings, BICUBIC, mean, std)
+    tile, shortest, is_whole = (size, size), size, has_sides(settings, "size")
+    if is_whole and tile_size(settings, "size", size) != tile:
+        raise settings.error("size", settings.raw("size"), "as large as the encoder's tiles", size)
+    if not is_whole:
+        shortest = edge_length(settings, "size", "shortest_edge", size)
+    if settings.flag("do_center_crop", not is_siglip):
+        if (crop := tile_size(settings, "crop_size", size)) != tile:
+            raise settings.error("crop_size", crop, "as large as the encoder's tiles", size)
+    elif not is_whole and not dim:
+        what = "a height and a width, because the middle is not cut out (do_center_crop)"
+        raise settings.error("size", settings.raw("size"), what, {"height": size, "width": size})
     if not dim:
-        return tower.patching(), Cropped(**shared, shortest=shortest, crop=crop)
+        if is_whole:
+            return tower.patching(), Whole(**shared, size=tile)
+        return tower.patching(), Cropped(**shared, shortest=shortest, crop=tile)
     if shortest != size:
         raise settings.error("size", shortest, "as large as the encoder's tiles", size)
     plain = tower.patching()

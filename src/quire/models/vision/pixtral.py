@@ -18,8 +18,10 @@ from quire.models.vision.reading import (
     CLIP_STD,
     MAX_WIDTH,
     edge_length,
+    has_sides,
     normalisation,
     text_width,
+    tile_size,
     token_id,
     vision_section,
 )
@@ -64,12 +66,15 @@ def _pixtral(
         raise UnsupportedModelError("config.json: vision_feature_layer must be -1")
     spec = _spec(vision)
     patch, unit = square_side(vision, "patch_size", 16), max(1, merge)
-    longest = edge_length(settings, "size", "longest_edge", 1024)
-    if longest > _MOST_SIDE:
-        raise settings.error("size", longest, f"at most {_MOST_SIDE}", 1024)
-    side = -(-longest // (patch * unit)) * unit
+    if has_sides(settings, "size"):
+        most = tile_size(settings, "size", 1024)
+    else:
+        most = (edge_length(settings, "size", "longest_edge", 1024),) * 2
+    if max(most) > _MOST_SIDE:
+        raise settings.error("size", settings.raw("size"), f"at most {_MOST_SIDE}", 1024)
+    rows, columns = (-(-side // (patch * unit)) * unit for side in most)
     patches = GridPatches(
-        patch, unit, 1, most_patches=side * side, has_axes=False, channels_first=True
+        patch, unit, 1, most_patches=rows * columns, has_axes=False, channels_first=True
     )
     bias = reader.flag("multimodal_projector_bias", not merge)
     act = reader.text("projector_hidden_act") or "gelu"
@@ -77,7 +82,7 @@ def _pixtral(
         "pixtral",
         LongestEdge(
             **normalisation(settings, BICUBIC, CLIP_MEAN, CLIP_STD),
-            most=(longest, longest),
+            most=most,
             patch=(patch * unit, patch * unit),
         ),
         patches,

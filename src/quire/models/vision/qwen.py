@@ -168,7 +168,10 @@ def _parts(model_type: str, vision: ConfigReader) -> _Parts:
     taps: tuple[int, ...] = ()
     tables: tuple[Tensor, ...] = ()
     if is_third:
-        taps = _layer_numbers(vision, "deepstack_visual_indexes", (8, 16, 24), count)
+        key = "deepstack_visual_indexes"
+        taps = _layer_numbers(vision, key, (8, 16, 24), count)
+        if list(taps) != sorted({*taps}):
+            raise vision.error(key, list(taps), "a list of growing numbers", sorted({*taps}))
         entries = vision.size("num_position_embeddings", 1 << 24, example=2304)
         tables = (Tensor(_TABLE, (entries, width)),)
     gated = bool(window)

@@ -38,13 +38,17 @@ def token_id(reader: ConfigReader, key: str, default: int) -> int:
 
 def edge_length(settings: ConfigReader, key: str, inner: str, default: int) -> int:
     """A length that is written as {"longest_edge": 2048}, or as a number."""
-    value = settings.raw(key)
-    if isinstance(value, dict):
-        value = value.get(inner, value.get("height"))
-    value = default if value is None else value
+    given = settings.raw(key)
+    value = default if given is None else given.get(inner) if isinstance(given, dict) else given
     if type(value) is not int or not 1 <= value <= MAX_WIDTH:
-        raise settings.error(key, value, f'{{"{inner}": a whole number}}', {inner: default})
+        raise settings.error(key, given, f'{{"{inner}": a whole number}}', {inner: default})
     return value
+
+
+def has_sides(settings: ConfigReader, key: str) -> bool:
+    """Whether a size is written as {"height": 336, "width": 336}."""
+    value = settings.raw(key)
+    return isinstance(value, dict) and None not in (value.get("height"), value.get("width"))
 
 
 def tile_size(settings: ConfigReader, key: str, default: int) -> Size:

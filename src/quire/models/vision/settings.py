@@ -29,12 +29,17 @@ OF_REQUESTS = frozenset({
 divided, and how many frames of a video are one second."""
 
 
+_PIXEL_KEYS = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
+"""The fewest and the most pixels of an image: names in `size`, and keys of their own."""
+
+
 def with_image_processor(hf_config: HfConfig, path: Path) -> dict[str, Any]:
     """config.json with the settings, if the checkpoint has any."""
-    found: dict[str, Any] = {}
-    for name in reversed(_FILES):
-        found |= _read(path / name)
-    if video := _read(path / _VIDEO_FILE):
+    own, found = _read(path / _FILES[0]), _read(path / _FILES[1])
+    video = found.get(_VIDEO) or _read(path / _VIDEO_FILE)
+    if "image_processor" not in found:
+        found |= own
+    if video:
         found[_VIDEO] = video
     return {**hf_config, MARK: found} if found else dict(hf_config)
 
@@ -76,7 +81,16 @@ def with_processor_kwargs(hf_config: HfConfig, kwargs: Any) -> dict[str, Any]:
     if not isinstance(kwargs, Mapping):
         raise ConfigError("mm_processor_kwargs must be a dict of settings of the image processor")
     found = hf_config.get(MARK) or {}
-    changed = {**found, **kwargs}
+    changed = _changed(found, kwargs)
     if isinstance(video := found.get(_VIDEO), dict):
-        changed[_VIDEO] = {**video, **kwargs}
+        changed[_VIDEO] = _changed(video, kwargs)
     return {**hf_config, MARK: changed}
+
+
+def _changed(settings: dict[str, Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with changes. A number of pixels in a new `size` (Qwen-VL) takes the place of
+    the key that the file has for it."""
+    size = kwargs.get("size")
+    names = size.keys() if isinstance(size, Mapping) else ()
+    replaced = {key for edge, key in _PIXEL_KEYS if edge in names or key in names}
+    return {**{key: one for key, one in settings.items() if key not in replaced}, **kwargs}

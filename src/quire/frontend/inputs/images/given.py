@@ -98,23 +98,31 @@ def decoded_video(
         raise PromptError(str(error), parameter="video") from None
 
 
-def check_uuids(given: Any, num_images: int) -> None:
-    """Raises PromptError unless the ids of the images are a list of texts. They have no effect: the
-    bytes of a picture identify it."""
+def check_uuids(given: Any, num_images: int, num_videos: int) -> None:
+    """Raises PromptError unless the ids of the images and of the videos are lists of texts. They
+    have no effect: the bytes of a picture identify it."""
     if given is None:
         return
-    ids = given.get("image") if isinstance(given, Mapping) else None
-    ids = [ids] if isinstance(ids, str) else ids
+    counts = {"image": num_images, "video": num_videos}
     if (
-        not isinstance(ids, Sequence)
-        or len(ids) != num_images
-        or not all(one is None or isinstance(one, str) for one in ids)
+        not isinstance(given, Mapping)
+        or not counts.keys() >= given.keys()
+        or not all(ids is None or _are_ids(ids, counts[name]) for name, ids in given.items())
     ):
         raise PromptError(
-            f"multi_modal_uuids must have the form {{'image': [id or None]}} with {num_images} "
-            f"entries, got {quoted(given)}",
+            f"multi_modal_uuids must have the form {{'image': [id or None], 'video': [...]}} with "
+            f"{num_images} and {num_videos} entries, got {quoted(given)}",
             parameter="multi_modal_uuids",
         )
+
+
+def _are_ids(given: Any, count: int) -> bool:
+    ids = [given] if isinstance(given, str) else given
+    return (
+        isinstance(ids, Sequence)
+        and len(ids) == count
+        and all(one is None or isinstance(one, str) for one in ids)
+    )
 
 
 def _bytes_of(given: Any, sources: ImageSources) -> bytes:

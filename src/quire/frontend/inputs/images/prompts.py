@@ -147,7 +147,8 @@ class ImagePrompts:
         tokens, as for the whole prompt; `encode_plain` does not."""
         self.check_on("multi_modal_data")
         given = given_media(data)
-        check_uuids(uuids, sum(not isinstance(one, GivenVideo) for one in given))
+        num_videos = sum(isinstance(one, GivenVideo) for one in given)
+        check_uuids(uuids, len(given) - num_videos, num_videos)
         pictures = self.decoded(given, cache_salt or "")
         if token_ids is not None:
             return place_in_tokens(self._vision, token_ids, pictures, encode_plain)

@@ -1,0 +1,151 @@
+"""Settings of image processors: the tiles are those of transformers, or there is an error."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoImageProcessor
+from vision_cases import CASES
+
+Image = pytest.importorskip("PIL.Image")
+
+from quire.errors import CheckpointError  # noqa: E402
+from quire.images.picture import picture_of  # noqa: E402
+from quire.images.rules import Multiples  # noqa: E402
+from quire.models.vision.families import vision_model  # noqa: E402
+from quire.models.vision.model import VisionModel, normalised  # noqa: E402
+from quire.models.vision.settings import with_image_processor, with_processor_kwargs  # noqa: E402
+
+
+def _vision(path: Path, kwargs: Any = None, **files: Any) -> VisionModel:
+    """The encoder of a checkpoint with these settings files."""
+    for name, settings in files.items():
+        (path / f"{name}.json").write_text(json.dumps(settings))
+    config = json.loads((path / "config.json").read_text())
+    found = vision_model(with_processor_kwargs(with_image_processor(config, path), kwargs))
+    assert found is not None
+    return found
+
+
+def test_tiles_of_another_size_than_the_encoders_are_an_error(tmp_path: Path) -> None:
+    CASES["internvl"](tmp_path)
+    for kwargs in (None, {"size": {"height": 28, "width": 28}}):
+        assert _vision(tmp_path, kwargs).resizing.layout((9, 9)).sizes == ((28, 28),)
+    for size in ({"height": 14, "width": 14}, {"height": 56, "width": 56}, 56):
+        with pytest.raises(CheckpointError, match=r"size is .* as large as the encoder's tiles"):
+            _vision(tmp_path, {"size": size})
+
+
+@pytest.mark.parametrize("video", [{}, {"min_pixels": 256, "max_pixels": 3200}])
+def test_a_size_replaces_the_numbers_of_pixels_that_the_file_has(
+    video: dict[str, int], tmp_path: Path
+) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    files: dict[str, Any] = {"preprocessor_config": {"min_pixels": 256, "max_pixels": 3200}}
+    if video:
+        files["video_preprocessor_config"] = video
+    limits = {
+        None: (256, 3200),
+        (("longest_edge", 640),): (256, 640),
+        (("shortest_edge", 64), ("longest_edge", 640)): (64, 640),
+        (("min_pixels", 64),): (64, 3200),
+    }
+    for size, (fewest, most) in limits.items():
+        found = _vision(tmp_path, None if size is None else {"size": dict(size)}, **files)
+        assert found.video is not None
+        for rules in (found.resizing, found.video.resizing):
+            assert isinstance(rules, Multiples)
+            assert (rules.fewest_pixels, rules.most_pixels) == (fewest, most)
+    both = {"max_pixels": 640, "size": {"longest_edge": 2000}}
+    rules = _vision(tmp_path, both, **files).resizing
+    assert isinstance(rules, Multiples)
+    assert rules.most_pixels == 640
+
+
+_SIDES = {"height": 28, "width": 28}
+_SIGLIP = {"image_processor_type": "SiglipImageProcessor"}
+_CLIP = {"image_processor_type": "CLIPImageProcessor", "crop_size": _SIDES}
+_PIXTRAL = {"image_processor_type": "PixtralImageProcessor", "patch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llava-siglip", {**_SIGLIP, "size": _SIDES}),
+        ("llava-clip", {**_CLIP, "size": _SIDES}),
+        ("llava-clip", {**_CLIP, "size": _SIDES, "do_center_crop": False}),
+        ("llava-clip", {**_CLIP, "size": {"shortest_edge": 32}}),
+        ("pixtral", {**_PIXTRAL, "size": {"height": 48, "width": 24}}),
+        ("pixtral", {**_PIXTRAL, "size": {"height": 24, "width": 48}}),
+        ("pixtral", {**_PIXTRAL, "size": {"longest_edge": 32}}),
+    ],
+)
+def test_a_height_and_a_width_are_read_as_the_library_does(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    vision = _vision(tmp_path, preprocessor_config=settings)
+    library = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    rng = np.random.default_rng(2)
+    for height, width in ((40, 61), (90, 33)):
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3)).astype(np.uint8))
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        picture = picture_of(file.getvalue(), vision.resizing)
+        [tile] = vision.tiles(picture.layout, picture.pixels)
+        [wanted] = library(images=[image], return_tensors="np")["pixel_values"]
+        found = normalised(tile, vision.resizing).transpose(2, 0, 1)
+        assert found.shape == wanted.shape
+        assert np.allclose(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("llava-siglip", {**_SIGLIP, "size": {"shortest_edge": 28}}),
+        ("llava-siglip", {**_SIGLIP, "size": {"height": 28, "width": 35}}),
+        ("llava-clip", {"size": {"shortest_edge": 28}, "do_center_crop": False}),
+        ("llava-clip", {"size": {"longest_edge": 28}}),
+        ("llava-next", {"size": {"height": 28, "width": 35}}),
+        ("idefics3", {"size": {"height": 64, "width": 64}}),
+        ("idefics3", {"size": {"shortest_edge": 64}}),
+    ],
+)
+def test_a_size_of_another_form_is_an_error(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    CASES[family](tmp_path)
+    with pytest.raises(CheckpointError, match=r"size is .* it must be"):
+        _vision(tmp_path, preprocessor_config=settings)
+
+
+def test_the_settings_in_processor_config_come_first(tmp_path: Path) -> None:
+    CASES["qwen2-vl"](tmp_path)
+    first = {"size": {"shortest_edge": 64, "longest_edge": 640}, "image_mean": [0.5] * 3}
+    second = {"min_pixels": 256, "max_pixels": 3200, "image_std": [0.1] * 3}
+    files: dict[str, Any] = {
+        "processor_config": {"image_processor": first, "video_processor": first},
+        "preprocessor_config": second,
+        "video_preprocessor_config": second,
+    }
+    found = _vision(tmp_path, **files)
+    assert found.video is not None
+    library = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    for rules in (found.resizing, found.video.resizing):
+        assert isinstance(rules, Multiples)
+        assert rules.most_pixels == library.size["longest_edge"]
+        assert rules.std == pytest.approx(library.image_std)
+
+
+def test_deepstack_layers_in_another_order_are_an_error(tmp_path: Path) -> None:
+    CASES["qwen3-vl"](tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for layers in ([2, 0], [0, 0]):
+        config["vision_config"]["deepstack_visual_indexes"] = layers
+        with pytest.raises(CheckpointError, match="a list of growing numbers"):
+            _vision(tmp_path, config=config)
