@@ -103,11 +103,11 @@ class EngineCoreClient(ABC):
         finally:
             self._calls.pop(call_id, None)
 
-    def notify(self, command: str) -> None:
+    def notify(self, command: str, *args: Any) -> None:
         """Runs a command of the core without waiting for it; errors are not reported. Any
         thread."""
         with suppress(EngineDeadError):
-            self._send(Call(next(self._call_ids), command))
+            self._send(Call(next(self._call_ids), command, list(args)))
 
     @abstractmethod
     def health(self) -> EngineHealth:
