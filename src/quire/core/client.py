@@ -18,6 +18,7 @@ from quire.core.commands import AbortRequests, AddRequest, Call, Command, Reply
 from quire.core.step_watch import StepObservation
 from quire.errors import ConfigError, EngineDeadError, EngineGenerateError
 from quire.protocol import EngineCoreOutputs, EngineCoreRequest
+from quire.system.at_exit import FORKED, in_forked_child
 from quire.system.loop_mailbox import LoopMailbox
 
 STALLED_S = 1.4
@@ -69,6 +70,9 @@ class EngineCoreClient(ABC):
         """Whether the listener was called, or need not be."""
         self._call_ids = itertools.count()
         self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._is_forked = False
+        """Whether this is a copy in a forked child: the loop belongs to the other process."""
+        in_forked_child(self, EngineCoreClient._mark_forked)
 
     def attach(self, loop: asyncio.AbstractEventLoop, listener: EngineListener) -> None:
         """Sends events to `listener` on `loop` from now on; may be repeated with another loop."""
@@ -99,11 +103,11 @@ class EngineCoreClient(ABC):
         finally:
             self._calls.pop(call_id, None)
 
-    def notify(self, command: str) -> None:
+    def notify(self, command: str, *args: Any) -> None:
         """Runs a command of the core without waiting for it; errors are not reported. Any
         thread."""
         with suppress(EngineDeadError):
-            self._send(Call(next(self._call_ids), command))
+            self._send(Call(next(self._call_ids), command, list(args)))
 
     @abstractmethod
     def health(self) -> EngineHealth:
@@ -166,6 +170,10 @@ class EngineCoreClient(ABC):
         """Makes every later call raise. Listeners are not called."""
         self._is_end_known = True
         self._dead_cause = self._dead_cause or "the engine was shut down"
+
+    def _mark_forked(self) -> None:
+        self._is_forked = True
+        self._dead_cause = FORKED
 
     def _report_death(self, cause: str) -> None:
         for future in list(self._calls.values()):

@@ -50,12 +50,12 @@ class EnginePause:
     @property
     def is_frozen(self) -> bool:
         """Whether no plan may be made."""
-        return self._mode == "keep"
+        return self._mode == "keep" or bool(self._asleep)
 
     def is_busy(self) -> bool:
         """Whether a step is needed: requests may run, or plans are to be collected."""
         scheduler = self._scheduler
-        if self._mode == "keep":
+        if self.is_frozen:
             return bool(scheduler.in_flight)
         return scheduler.has_unfinished_requests()
 
@@ -140,7 +140,8 @@ class EnginePause:
         self._empty_pool()
         if "weights" in tags:
             self._settle()
-        self._executor.call("release_memory", sorted(tags - self._asleep))
+        if "weights" not in self._asleep:  # with them, all memory of the model was released
+            self._executor.call("release_memory", sorted(tags - self._asleep))
         self._released()
         self._asleep |= tags
         names = _named(self._asleep)

@@ -22,6 +22,7 @@ from quire.executor.messages import Answer, Call, decode_answer, encode
 from quire.executor.nodes.gather import start_nodes
 from quire.executor.nodes.node import EXIT_S, Node, RankLine
 from quire.log import get_logger
+from quire.system.at_exit import FORKED, in_forked_child
 
 logger = get_logger(__name__)
 
@@ -68,6 +69,7 @@ class RankProcesses:
         self._config = config
         self._start_nodes = start
         self._failure: str | None = None
+        in_forked_child(self, RankProcesses._mark_forked)
         self._is_closing = threading.Event()
         self._called: dict[int, _Called] = {}
         """By their numbers, the calls that are under way."""
@@ -168,6 +170,9 @@ class RankProcesses:
         for node in self._nodes:
             node.kill()
         return EngineDeadError(self._failure)
+
+    def _mark_forked(self) -> None:
+        self._failure = FORKED  # what a copy would send, or read, belongs to the other process
 
     def _error_of_call(self, number: int, called: _Called) -> Exception:
         """What the errors of a call mean."""

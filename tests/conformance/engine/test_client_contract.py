@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -261,3 +263,31 @@ def test_a_second_event_loop_may_take_over(make_client: MakeClient) -> None:
 
     assert run(scenario("a")) == [8, 9]
     assert run(scenario("b")) == [8, 9]
+
+
+def test_a_copy_in_a_forked_child_is_dead(make_client: MakeClient) -> None:
+    """It has neither the threads nor the sockets, so whoever called it would wait for ever."""
+    client = make_client()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        with suppress(BaseException):
+            asyncio.run(_call_a_copy(client))
+            client.shutdown()
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    async def scenario() -> None:
+        client.attach(asyncio.get_running_loop(), Recorder().listener())
+        await client.call("block_map")
+
+    run(scenario())
+    assert client.health().state == "alive"
+
+
+async def _call_a_copy(client: EngineCoreClient) -> None:
+    assert client.health().state == "dead"
+    client.attach(asyncio.get_running_loop(), Recorder().listener())
+    with pytest.raises(EngineDeadError, match="this process was forked from that one"):
+        await asyncio.wait_for(client.call("block_map"), 10)

@@ -264,3 +264,80 @@ def test_restarts_are_bounded_and_come_later_each_time() -> None:
     now[0] = 1000.0
     assert restarts.pause_after_death(0) == 0.5
     assert Restarts(0).pause_after_death(0) is None
+
+
+def test_a_new_engine_is_paused_and_asleep_as_the_one_before(model: str) -> None:
+    engine = AsyncLLM(
+        build_engine_config(EngineArgs(model, **GIVEN), "server"), max_engine_restarts=3
+    )
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+
+    async def killed() -> None:
+        count = client.num_restarts
+        os.kill(client.pids[0], signal.SIGKILL)
+        while client.num_restarts == count:
+            await asyncio.sleep(0.05)
+
+    async def scenario() -> None:
+        whole = await generated(engine, "a", SHARED)
+        await engine.pause_generation(mode="keep")
+        await killed()
+        assert await engine.is_paused()
+        waiting = asyncio.create_task(generated(engine, "b", SHARED))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await engine.resume_generation()
+        assert (await waiting).outputs[0].token_ids == whole.outputs[0].token_ids
+        await engine.sleep(2)
+        await engine.wake_up(["kv_cache"])
+        await killed()
+        with pytest.raises(ConfigError, match=r"asleep \(weights\)"):
+            await engine.resume_generation()
+        assert await engine.wake_up()
+        os.kill(client.pids[0], signal.SIGKILL)
+        while not client._down:
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineDeadError, match="being started again"):
+            await engine.pause_generation()
+        assert engine.pause_mode is None
+        while client._down:
+            await asyncio.sleep(0.05)
+        assert (await generated(engine, "c", SHARED)).outputs[0].token_ids == (
+            whole.outputs[0].token_ids
+        )
+
+    asyncio.run(asyncio.wait_for(scenario(), 200))
+    engine.shutdown()
+
+
+def test_an_engine_with_replaced_weights_is_not_started_again(model: str) -> None:
+    """It would compute with other weights than it did before, and than the other engines do."""
+    engine = AsyncLLM(
+        build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN), "server"),
+        max_engine_restarts=2,
+    )
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+    new = {"weights_path": model}
+
+    async def scenario() -> None:
+        await engine.collective_rpc("reload_weights")
+        with pytest.raises(ConfigError, match="no method 'reload'"):
+            await engine.collective_rpc("reload")
+        os.kill(client.pids[1], signal.SIGKILL)
+        while not client._down:
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineDeadError, match=r"engine 1 of 2: .*being started again"):
+            await engine.collective_rpc("reload_weights", kwargs=new)
+        while not client.num_restarts:
+            await asyncio.sleep(0.05)
+        await engine.collective_rpc("reload_weights", kwargs=new)
+        os.kill(client.pids[1], signal.SIGKILL)
+        while not engine.errored:
+            await asyncio.sleep(0.05)
+        cause = "cannot be started again, because reload_weights may have replaced weights"
+        assert cause in str(engine.dead_error)
+
+    asyncio.run(asyncio.wait_for(scenario(), 200))
+    engine.shutdown()

@@ -114,3 +114,22 @@ def test_ranks_end_with_their_leader(model_dir: Path) -> None:
     assert not any(map(is_running, pids))
     assert shared_files() <= before
     leader.stdout.close()
+
+
+def test_a_copy_in_a_forked_child_sends_nothing(model_dir: Path) -> None:
+    """The ranks' answers to it would be taken for those to the engine itself."""
+    config = config_of(model_dir, tensor_parallel_size=2, backend="reference")
+    executor = MultiprocExecutor(config)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            executor.call("check_health")
+        except EngineDeadError as error:
+            code = 0 if "this process was forked from that one" in str(error) else 2
+        finally:
+            executor.shutdown()
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert executor.call("check_health") == [None, None]
+    executor.shutdown()

@@ -111,6 +111,35 @@ def test_sleeping_takes_memory_and_waking_up_gives_it_back(
     assert [(one.request_id, one.num_preemptions) for one in run(core)] == [("kept", 1)]
 
 
+@pytest.mark.parametrize("mode", ["abort", "wait"])
+def test_nothing_runs_while_memory_is_released(core: EngineCore, mode: str) -> None:
+    """Also if another pause, which lets requests finish, follows the one that kept them."""
+    core.add_request(request("kept"))
+    core.step()
+    core.commands["pause"]("keep")
+    core.commands["sleep"](2)
+    core.commands["pause"](mode)
+    assert not core.commands["is_busy"]()
+    assert run(core) == []
+    core.commands["wake_up"](["kv_cache"])
+    assert run(core) == []
+    core.commands["wake_up"](["weights"])
+    assert [(one.request_id, one.num_preemptions) for one in run(core)] == [("kept", 1)]
+
+
+def test_the_cache_can_be_released_again_while_the_weights_are(
+    core: EngineCore, executor: SleepyExecutor
+) -> None:
+    core.commands["pause"]("keep")
+    core.commands["sleep"](2)
+    assert core.commands["wake_up"](["kv_cache"]) is False
+    executor.calls.clear()
+    core.commands["sleep"](2)
+    assert executor.calls == []  # the workers have no model whose cache could be released
+    assert core.commands["wake_up"](None) is True
+    assert executor.calls == [("restore_memory", ["kv_cache", "weights"])]
+
+
 def test_blocks_of_other_weights_have_other_keys(
     core: EngineCore, executor: SleepyExecutor
 ) -> None:

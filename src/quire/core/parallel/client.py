@@ -21,6 +21,7 @@ from typing import Any
 from quire.config import EngineConfig
 from quire.core.client import EngineCoreClient, EngineHealth, EngineListener
 from quire.core.commands import AbortRequests, AddRequest, Call, Command
+from quire.core.parallel.carried import CarriedState, replaces_weights
 from quire.core.parallel.joining import join_answers, join_stats, join_stores
 from quire.core.parallel.restarts import Restarts
 from quire.core.process.host import ProcessHost
@@ -53,6 +54,7 @@ class ParallelClient(EngineCoreClient):
         self._start = partial(_start, config, step_timeout_s)
         self._hosts = _start_all(self._start, config.parallel.data_parallel_size)
         self._restarts = Restarts(max_restarts)
+        self._carried = CarriedState()
         self._down: dict[int, str] = {}
         """How engines died that are being started again, by their numbers."""
         self._ending = threading.Event()
@@ -88,18 +90,26 @@ class ParallelClient(EngineCoreClient):
         host.attach(loop, EngineListener(on_outputs, partial(self._on_dead, number, host)))
 
     async def call(self, command: str, *args: Any, **kwargs: Any) -> Any:
-        """Runs a command on all engines at once and joins their answers."""
+        """Runs a command on all engines at once and joins their answers. Raises EngineDeadError for
+        one that may replace weights while an engine is being started again."""
         if self._dead_cause is not None:
             raise EngineDeadError(self._dead_cause)
-        calls = [self._call(number, command, *args, **kwargs) for number in self._numbers_up()]
-        answers = await asyncio.gather(*calls)
+        numbers = self._numbers_up()
+        if self._down and replaces_weights(command, args):
+            raise EngineDeadError(_being_started(next(iter(self._down.values()))))
+        with self._carried.during(command, args):
+            answers = await asyncio.gather(
+                *(self._call(number, command, *args, **kwargs) for number in numbers)
+            )
         if command == "reset_prefix_cache":
             self._placement.forget_prefixes()
         return join_answers(command, answers)
 
     async def _call(self, number: int, command: str, *args: Any, **kwargs: Any) -> Any:
         with self._named(number):
-            return await self._hosts[number].call(command, *args, **kwargs)
+            answer = await self._hosts[number].call(command, *args, **kwargs)
+        self._carried.note(command, args)
+        return answer
 
     @contextmanager
     def _named(self, number: int) -> Iterator[None]:
@@ -209,6 +219,9 @@ class ParallelClient(EngineCoreClient):
             return
         cause = f"{self._name(number)}: {error}"
         pause_s = self._restarts.pause_after_death(number)
+        if pause_s is not None and (method := self._carried.replaced_by) is not None:
+            cause += f"; it cannot be started again, because {method} may have replaced weights"
+            pause_s = None
         if pause_s is None:
             self._dead_cause = cause
             self._report_death(cause)
@@ -248,6 +261,8 @@ class ParallelClient(EngineCoreClient):
     def _on_started_again(self, number: int) -> None:
         if self._loop is not None:
             self._attach(number, self._loop)
+        for command, args in self._carried.commands():
+            self._hosts[number].notify(command, *args)
         self._placement.bring_back(number)
         del self._down[number]
         self.num_restarts += 1

@@ -106,7 +106,7 @@ class ProcessHost(EngineCoreClient):
         return health_of(self._observation, self._step_timeout_s)
 
     def shutdown(self, timeout_s: float | None = None) -> None:
-        if self._is_closing:
+        if self._is_closing or self._is_forked:
             return
         if timeout_s is not None:
             self._exit_s = timeout_s

@@ -116,7 +116,7 @@ class EngineControl:
         check_mode(mode)
         if mode == "abort":
             self.requests.abort_all()
-        self.pause_mode = mode
         await self.call("pause", mode)
+        self.pause_mode = mode
         while await self.call("is_busy"):
             await asyncio.sleep(_POLL_S)
