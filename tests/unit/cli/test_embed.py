@@ -10,6 +10,8 @@ import pytest
 from tiny_encoder import write_encoder
 
 from quire.cli.app import main
+from quire.cli.rows.files import RowFile
+from quire.errors import ConfigError
 
 TEXTS = ["the sky is blue", "red", "sky " * 60]
 
@@ -102,3 +104,14 @@ def test_lines_of_a_batch(tmp_path: Path, options: list[str]) -> None:
     assert replies[1]["response"]["body"]["results"][0]["relevance_score"] == pytest.approx(1)
     assert "must be float or base64" in replies[2]["error"]["message"]
     assert "generates no text" in replies[3]["error"]["message"]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """In Parquet too, where the first column would be lost."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = [arrow.array(["first"]), arrow.array(["second"])]
+    table = arrow.Table.from_arrays(columns, names=["text", "text"])
+    parquet.write_table(table, tmp_path / "two.parquet")
+    with pytest.raises(ConfigError, match="every column needs a name of its own; two are 'text'"):
+        RowFile.open(str(tmp_path / "two.parquet"))

@@ -104,10 +104,18 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     from pyarrow import ArrowException
 
     try:
-        for batch in reader.ParquetFile(path).iter_batches():
+        file = reader.ParquetFile(path)
+        _check_names(path, file.schema_arrow.names)
+        for batch in file.iter_batches():
             yield from batch.to_pylist()
     except ArrowException as error:
         raise ConfigError(f"{path} cannot be read as Parquet: {error}") from None
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConfigError(f"{path}: every column needs a name of its own; two are {repeated!r}")
 
 
 def _csv_rows(path: Path, file: IO[str]) -> Iterator[Row]:
@@ -115,9 +123,7 @@ def _csv_rows(path: Path, file: IO[str]) -> Iterator[Row]:
     lines = csv.reader(file, delimiter=DELIMITERS[path.suffix], strict=True)
     try:
         names = next(lines, [])
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise ConfigError(f"{path}: every column needs a name of its own; two are {repeated!r}")
+        _check_names(path, names)
         for fields in lines:
             if not fields:
                 continue
