@@ -15,11 +15,13 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
+from adapter_writer import write_adapter
 from ports import free_ports
 from tiny_checkpoint import write_tiny_checkpoint
 from vllm_kv_events import KVEventBatch
 
 from quire import LLM
+from quire.adapters import LoRARequest
 from quire.config.engine_args import EngineArgs
 from quire.core.parallel.client import ParallelClient, _start_all
 from quire.core.parallel.restarts import Restarts
@@ -29,6 +31,8 @@ from quire.frontend.online.async_llm import AsyncLLM
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
 from quire.planning.plan import build_engine_config
+from quire.server.args import ServerArgs
+from quire.server.fleet.loading import _max_restarts
 
 GIVEN: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 2, "num_threads": 1}
 PROMPTS = [[n, *range(1, 40)] for n in range(6)]
@@ -338,6 +342,34 @@ def test_an_engine_with_replaced_weights_is_not_started_again(model: str) -> Non
             await asyncio.sleep(0.05)
         cause = "cannot be started again, because reload_weights may have replaced weights"
         assert cause in str(engine.dead_error)
+
+    asyncio.run(asyncio.wait_for(scenario(), 200))
+    engine.shutdown()
+
+
+def test_a_new_engine_finds_adapters_again(model: str, tmp_path: Path) -> None:
+    """With the first request that names one, so a server with adapters may have restarts."""
+    adapter = LoRARequest("one", 1, str(write_adapter(tmp_path / "one", Path(model))))
+    config = build_engine_config(EngineArgs(model, enable_lora=True, **GIVEN), "server")
+    engine = AsyncLLM(
+        config, max_engine_restarts=_max_restarts(ServerArgs(max_engine_restarts=1), config)
+    )
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+
+    async def tokens(name: str, lora: LoRARequest | None) -> list[int]:
+        given = {"prompt_token_ids": SHARED}
+        outputs = [one async for one in engine.generate(given, params(1), name, lora_request=lora)]
+        return list(outputs[-1].outputs[0].token_ids)
+
+    async def scenario() -> None:
+        await engine.add_lora(adapter)
+        before = await tokens("a", adapter)
+        assert before != await tokens("b", None)
+        os.kill(client.pids[0], signal.SIGKILL)
+        while not client.num_restarts:
+            await asyncio.sleep(0.05)
+        assert await tokens("c", adapter) == before
 
     asyncio.run(asyncio.wait_for(scenario(), 200))
     engine.shutdown()

@@ -18,7 +18,6 @@ from quire.chat.templates import ChatTemplates
 from quire.config import EngineConfig
 from quire.core.hosts import EngineMode
 from quire.core.parallel.restarts import DEFAULT_RESTARTS
-from quire.errors import ConfigError
 from quire.frontend.observers.observer import RequestLogChoice
 from quire.server.args import ServerArgs
 from quire.server.served_model import LoadedParts, ServedModel
@@ -92,12 +91,6 @@ class ModelLoader:
 
 
 def _max_restarts(args: ServerArgs, config: EngineConfig) -> int:
-    """Raises ConfigError if an engine would not be the same after a restart."""
-    if config.lora is not None and args.max_engine_restarts:
-        raise ConfigError(
-            f"max_engine_restarts={args.max_engine_restarts} must be 0 with enable_lora: an engine "
-            "that is started again has no adapters"
-        )
     if args.max_engine_restarts is not None:
         return args.max_engine_restarts
     return DEFAULT_RESTARTS if config.parallel.world_size_across_dp > 1 else 0
