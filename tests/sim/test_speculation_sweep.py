@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sweeps
+from random_params import BEGIN, REASONING, params_of
 from tiny_checkpoint import write_tiny_checkpoint
 from tiny_heads import MTP_MODELS, write_head, write_mtp_model
 from wrong_drafts import Liar, Oracle
@@ -17,13 +18,8 @@ from wrong_drafts import Liar, Oracle
 from quire import LLM, SamplingParams
 from quire.core.engine_core import EngineCore
 from quire.outputs import RequestOutput
-from quire.parsers.call_rules import CallRules, OfferedTool
-from quire.parsers.constraint import reply_constraint
-from quire.parsers.format import ReplyFormat
-from quire.parsers.registry import TOOL_FORMATS
 from quire.scheduler.drafting.drafting import Drafting
 from quire.scheduler.drafting.row_costs import RowCosts
-from quire.structured.params import StructuredOutputsParams
 
 NUM_REQUESTS = 40
 LONGEST = 160
@@ -49,24 +45,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4, "dim_model_base": 20, "scale_emb": 3, "scale_depth": 1.4,
     },
 }  # fmt: skip
-GRAMMARS: list[dict[str, Any]] = [
-    {"regex": "[a-f]{2,6}-[0-9]{1,4}(, and so on){0,3}"},
-    {"choice": ["apple", "apples", "pear", "a pear"]},
-    {"json": {"type": "object", "properties": {"name": {"enum": ["red", "green and blue"]},
-                                               "ok": {"type": "boolean"}},
-              "required": ["name", "ok"], "additionalProperties": False}},
-]  # fmt: skip
-
-
-SCHEMAS: dict[str, Any] = {
-    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "unit": {"enum": ["km"]}},
-            "required": ["a", "unit"], "additionalProperties": False},
-    "look-up": {"type": "object", "properties": {"word": {"type": "string", "maxLength": 4}},
-                "required": ["word"], "additionalProperties": False},
-}  # fmt: skip
-TOOLS = [OfferedTool(name, schema) for name, schema in SCHEMAS.items()]
-BEGIN, END = "<think>", "</think>"
-REASONING = {"reasoning_parser": "qwen3", "reasoning_end_str": f"Enough.{END}"}
 HEADS = "heads"
 """Key of the folder with EAGLE heads."""
 
@@ -80,52 +58,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, model in found.items():
         write_head(folder / HEADS / name, model, "eagle")
     return {**found, HEADS: folder / HEADS}
-
-
-def called(chance: random.Random) -> StructuredOutputsParams | None:
-    """The grammar of a reply that must call a tool, any or one by name."""
-    name = chance.choice(["hermes", "mistral", "llama3_json"])
-    only = chance.choice([None, ("add",)])
-    rules = CallRules(TOOLS, "required", only, is_parallel=only is None)
-    return reply_constraint(ReplyFormat(None, TOOL_FORMATS[name]()), rules, lambda _: None)
-
-
-def params_of(chance: random.Random, number: int) -> SamplingParams:
-    """Any of the parameters, each with its own chance."""
-    temperature = chance.choice([0, 0, 0.3, 1.0, 2.0])
-    own: dict[str, Any] = {
-        "temperature": temperature,
-        "seed": number,
-        "top_p": chance.choice([1.0, 0.9]),
-        "top_k": chance.choice([0, 0, 1, 5]),
-        "min_p": chance.choice([0.0, 0.05]),
-        "repetition_penalty": chance.choice([1.0, 1.0, 1.3]),
-        "presence_penalty": chance.choice([0.0, 0.0, 0.5]),
-        "frequency_penalty": chance.choice([0.0, 0.0, 0.5]),
-        "max_tokens": chance.randint(1, 40),
-        "logprobs": chance.choice([None, 0, 3]),
-        "prompt_logprobs": chance.choice([None, None, None, 1]),
-        "logit_bias": chance.choice([None, None, {7: 4.0}]),
-        "n": chance.choice([1, 1, 2]) if temperature else 1,
-        "ignore_eos": chance.random() < 0.8,
-        "thinking_token_budget": chance.choice([None, None, 0, 1, 5, 20]),
-    }
-    if chance.random() < 0.1:
-        return SamplingParams(**own, structured_outputs=called(chance))
-    if chance.random() < 0.25:
-        own["structured_outputs"] = StructuredOutputsParams(**chance.choice(GRAMMARS))
-        return SamplingParams(**own)
-    if chance.random() < 0.15:
-        kept = {name: own[name] for name in ("temperature", "seed", "max_tokens", "logprobs")}
-        return SamplingParams(**kept, trace_decode_token_ids=[5, 6, 7, 8] * 3)
-    return SamplingParams(
-        **own,
-        min_tokens=chance.choice([0, 0, min(6, own["max_tokens"])]),
-        stop=chance.choice([None, None, ["a", "ex"]]),
-        stop_token_ids=[*range(chance.choice([0, 0, 20]))],
-        bad_words=chance.choice([None, None, ["ab", "c"]]),
-        allowed_token_ids=chance.choice([None, None, None, [*range(40, 90)]]),
-    )
 
 
 def requests(chance: random.Random) -> tuple[list[Any], list[SamplingParams]]:
