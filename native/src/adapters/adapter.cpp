@@ -3,6 +3,7 @@
 #include "adapters/adapter.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -55,14 +56,14 @@ void write_line(std::vector<uint8_t>& to, int32_t dtype, int64_t at, const float
 
 void keep_a(AdapterWeight& weight, const Parts& parts) {
   weight.depth = static_cast<int64_t>(round_up(weight.k, weight.step()));
-  weight.a.assign(weight.width * weight.depth * item_of(weight.dtype), 0);
+  weight.own_a.assign(weight.width * weight.depth * item_of(weight.dtype), 0);
   int64_t line = 0;
   for (const quire_adapter_part* part : parts) {
     for (int64_t j = 0; j < part->rank; ++j, ++line) {
       weight.scales.push_back(part->scale);
       for (int64_t i = 0; i < weight.k; i += kLanes) {
         const int64_t count = std::min<int64_t>(kLanes, weight.k - i);
-        write_line(weight.a, weight.dtype, weight.place(line, i), part->a + j * weight.k + i,
+        write_line(weight.own_a, weight.dtype, weight.place(line, i), part->a + j * weight.k + i,
                    count);
       }
     }
@@ -95,15 +96,15 @@ void keep_a_for_tiles(AdapterWeight& weight, const Parts& parts) {
     number += part->rank;
   }
   weight.chunks.push_back(static_cast<int64_t>(a.size()) * 2);
-  weight.a.resize(a.size() * 2);
-  write_line(weight.a, weight.dtype, 0, a.data(), static_cast<int64_t>(a.size()));
+  weight.own_a.resize(a.size() * 2);
+  write_line(weight.own_a, weight.dtype, 0, a.data(), static_cast<int64_t>(a.size()));
 }
 
 void keep_embedding_a(AdapterWeight& weight, const quire_adapter_part& part) {
   weight.scales.assign(part.rank, part.scale);
-  weight.a.assign(weight.k * part.rank * item_of(weight.dtype), 0);
+  weight.own_a.assign(weight.k * part.rank * item_of(weight.dtype), 0);
   for (int64_t id = 0; id < weight.k; ++id) {
-    write_line(weight.a, weight.dtype, id * part.rank, part.a + id * part.rank, part.rank);
+    write_line(weight.own_a, weight.dtype, id * part.rank, part.a + id * part.rank, part.rank);
   }
 }
 
@@ -181,8 +182,8 @@ void keep_b(AdapterWeight& weight, const Shape& shape, const Parts& parts) {
   for (int64_t half = 0; half < halves; ++half) keep_half(weight, shape, placed, half, b);
   // The last tile of B ends after them.
   if (weight.on_tiles) b.resize(b.size() + kTileNumbers * kLanes, 0.0f);
-  weight.b.assign(b.size() * item_of(weight.dtype), 0);
-  write_line(weight.b, weight.dtype, 0, b.data(), static_cast<int64_t>(b.size()));
+  weight.own_b.assign(b.size() * item_of(weight.dtype), 0);
+  write_line(weight.own_b, weight.dtype, 0, b.data(), static_cast<int64_t>(b.size()));
 }
 
 AdapterWeight weight_of(const Shape& shape, const Parts& parts, int32_t dtype) {
@@ -212,15 +213,17 @@ AdapterWeight weight_of(const Shape& shape, const Parts& parts, int32_t dtype) {
 
 // Set where the weight stays: it points into itself.
 int64_t settle(AdapterWeight& weight) {
+  weight.a = weight.own_a.data();
+  weight.b = weight.own_b.data();
   weight.change = {weight.halves.data(),
-                   weight.b.data(),
+                   weight.b,
                    static_cast<DType>(weight.dtype),
                    weight.bias.empty() ? nullptr : weight.bias.data(),
                    weight.gains.empty() ? nullptr : weight.gains.data(),
                    weight.width,
                    weight.on_tiles};
   const size_t floats = weight.scales.size() + weight.bias.size() + weight.gains.size();
-  return static_cast<int64_t>(weight.a.size() + weight.b.size() + 4 * floats +
+  return static_cast<int64_t>(weight.own_a.size() + weight.own_b.size() + 4 * floats +
                               weight.halves.size() * sizeof(LowRank::Half));
 }
 
@@ -263,10 +266,36 @@ Adapter::Adapter(const Model& model, const quire_adapter_part* parts, int32_t nu
     require(AdapterScratch::bytes_of(products_.back().change) <= model.adapters.row_bytes,
             "the ranks for one weight are larger than the model was built for");
   }
+  move_to_huge_pages();
   for (const auto& [key, own] : embeddings) {
     AdapterWeight& weight = embeddings_[key];
     weight = weight_of(shape_of(model, *own[0]), own, dtype);
     bytes_ += settle(weight);
+  }
+}
+
+// A step reads short pieces of A and B between long ones of the weights. On pages of 4 KB most of
+// them would be prefetched in vain: a prefetch that needs a page walk does nothing on some
+// processors.
+void Adapter::move_to_huge_pages() {
+  const auto size_of = [](const std::vector<uint8_t>& own) {
+    return round_up(own.size(), kCacheLine);
+  };
+  size_t bytes = 0;
+  for (const AdapterWeight& one : products_) bytes += size_of(one.own_a) + size_of(one.own_b);
+  if (bytes < kHugePage) return;
+  memory_.emplace(bytes);
+  uint8_t* to = memory_->data();
+  const auto move = [&](std::vector<uint8_t>& own) {
+    uint8_t* at = to;
+    std::memcpy(at, own.data(), own.size());
+    to += size_of(own);
+    std::vector<uint8_t>().swap(own);
+    return at;
+  };
+  for (AdapterWeight& one : products_) {
+    one.a = move(one.own_a);
+    one.change.b = one.b = move(one.own_b);
   }
 }
 
@@ -282,7 +311,7 @@ void Adapter::change_embedding(int32_t matrix, int32_t table, int64_t id, float 
   const AdapterWeight& weight = found->second;
   float hidden[kMaxEmbeddingRank];
   const int64_t width = weight.width;
-  const uint8_t* line = weight.a.data() + id * width * item_of(weight.dtype);
+  const uint8_t* line = weight.a + id * width * item_of(weight.dtype);
   for (int64_t j = 0; j < width; j += kLanes) {
     const F32x16 numbers = load_some(line, weight.dtype, j, width - j);
     const F32x16 scales = load_some(weight.scales.data(), QUIRE_F32, j, width - j);

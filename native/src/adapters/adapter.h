@@ -9,11 +9,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "adapters/adapter_rows.h"
 #include "linear/linear.h"
 #include "quire.h"
+#include "runtime/memory.h"
 
 namespace quire {
 
@@ -36,11 +38,13 @@ struct AdapterWeight {
   int64_t n = 0;                // rows of the weight; of an embedding, its width
   int64_t k = 0;                // numbers of a row of x; of an embedding, ids
   int32_t dtype = QUIRE_F32;    // of A and B
-  std::vector<uint8_t> a;       // [width, depth], see kTileLines; of an embedding [ids, width]; on
+  const uint8_t* a = nullptr;   // [width, depth], see kTileLines; of an embedding [ids, width]; on
                                 // tiles [16 lines][32 of K][16 pairs][16 lines][2]
   std::vector<int64_t> chunks;  // on tiles: of each 32 numbers of A x, where its lines begin in A,
                                 // in bytes; at the end the size of A
-  std::vector<uint8_t> b;
+  const uint8_t* b = nullptr;
+  std::vector<uint8_t> own_a;  // A and B, unless they are in the memory of the adapter
+  std::vector<uint8_t> own_b;
   std::vector<float> scales;  // [width]
   std::vector<float> bias;
   std::vector<float> gains;
@@ -73,9 +77,12 @@ class Adapter {
   void change_embedding(int32_t matrix, int32_t table, int64_t id, float scale, float* out) const;
 
  private:
+  void move_to_huge_pages();
+
   std::vector<AdapterWeight> products_;
   std::vector<int32_t> of_matrix_;               // index of products_, -1: none
   std::map<int64_t, AdapterWeight> embeddings_;  // by `embedding_key`
+  std::optional<Reservation> memory_;            // of A and B of a large adapter
   size_t num_matrices_;
   int64_t bytes_ = 0;
 };

@@ -74,7 +74,7 @@ template <int kRows, int kLines, class A, class X>
 void multiply_tile(const AdapterWeight& weight, const X* const* rows, int64_t line,
                    float* const* out) {
   constexpr int64_t kStep = 64 / sizeof(A);
-  const A* a = reinterpret_cast<const A*>(weight.a.data()) + weight.place(line, 0);
+  const A* a = reinterpret_cast<const A*>(weight.a) + weight.place(line, 0);
   F32x16 sums[kRows][kLines] = {};
   const X* x[kRows];
   std::copy_n(rows, kRows, x);
@@ -158,7 +158,7 @@ void compute_on_tiles(const HiddenUnit& unit, const LinearArgs& args,
   const gemm::Rows x{args.x, args.x_dtype, args.x_stride, weight.k, args.x_rows, nullptr};
   alignas(64) float sums[kShrunkRows * kTileNumbers];
   const int32_t* rows = scratch.rows.data() + unit.first;
-  gemm::shrink({&x, rows, unit.count, weight.a.data() + weight.chunks[chunk], a_bytes, sums},
+  gemm::shrink({&x, rows, unit.count, weight.a + weight.chunks[chunk], a_bytes, sums},
                (weight.chunks[chunk + 1] - weight.chunks[chunk]) / a_bytes);
   for (int64_t i = 0; i < unit.count; ++i) {
     // Of the chunks before, there are all rows of the tile.
