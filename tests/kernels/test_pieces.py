@@ -48,6 +48,8 @@ def _vision(name: str) -> VisionModel:
     }  # fmt: skip
     if name.startswith("qwen"):
         settings = {"patch_size": 4, "size": {"shortest_edge": 64, "longest_edge": 4096}}
+    elif name == "llava":
+        settings = {"size": {"shortest_edge": 36}}
     config = {"model_type": name, "text_config": _TEXT, "quire_image_processor": settings}
     found = vision_model({**config, **_CONFIGS[name]})
     assert found is not None
