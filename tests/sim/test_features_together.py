@@ -22,7 +22,7 @@ from tiny_heads import MTP_MODELS, write_head, write_mtp_model
 from quire import LLM, SamplingParams
 from quire.adapters import LoRARequest, PromptAdapterRequest
 from quire.config.engine_args import EngineArgs
-from quire.errors import EngineGenerateError, RequestError
+from quire.errors import DoesNotFitError, EngineGenerateError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import RequestOutputKind
 from quire.planning.plan import build_engine_config
@@ -317,7 +317,11 @@ def check_round(
         options, mode = case.engine()
         where = f"seed {seed!r}, engine {number}: {case.family}, {mode}, {options}"
         print(where, flush=True)
-        config = build_engine_config(EngineArgs(str(case.model), **options), "server")
+        try:
+            config = build_engine_config(EngineArgs(str(case.model), **options), "server")
+        except DoesNotFitError:  # recurrent layers need more blocks with a head
+            options["num_gpu_blocks_override"] += 64
+            config = build_engine_config(EngineArgs(str(case.model), **options), "server")
         engine = AsyncLLM(config, engine_mode=mode)
         try:
             serving = served(engine, case, f"{seed} {number}")
