@@ -99,7 +99,8 @@ def joined(outputs: list[Any], *, is_delta: bool = False) -> Any:
     for output in outputs:
         for one in output.outputs:
             own = [[*one.token_ids], one.text, None if one.logprobs is None else [*one.logprobs],
-                   one.cumulative_logprob, one.finish_reason, one.stop_reason]  # fmt: skip
+                   one.cumulative_logprob, one.finish_reason, one.stop_reason,
+                   one.index]  # fmt: skip
             if is_delta and (before := found.get(one.index)):
                 own[0], own[1] = before[0] + own[0], before[1] + own[1]
                 own[2] = None if own[2] is None else before[2] + own[2]
@@ -110,12 +111,15 @@ def joined(outputs: list[Any], *, is_delta: bool = False) -> Any:
 
 def begins(found: Any, wanted: Any) -> bool:
     """Whether an aborted request has what it would have begun with."""
-    return isinstance(wanted, str) or all(
+    if isinstance(wanted, str):
+        return True
+    pairs = [(ours, wanted[1][ours[6]]) for ours in found[1]]
+    return all(
         ours == theirs
         if ours[4] not in ("abort", None)
         else ours[0] == theirs[0][: len(ours[0])]
         and (ours[2] is None or ours[2] == theirs[2][: len(ours[2])])
-        for ours, theirs in zip(found[1], wanted[1], strict=False)
+        for ours, theirs in pairs
     )
 
 
@@ -292,7 +296,7 @@ async def served(engine: AsyncLLM, case: Round, seed: str) -> list[str]:
             error = outputs[-1].error if outputs else None  # if the caller left before it came
             found = str(error) if error else joined(outputs, is_delta=kind.name == "DELTA")
         ends = [] if isinstance(found, str) else [each[4] for each in found[1]]
-        is_cut = "abort" in ends or (leaves and None in ends)
+        is_cut = "abort" in ends or (leaves and bool(ends))
         if not (begins(found, request.wanted) if is_cut else found == request.wanted):
             faults.append(f"request {number}, {kind}:\n{found}\nis not\n{request.wanted}")
 
