@@ -274,9 +274,8 @@ Adapter::Adapter(const Model& model, const quire_adapter_part* parts, int32_t nu
   }
 }
 
-// A step reads short pieces of A and B between long ones of the weights. On pages of 4 KB most of
-// them would be prefetched in vain: a prefetch that needs a page walk does nothing on some
-// processors.
+// A step reads short pieces of A and B between long ones of the weights. On huge pages, and in the
+// order of the step, products with A take less time than on pages of 4 KB.
 void Adapter::move_to_huge_pages() {
   const auto size_of = [](const std::vector<uint8_t>& own) {
     return round_up(own.size(), kCacheLine);

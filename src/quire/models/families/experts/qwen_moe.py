@@ -104,8 +104,9 @@ def qwen_moe(
     shared_width: int | None = None,
     normalise: bool = False,
 ) -> MoeSpec:
-    """Read the experts. The arguments are defaults for keys that config.json omits; `width`
-    None: the key must be there. `shared_width` None: there is no shared expert."""
+    """Read the experts. The arguments are defaults for keys that config.json omits. If `width` is
+    None, config.json must have the key. If `shared_width` is None, the model has no shared
+    expert."""
     shared = None
     if shared_width is not None:
         size = read_width(reader, "shared_expert_intermediate_size", default=shared_width)
