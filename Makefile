@@ -10,16 +10,25 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: demo test tests test-env test-wheel test-tools proof lint lint-env docs native clean
+.PHONY: demo native-wheel dependencies test tests test-env test-tools proof lint lint-env docs native clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 demo: $(BIN)/python
 	@echo "Installing Quire into $(VENV). Compiling the native library takes most of a minute."
-	$(BIN)/python -m pip install --quiet --no-compile .  # a module is compiled when it is first imported
+	$(MAKE) --no-print-directory --jobs=2 native-wheel dependencies
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --force-reinstall build/wheel/*.whl
 	$(BIN)/python examples/first_script.py
 	@echo 'It works. Now try: $(BIN)/quire run "What is 17 + 25?"'
+
+# The native library is compiled while pip loads and installs everything else.
+native-wheel:
+	rm -rf build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+
+dependencies:  # a module is compiled when it is first imported
+	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet --no-compile .
 
 # The tests wait now and then, for servers and for clocks: the linters use that time.
 test: test-env
@@ -31,14 +40,9 @@ tests:
 proof: test-env
 	QUIRE_TEST_SAMPLE=all $(PYTEST)
 
-# The native library is compiled while pip loads and installs everything else.
 test-env: $(BIN)/python
-	$(MAKE) --jobs=2 test-wheel test-tools
+	$(MAKE) --no-print-directory --jobs=2 native-wheel test-tools QUIRE_TIERS=runnable
 	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall build/wheel/*.whl
-
-test-wheel:
-	rm -rf build/wheel
-	QUIRE_TIERS=runnable $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 
 test-tools:
 	SKBUILD_WHEEL_CMAKE=false $(BIN)/python -m pip install --quiet --no-compile ".[test,dev,docs]"
