@@ -183,7 +183,7 @@ def test_another_picture_never_hits_and_a_text_model_says_why(tmp_path: Path) ->
     with LLM(
         str(tmp_path), backend="reference", dtype="float32", max_model_len=512,
         num_gpu_blocks_override=100, limit_mm_per_prompt={"image": 0},
-    ) as llm, pytest.raises(Exception, match="takes no images: limit_mm_per_prompt"):  # fmt: skip
+    ) as llm, pytest.raises(Exception, match="takes no images and no audio: limit_mm"):  # fmt: skip
         llm.generate({"prompt": "<image>", "multi_modal_data": {"image": first}}, params)
 
 

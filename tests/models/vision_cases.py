@@ -335,6 +335,45 @@ def pixtral(path: Path) -> None:
     _settings(path, size={"longest_edge": 32}, patch_size=4, resample=3, **_CLIP)
 
 
+_SOUND = {"num_mel_bins": 20, "max_source_positions": 50, "initializer_range": 0.2}
+"""The longest tile has 100 frames, or a second."""
+
+
+def qwen2_audio(path: Path) -> None:
+    """Qwen2-Audio."""
+    ids = _tokenizer(path, ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"])
+    config = transformers.Qwen2AudioConfig(
+        text_config={**_TEXT, "model_type": "qwen2"},
+        audio_config={**_SOUND, "d_model": 36, "encoder_layers": 3, "encoder_attention_heads": 3,
+                      "encoder_ffn_dim": 50, "model_type": "qwen2_audio_encoder"},
+        audio_token_index=ids("<|AUDIO|>"),
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    _save(transformers.Qwen2AudioForConditionalGeneration, config, path)
+    _extractor().save_pretrained(path)
+
+
+def voxtral(path: Path) -> None:
+    """Voxtral, whose rows have five positions."""
+    ids = _tokenizer(path, ["[AUDIO]", "[BEGIN_AUDIO]"])
+    config = transformers.VoxtralConfig(
+        text_config=_TEXT,
+        audio_config={**_SOUND, "hidden_size": 36, "num_hidden_layers": 3,
+                      "num_attention_heads": 3, "intermediate_size": 180},
+        audio_token_id=ids("[AUDIO]"),
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    _save(transformers.VoxtralForConditionalGeneration, config, path)
+    _extractor().save_pretrained(path)
+
+
+def _extractor() -> Any:
+    return transformers.WhisperFeatureExtractor(feature_size=20, chunk_length=1)
+
+
+SOUND_CASES: dict[str, Callable[[Path], None]] = {"qwen2-audio": qwen2_audio, "voxtral": voxtral}
+
+
 CASES: dict[str, Callable[[Path], None]] = {
     "idefics3": idefics3,
     "smolvlm": lambda path: idefics3(path, "SmolVLM"),

@@ -1,5 +1,5 @@
 """The inputs and limits of a rendering: `ChatInput` from the caller, `RenderJob` for the child; and
-the images of a conversation."""
+the images, videos and sounds of a conversation."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ class ChatInput:
     """Further variables of the template."""
     content_format: ContentFormat | None = None
     """None: found by `detect_content_format`."""
-    image_placeholder: str | None = None
-    """What stands for an image in texts; None: the model takes none, or the chat has none."""
-    video_placeholder: str | None = None
-    """The same for a video."""
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+    """What stands for an image, a video and audio in texts, by these names. Without one, the model
+    takes none, or the chat has none."""
     no_images: str = ""
     """Why the model takes no images, for errors."""
 
@@ -66,10 +65,13 @@ class RenderJob:
     """Maximum processor time, in seconds."""
 
 
-_IMAGE_TYPES = ("image_url", "input_image", "image_pil", "image", "image_embeds")
-_VIDEO_TYPES = ("video_url", "video")
-IMAGE_PART, VIDEO_PART = {"type": "image"}, {"type": "video"}
-"""An image and a video in the form that templates get."""
+_TYPES = {
+    "image": ("image_url", "input_image", "image_pil", "image", "image_embeds"),
+    "video": ("video_url", "video"),
+    "audio": ("audio_url", "input_audio", "audio"),
+}
+"""Types of parts, and names of what they hold, by the kind. Templates get `{"type": kind}`."""
+MEDIA = tuple(_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,14 @@ class GivenVideo:
 
     source: Any
     """A URL, the bytes of an animated file, or frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenAudio:
+    """A sound of a request."""
+
+    source: Any
+    """A URL, the bytes of a file, samples, or a pair of samples and their rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +100,35 @@ class GivenEmbeds:
 
 @dataclass(slots=True)
 class TakenImages:
-    """A conversation without its images and videos, and what they were, in order."""
+    """A conversation without its images, videos and sounds, and what they were, in order."""
 
     messages: list[Any]
     images: list[Any] = field(default_factory=list)
-    """URLs, in offline use Pillow images, `GivenVideo` and `GivenEmbeds`."""
+    """URLs, in offline use Pillow images, `GivenVideo`, `GivenAudio` and `GivenEmbeds`."""
 
 
-def is_image(part: Any) -> bool:
-    """Whether a part of a message's content is an image or a video."""
-    return isinstance(part, Mapping) and _is_of(part, _IMAGE_TYPES + _VIDEO_TYPES)
-
-
-def _is_of(part: Mapping[str, Any], types: Sequence[str]) -> bool:
-    kind = part.get("type")
-    return kind in types or (kind is None and any(one in part for one in types))
+def kind_of_part(part: Any) -> str | None:
+    """Whether a part of a message's content is an image, a video or audio; None: none of them."""
+    if not isinstance(part, Mapping):
+        return None
+    given = part.get("type")
+    for kind, types in _TYPES.items():
+        if given in types or (given is None and any(one in part for one in types)):
+            return kind
+    return None
 
 
 def has_images(messages: Any) -> bool:
-    """Whether any message has an image."""
+    """Whether any message has an image, a video or audio."""
     if not isinstance(messages, Sequence):
         return False
     contents = [one.get("content") for one in messages if isinstance(one, Mapping)]
-    return any(isinstance(one, list | tuple) and any(map(is_image, one)) for one in contents)
+    return any(isinstance(one, list | tuple) and any(map(kind_of_part, one)) for one in contents)
 
 
 def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenImages:
-    """Takes the images of all messages. `hide` replaces what looks like a placeholder in texts.
-    Raises RequestError for a part without an image."""
+    """Takes the images, videos and sounds of all messages. `hide` replaces what looks like a
+    placeholder in texts. Raises RequestError for a part that holds none."""
     taken = TakenImages([])
     for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, Mapping) else None
@@ -126,15 +137,9 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
             continue
         parts: list[Any] = []
         for place, part in enumerate(content):
-            if is_image(part):
-                where = f"messages[{index}].content[{place}]"
-                is_video = _is_of(part, _VIDEO_TYPES)
-                taken.images.append(
-                    GivenVideo(_source(part, where, _VIDEO_TYPES))
-                    if is_video
-                    else _image_source(part, where)
-                )
-                parts.append(dict(VIDEO_PART if is_video else IMAGE_PART))
+            if (kind := kind_of_part(part)) is not None:
+                taken.images.append(_given(kind, part, f"messages[{index}].content[{place}]"))
+                parts.append({"type": kind})
             else:
                 parts.append(hide(part))
         others = hide({name: value for name, value in message.items() if name != "content"})
@@ -142,18 +147,21 @@ def take_images(messages: Sequence[Any], hide: Callable[[Any], Any]) -> TakenIma
     return taken
 
 
-def _image_source(part: Mapping[str, Any], where: str) -> Any:
-    if (embeds := part.get("image_embeds")) is not None:
+_WRAPPERS = {"video": GivenVideo, "audio": GivenAudio}
+
+
+def _given(kind: str, part: Mapping[str, Any], where: str) -> Any:
+    """What a part holds. Raises RequestError for a part without it."""
+    if kind == "image" and (embeds := part.get("image_embeds")) is not None:
         return GivenEmbeds(embeds)
-    return _source(part, where, ("image_url", "image_pil", "image"))
-
-
-def _source(part: Mapping[str, Any], where: str, names: Sequence[str]) -> Any:
-    for name in (*names, "url"):
+    for name in (*_TYPES[kind], "url"):
         value = part.get(name)
         if isinstance(value, Mapping):
-            value = value.get("url")
+            data = value.get("data") if name == "input_audio" else None
+            value = value.get("url") if data is None else f"data:audio;base64,{data}"
         if value is not None:
-            return value
-    what = "a video" if names == _VIDEO_TYPES else "an image"
-    raise RequestError(f"{where} must have the URL of {what}", parameter="messages")
+            return _WRAPPERS[kind](value) if kind in _WRAPPERS else value
+    what = {"image": "the URL of an image", "video": "the URL of a video"}.get(
+        kind, "the URL of audio, or input_audio with data"
+    )
+    raise RequestError(f"{where} must have {what}", parameter="messages")

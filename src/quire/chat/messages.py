@@ -9,11 +9,11 @@ message.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from quire.chat.job import IMAGE_PART, MAX_NESTING, VIDEO_PART, ContentFormat
+from quire.chat.job import MAX_NESTING, MEDIA, ContentFormat
 from quire.errors import RequestError
 
 _TEXT_KEYS = {
@@ -24,8 +24,6 @@ _TEXT_KEYS = {
     "thinking": "thinking",
 }
 """Kinds of content parts that hold text, and the key of the text."""
-_SOUND_KINDS = ("input_audio", "audio_url", "audio_embeds")
-_SOUND = "; sound is not supported"
 _KNOWN_FIELDS = frozenset({"type", "uuid", "closed", *_TEXT_KEYS.values()})
 """Fields of text parts that templates do not get."""
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -33,20 +31,17 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """How a conversation may have images and videos."""
+    """How a conversation may have images, videos and audio."""
 
-    placeholder: str | None = None
-    """What stands for one in a text; None: there may be none."""
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+    """What stands for one in a text, by these names; without one, there may be none."""
     why_not: str = ""
-    video: str | None = None
-    """What stands for a video in a text; None: there may be none."""
 
     def placeholder_of(self, part: Any) -> str | None:
-        """The placeholder of an image or a video. None for other parts, or if the model does not
-        take such a part."""
-        if part == VIDEO_PART:
-            return self.video
-        return self.placeholder if part == IMAGE_PART else None
+        """The placeholder of an image, a video or audio. None for other parts, or if the model does
+        not take such a part."""
+        kind = next((one for one in MEDIA if part == {"type": one}), "")
+        return self.placeholders.get(kind)
 
     @property
     def reason(self) -> str:
@@ -159,7 +154,7 @@ def _text_part(index: int, part: Any, images: Images) -> dict[str, Any]:
         known = ", ".join(_TEXT_KEYS)
         raise _error(
             f"messages[{index}].content has a part of type {kind!r:.50}; "
-            f"this model takes: {known}{_SOUND if kind in _SOUND_KINDS else images.reason}",
+            f"this model takes: {known}{images.reason}",
             part,
         )
     text = part.get(_TEXT_KEYS[kind])

@@ -221,7 +221,7 @@ def _rendered(job: RenderJob) -> str:
         messages = template_messages(
             chat.messages, content_format, missing=missing, keeps_text=keeps_text,
             has_text_arguments=has_text_arguments,
-            images=Images(chat.image_placeholder, chat.no_images, chat.video_placeholder),
+            images=Images(chat.placeholders, chat.no_images),
         )  # fmt: skip
         try:
             return _filled(job, messages)

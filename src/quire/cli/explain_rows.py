@@ -49,7 +49,7 @@ def speed_lines(found: Expected | None) -> Iterator[str]:
 
 
 def image_rows(plan: EnginePlan) -> list[tuple[str, str]]:
-    """The image encoder, or why there is none."""
+    """The encoder of images or audio, or why there is none."""
     from quire.models.vision.families import vision_model  # for models with images alone
 
     model = plan.config.model
@@ -59,7 +59,8 @@ def image_rows(plan: EnginePlan) -> list[tuple[str, str]]:
     file = projector_file(model.path)
     place = "" if file is None else f" of {file.readlink().name}"
     rows = vision.patching.most_rows
-    return [("images", f"encoder {vision.family}{place}: at most {rows:,} tokens for each tile")]
+    what = "audio" if vision.kind == "audio" else "images"
+    return [(what, f"encoder {vision.family}{place}: at most {rows:,} tokens for each tile")]
 
 
 def _streams(count: int) -> str:

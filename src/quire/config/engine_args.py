@@ -205,16 +205,16 @@ class EngineArgs:
     """The GGUF file with the image encoder of a GGUF model. By default, a file next to the model
     whose name begins with mmproj."""
     limit_mm_per_prompt: dict[str, Any] = field(default_factory=dict)
-    """Most images and videos of a prompt, such as {"image": 4, "video": 0}; with no image, the
-    encoder is not loaded."""
+    """Most images, videos and sounds of a prompt, such as {"image": 4, "video": 0} or {"audio": 1};
+    without any, the encoder is not loaded."""
     enable_mm_embeds: bool = False
     """Accept images that the caller has encoded (`image_embeds`)."""
     mm_processor_kwargs: dict[str, Any] | None = None
     """Settings of the image processor, in place of those in preprocessor_config.json."""
     allowed_local_media_path: str = ""
-    """The folder below which `file://` URLs of images may point; empty: none may."""
+    """The folder below which `file://` URLs may point; empty: none may."""
     allowed_media_domains: list[str] | None = None
-    """Domains from which images may be fetched. By default, nothing is fetched."""
+    """Domains from which files may be fetched. By default, nothing is fetched."""
     enable_prompt_adapter: bool = False
     """Let requests name prompt adapters of PEFT: prompt tuning, p-tuning and prefix tuning."""
     max_prompt_adapters: int = 1

@@ -73,12 +73,16 @@ class ModelConfig:
     prompt_embeds_width: int | None = None
     """Numbers of a row of `prompt_embeds`; None: prompts of embeddings are refused."""
     images: ImagesConfig | None = None
-    """How it takes images; None: it takes none."""
+    """How it takes images or audio; None: it takes neither."""
     no_images: str = ""
-    """Why it takes no images; "": it does."""
+    """Why it takes neither; "": it does."""
     logits_processors: tuple[Any, ...] = ()
     """Classes that change logits, as `module:Class`; or the class itself, where the name does not
     lead to it in another process."""
+
+    def takes(self, kind: str) -> bool:
+        """Whether requests may have an `image`, `video` or `audio`."""
+        return self.images is not None and self.images.limits[kind] > 0
 
     @property
     def tokenizer(self) -> str | None:

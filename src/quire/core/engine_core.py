@@ -342,7 +342,7 @@ class EngineCore:
             raise RequestError(f"a request with id {request.request_id!r} is being served already")
         if request.images:
             if self._images is None:
-                raise RequestError("this engine takes no images")
+                raise RequestError("this engine takes no images and no audio")
             self._images.add(request)
             return
         self._queue_or_wait(request)

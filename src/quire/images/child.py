@@ -6,18 +6,15 @@ environment variable of its parent, and the kernel limits its memory and its pro
 
 from __future__ import annotations
 
-import gc
 import warnings
 from typing import Any
 
-import msgspec
 from PIL import Image, ImageFile, ImageOps
 
 from quire.errors import RequestError
-from quire.images.job import FORMATS, MAX_FRAMES, MAX_MEMORY_BYTES, PICTURE, REFUSAL, DecodeJob
-from quire.images.rules import Frames, Layout
-from quire.system.child_serving import limit_harm, limit_processor_time, serve
-from quire.units import MiB
+from quire.images.job import FORMATS, MAX_FRAMES, DecodeJob
+from quire.images.rules import Frames, Layout, Resizing
+from quire.images.serving import serve_decoder
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False
 Image.MAX_IMAGE_PIXELS = None  # `_opened` checks the size before anything is decoded
@@ -35,6 +32,7 @@ def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
     used."""
     if isinstance(job.rules, Frames):
         return _video(job, job.rules)
+    assert isinstance(job.rules, Resizing)
     image = _loaded(_opened(job.data, job.max_pixels))
     layout = job.rules.layout((image.height, image.width))
     pixels = [tile.tobytes() for tile in job.rules.tiles(image)]
@@ -142,27 +140,6 @@ def _rgb(image: Any) -> Image.Image:
     return image.convert("RGB")
 
 
-_LARGE_BYTES = 128 * MiB
-
-
 def main() -> None:
     """Decodes pictures until the parent closes the socket, or until the process has grown."""
-    gc.freeze()
-    limit_harm(MAX_MEMORY_BYTES)
-    serve(_answer, _LARGE_BYTES)
-
-
-_jobs = msgspec.msgpack.Decoder(DecodeJob)
-
-
-def _answer(data: bytes) -> tuple[bytes, bytes]:
-    try:
-        job = _jobs.decode(data)
-        limit_processor_time(job.max_seconds)
-        layout, tiles = decode(job)
-        encoded = msgspec.msgpack.encode(layout)
-        return PICTURE, b"".join([len(encoded).to_bytes(4, "big"), encoded, *tiles])
-    except MemoryError:
-        return REFUSAL, b"the image needs too much memory"
-    except RequestError as error:
-        return REFUSAL, str(error).encode()
+    serve_decoder(decode)

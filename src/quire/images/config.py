@@ -1,4 +1,4 @@
-"""`ImagesConfig`: whether an engine takes images, and where they may come from."""
+"""`ImagesConfig`: whether an engine takes images or audio, and where they may come from."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImagesConfig:
-    """The limits and sources of images, for an engine whose model has an image encoder."""
+    """The limits and sources of images and audio, for an engine whose model has an encoder."""
 
     most: int
-    """Images in one prompt, at most."""
+    """Images in one prompt, at most; 0: the model takes audio alone."""
     most_videos: int = 0
     """Videos in one prompt, at most."""
+    most_sounds: int = 0
+    """Sounds in one prompt, at most; 0: the model takes no audio."""
     takes_embeds: bool = False
     """Whether requests may have images that the caller has encoded (`image_embeds`)."""
     local_path: str = ""
     """The folder below which `file://` URLs may point; "": none may."""
     domains: tuple[str, ...] = ()
-    """Domains from which images may be fetched."""
+    """Domains from which files may be fetched."""
     cache_bytes: int = 1 << 28
-    """Bytes of the rows of encoded images that are kept, at most."""
+    """Bytes of the rows of encoded images or sounds that are kept, at most."""
     pixel_bytes: int = 1 << 26
-    """Bytes of decoded images that are kept, at most."""
+    """Bytes of decoded images or sounds that are kept, at most."""
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Most of each kind in one prompt."""
+        return {"image": self.most, "video": self.most_videos, "audio": self.most_sounds}

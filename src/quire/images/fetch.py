@@ -39,10 +39,10 @@ def public_addresses(host: str, port: int) -> list[str]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        raise RequestError(f"the domain {host} of an image URL cannot be resolved") from None
+        raise RequestError(f"the domain {host} of a URL cannot be resolved") from None
     addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
     if not addresses or not all(map(is_public, addresses)):
-        raise RequestError(f"the domain {host} of an image URL must have public addresses alone")
+        raise RequestError(f"the domain {host} of a URL must have public addresses alone")
     return addresses
 
 
@@ -78,39 +78,37 @@ class Fetcher:
             try:
                 found = self._get(parts, deadline)
             except TimeoutError:
-                raise RequestError(
-                    f"the image URL did not answer within {self.timeout_s:g} s"
-                ) from None
+                raise RequestError(f"the URL did not answer within {self.timeout_s:g} s") from None
             except (OSError, http.client.HTTPException):
-                raise RequestError("the image URL could not be fetched") from None
+                raise RequestError("the URL could not be fetched") from None
             if isinstance(found, bytes):
                 return found
             try:
                 url = urljoin(url, found)
             except ValueError:
-                raise RequestError("the image URL redirects to an invalid URL") from None
-        raise RequestError(f"the image URL redirects more than {_MAX_REDIRECTS} times")
+                raise RequestError("the URL redirects to an invalid URL") from None
+        raise RequestError(f"the URL redirects more than {_MAX_REDIRECTS} times")
 
     def _checked(self, url: str) -> SplitResult:
         """The parts of a URL that may be fetched."""
         if not self.domains:
             raise RequestError(
-                "images are not fetched from URLs: send a data URL, or start the server with "
+                "files are not fetched from URLs: send a data URL, or start the server with "
                 "--allowed-media-domains"
             )
         if len(url) > _MAX_URL or not _PRINTABLE.fullmatch(url):
             raise RequestError(
-                f"an image URL must have at most {_MAX_URL} characters of printable ASCII, without "
+                f"a URL must have at most {_MAX_URL} characters of printable ASCII, without "
                 "spaces and backslashes"
             )
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise RequestError("the image URL is not a valid URL") from None
+            raise RequestError("the URL is not a valid URL") from None
         host = (parts.hostname or "").rstrip(".")
         if parts.scheme not in ("http", "https") or "@" in parts.netloc or port == 0:
-            raise RequestError("an image URL must have the form https://domain/path")
+            raise RequestError("a URL must have the form https://domain/path")
         if not _HOST.fullmatch(host) or host not in self.domains:
             allowed = ", ".join(self.domains)
             raise RequestError(f"The URL must be from one of the allowed domains: {allowed}.")
@@ -133,13 +131,15 @@ class Fetcher:
             client = http.client.HTTPConnection(host, port)
             client.sock = connection
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            client.request("GET", path, headers={"Accept": "image/*", "Connection": "close"})
+            client.request(
+                "GET", path, headers={"Accept": "image/*, audio/*", "Connection": "close"}
+            )
             connection.settimeout(_left(deadline))
             response = client.getresponse()
             if response.status in _REDIRECTS:
                 return response.headers.get("Location", "")
             if response.status != 200:
-                raise RequestError(f"the image URL answered with status {response.status}")
+                raise RequestError(f"the URL answered with status {response.status}")
             return self._body(response, connection, deadline)
         except (OSError, http.client.HTTPException):
             _left(deadline)  # raises TimeoutError if the connection was ended for its lateness
@@ -161,7 +161,7 @@ class Fetcher:
             body += piece
             if len(body) > self.max_bytes:
                 raise RequestError(
-                    f"the file at the image URL is larger than {format_bytes(self.max_bytes)}"
+                    f"the file at the URL is larger than {format_bytes(self.max_bytes)}"
                 )
 
 

@@ -1,10 +1,10 @@
-"""What the child process is asked, and what it answers."""
+"""What the child processes are asked, and what they answer."""
 
 from __future__ import annotations
 
 import msgspec
 
-from quire.images.rules import AnyResizing
+from quire.images.sound.rules import AnyRules
 from quire.units import MiB
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -17,9 +17,11 @@ MAX_FRAMES = 1024
 """Most frames of a video."""
 MAX_SECONDS = 10.0
 """Processor time to decode and resize one picture."""
+MAX_SOUND_SECONDS = 30.0
+"""Processor time to decode one sound and to compute its spectrum."""
 MAX_MEMORY_BYTES = 1536 * MiB
-"""Most memory of the child process."""
-PICTURE, REFUSAL = b"P", b"R"
+"""Most memory of a child process."""
+TILES, REFUSAL = b"P", b"R"
 """The kinds of replies."""
 
 
@@ -28,7 +30,7 @@ class DecodeJob(msgspec.Struct):
 
     data: bytes
     """For a video: the first frame, or an animated file."""
-    rules: AnyResizing
+    rules: AnyRules
     more: list[bytes] = []
     """The other frames of a video."""
     max_pixels: int = MAX_PIXELS

@@ -1,4 +1,4 @@
-"""`Picture`: a decoded picture or video of a request, ready for the model's encoder."""
+"""`Picture`: a decoded picture, video or sound of a request, ready for the model's encoder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from quire.errors import RequestError
 from quire.images.cache import PictureCache
 from quire.images.job import MAX_FILE_BYTES, MAX_FRAMES
 from quire.images.process import decoded
-from quire.images.rules import AnyResizing, Frames, Layout
+from quire.images.rules import Layout
+from quire.images.sound.rules import AnyRules, Kind, kind_of
 from quire.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Tiles in RGB, one after the other, and what identifies them."""
+    """Tiles one after the other, in RGB or of a sound's spectrum, and what identifies them."""
 
     digest: bytes
     """SHA-256 of the file's bytes and of the rules: equal digests mean equal tiles."""
     layout: Layout
     pixels: bytes
-    is_video: bool = False
+    kind: Kind = "image"
     rows: NDArray[np.float32] | None = None
     """The rows of the text model [rows, width], if the caller has given them; no pixels then."""
 
@@ -41,14 +42,14 @@ class KeptPictures:
 
 
 def picture_of(
-    data: bytes, rules: AnyResizing, more: Sequence[bytes] = (), kept: KeptPictures | None = None
+    data: bytes, rules: AnyRules, more: Sequence[bytes] = (), kept: KeptPictures | None = None
 ) -> Picture:
     """Decode a file, or with the rules of a video its frames: an animated file, or one file each.
-    Raises RequestError if it cannot be used, QuireError without Pillow."""
+    Raises RequestError if it cannot be used, QuireError without Pillow for a picture."""
     num_bytes = len(data) + sum(map(len, more))
     if num_bytes > MAX_FILE_BYTES:
         raise RequestError(
-            f"an image file of {format_bytes(num_bytes)} is too large: at most "
+            f"a file of {format_bytes(num_bytes)} is too large: at most "
             f"{format_bytes(MAX_FILE_BYTES)} are decoded"
         )
     if len(more) >= MAX_FRAMES:
@@ -57,13 +58,13 @@ def picture_of(
     if kept is not None and (known := kept.cache.get(kept.tenant, digest)) is not None:
         return known
     layout, pixels = decoded(data, rules, more)
-    found = Picture(digest, layout, bytes(pixels), isinstance(rules, Frames))
+    found = Picture(digest, layout, bytes(pixels), kind_of(rules))
     if kept is not None:
         kept.cache.put(kept.tenant, digest, found, len(found.pixels))
     return found
 
 
-def picture_digest(rules: AnyResizing, *files: bytes) -> bytes:
+def picture_digest(rules: AnyRules, *files: bytes) -> bytes:
     """What identifies the tiles of a file, or of a video's frames. Parts are length-prefixed."""
     state = hashlib.sha256(b"quire.image.1")
     for part in (msgspec.msgpack.encode(rules), *files):

@@ -27,7 +27,7 @@ _MAX_RATIO = 200
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The tiles of a picture, in order."""
+    """The tiles of a picture or a sound, in order."""
 
     sizes: tuple[Size, ...]
     rows: int = 0
@@ -37,10 +37,12 @@ class Layout(msgspec.Struct, frozen=True):
     """Rows and columns of patches at each edge of the grid that are padding."""
     frames: int = 1
     """Frames of a tile, one after the other; more than 1 in a video."""
+    depth: int = 3
+    """Bytes of a place: RGB, or a number of a sound's spectrum."""
 
     def num_bytes(self, tile: int) -> int:
-        """RGB bytes of a tile."""
-        return math.prod(self.sizes[tile]) * 3 * self.frames
+        """Bytes of a tile."""
+        return math.prod(self.sizes[tile]) * self.depth * self.frames
 
 
 class Resizing(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""From a URL to the bytes of an image file, as far as the configuration allows it.
+"""From a URL to the bytes of a file, as far as the configuration allows it.
 
 `data:` URLs hold the bytes. `file://` URLs must point below a configured folder, and others to
 configured domains (`fetch.py`). All front ends use this code, `run-batch` too. Blocks; any thread.
@@ -26,7 +26,7 @@ _MAX_TEXT = MAX_FILE_BYTES * 4 // 3 + 4
 
 @dataclass(frozen=True, slots=True)
 class ImageSources:
-    """Reads the images that a configuration allows."""
+    """Reads the files that a configuration allows."""
 
     config: ImagesConfig
     fetcher: Fetcher
@@ -67,7 +67,7 @@ class ImageSources:
             raise RequestError("Cannot load local files without `--allowed-local-media-path`.")
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost"):
-            raise RequestError("a file URL must have the form file:///folder/image.png")
+            raise RequestError("a file URL must have the form file:///folder/file.png")
         try:
             # Links are followed here once, and the file that is opened must be no link.
             path = Path(unquote(parts.path)).resolve(strict=True)
@@ -93,7 +93,7 @@ def checked_size(data: bytes) -> bytes:
     """The same bytes. Raises RequestError if they are more than a file may have."""
     if len(data) > MAX_FILE_BYTES:
         raise RequestError(
-            f"the image file is too large: at most {format_bytes(MAX_FILE_BYTES)} are read"
+            f"the file is too large: at most {format_bytes(MAX_FILE_BYTES)} are read"
         )
     return data
 
@@ -101,7 +101,7 @@ def checked_size(data: bytes) -> bytes:
 def _no_file(folder: str) -> RequestError:
     """One error for all paths, so that it does not tell which files exist."""
     return RequestError(
-        f"a file URL must point to an image file below {folder} (allowed_local_media_path)"
+        f"a file URL must point to a file below {folder} (allowed_local_media_path)"
     )
 
 

@@ -107,15 +107,16 @@ class NameMap:
             return None if found is None else found.rstrip("._")
         return name.removeprefix("model.").partition(".")[0]
 
-    def summary(self, names: Iterable[str], *, has_encoder: bool) -> str | None:
+    def summary(self, names: Iterable[str], *, encoded: str) -> str | None:
         """Return a message about the unused parts of a checkpoint with these tensors; None if there
-        are none. `has_encoder`: images are computed, too."""
+        are none. `encoded`: "images" or "audio", if they are computed, too."""
         counts = Counter(part for name in names if (part := self.part_left_out(name)) is not None)
-        used = "text and images are" if has_encoder else "the text model is"
+        used = f"text and {encoded} are" if encoded else "the text model is"
+        unseen = {"images": "audio", "audio": "vis"}.get(encoded, "")
         parts = ", ".join(
             f"{part} ({count} tensors)"
             for part, count in sorted(counts.items())
-            if not has_encoder or part == "mtp" or "audio" in part
+            if part == "mtp" or unseen in part
         )
         return f"only {used} computed; unused: {parts}" if parts else None
 

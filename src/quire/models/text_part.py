@@ -24,6 +24,30 @@ PADDED_TOKENS = "tokens_like_padding"
 """Tokens whose rows of the layers' own tables are that of padding (Gemma 4)."""
 _OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "quantization_config", "architectures")
 """Keys that may be outside of the section and then apply to it."""
+_OMITTED: dict[str, dict[str, int]] = {
+    "llama": {
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
+    "mistral": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "qwen2": {
+        "hidden_size": 4096,
+        "intermediate_size": 22016,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
+}
+"""By the section's `model_type`, what files leave out that transformers 4 has saved, because the
+class has these values (LLaVA 1.5, Pixtral, Qwen2-Audio)."""
 
 
 def text_part(hf_config: HfConfig) -> HfConfig:
@@ -37,7 +61,8 @@ def text_part(hf_config: HfConfig) -> HfConfig:
         for key in _OUTER_KEYS
         if section.get(key) is None and hf_config.get(key) is not None
     }
-    return {**section, **outer, **_of_images(hf_config, section)}
+    omitted = _OMITTED.get(str(section.get("model_type")), {})
+    return {**omitted, **section, **outer, **_of_images(hf_config, section)}
 
 
 def _of_images(hf_config: HfConfig, section: HfConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`ImageInput`: a picture of a request, whose rows the engine computes before the request starts.
+"""`ImageInput`: a picture or a sound of a request, whose rows are computed before it starts.
 
 Part of `EngineCoreRequest`, next to the `InputRows` of the picture, which have no data yet.
 """
@@ -11,13 +11,13 @@ from quire.images.rules import Layout
 
 
 class ImageInput(msgspec.Struct, frozen=True):
-    """A decoded picture."""
+    """A decoded picture, video or sound."""
 
     digest: bytes
     """Identifies its tiles and what computes them: equal digests mean equal rows."""
     layout: Layout
     pixels: bytes
-    """RGB bytes of the tiles, one after the other."""
+    """Bytes of the tiles, one after the other: RGB, or a spectrum."""
     first_rows: int
     """The first of its entries in `EngineCoreRequest.input_rows`."""
     num_entries: int

@@ -143,7 +143,8 @@ def _opened(origin: _Origin, program: Program) -> WeightStore | PackedFile:
     head = pooling_head(model.hf_config)
     folders = () if head is None else [layer.folder for layer in head.dense]
     store = as_shipped(open_with_folders(model.path, folders), description.shipped)
-    left_out = names.summary(store.names(), has_encoder=model.images is not None)
+    encoded = "images" if model.takes("image") else "audio" if model.takes("audio") else ""
+    left_out = names.summary(store.names(), encoded=encoded)
     if left_out is not None:
         logger.info("%s", left_out)
     return bind(program, store, names.canonical, origin.given)

@@ -135,13 +135,12 @@ class Worker:
         return own_kv(self.adapters.found(batch), self._kv_runs)
 
     def begin_tile(self, pixels: bytes, height: int, width: int) -> None:
-        """Begins to encode a tile of RGB bytes, of one frame or several; the tile before it is
-        dropped. Raises BackendError."""
+        """Begins to encode a tile of RGB bytes, of one frame or several, or of a spectrum; the tile
+        before it is dropped. Raises BackendError."""
         if self._encoder is None:
-            raise BackendError("the model of this worker has no image encoder")
+            raise BackendError("the model of this worker has no encoder")
         self._tile = None
-        frames = np.frombuffer(pixels, np.uint8).reshape(-1, height, width, 3)
-        self._tile = self._encoder.begin(frames)
+        self._tile = self._encoder.begin(self._encoder.vision.tile(pixels, (height, width)))
 
     def encode_tile(self, seconds: float) -> bytes | None:
         """Encodes the tile for about `seconds`. Returns the rows of the text model, float32, when

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.chat.job import IMAGE_PART, take_images
+from quire.chat.job import take_images
 from quire.errors import PromptError
 from quire.frontend.inputs.images.given import check_uuids
 from quire.frontend.inputs.images.placing import (
@@ -39,6 +39,7 @@ def _vision(*, is_same: bool) -> Any:
     row = _PLACE if is_same else _ROW
     return SimpleNamespace(
         placeholder=_PLACE, row_token=row, row_token_id=_IDS[row], video=None,
+        kind="image",
         num_rows=lambda layout: 2 * len(layout.sizes),
         patching=SimpleNamespace(grid=lambda _: None, order=lambda _: None, sees_itself=False),
         expansion=lambda layout: "".join(f"[{row}{row}" for _ in layout.sizes) + "]",
@@ -112,7 +113,7 @@ def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
     ]
     taken = take_images(messages, literals.hidden)
     assert taken.images == ["data:1", "data:2", "data:3"]
-    assert [one == IMAGE_PART for one in taken.messages[1]["content"]] == [
+    assert [one == {"type": "image"} for one in taken.messages[1]["content"]] == [
         False, True, True, False, True,
     ]  # fmt: skip
     assert _PLACE not in str(taken.messages)
@@ -121,7 +122,7 @@ def test_images_are_taken_in_order_and_texts_are_hidden_everywhere() -> None:
 
 def test_ids_of_videos_stand_without_those_of_images() -> None:
     for given in (None, {}, {"video": ["a", None]}, {"image": "b", "video": ["a", "c"]}):
-        check_uuids(given, 1, 2)
+        check_uuids(given, {"image": 1, "video": 2, "audio": 0})
     for wrong in ("a", {"image": []}, {"image": [1]}, {"video": ["a"]}, {"audio": ["a"]}):
         with pytest.raises(PromptError, match="multi_modal_uuids must have the form"):
-            check_uuids(wrong, 1, 2)
+            check_uuids(wrong, {"image": 1, "video": 2, "audio": 0})

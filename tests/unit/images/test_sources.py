@@ -129,7 +129,7 @@ def test_files_are_read_below_the_folder_alone(tmp_path: Path) -> None:
     assert sources.read(f"file://{folder}/a%20b.png") == b"picture"
     assert sources.read(f"file://{folder}/inner.png") == b"picture"
     for path in ("link.png", "../secret.png", "%2e%2e/secret.png", "missing.png", "", "a%00b"):
-        with pytest.raises(RequestError, match="must point to an image file below"):
+        with pytest.raises(RequestError, match="must point to a file below"):
             sources.read(f"file://{folder}/{path}")
     with pytest.raises(RequestError, match="file:///folder"):
         sources.read(f"file://elsewhere{folder}/a.png")

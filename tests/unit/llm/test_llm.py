@@ -234,7 +234,7 @@ def test_what_does_not_work_is_refused(llm: LLM) -> None:
         llm.generate("a", GREEDY, tokenization_kwargs={"do_lower_case": True})
     with pytest.raises(ConfigError, match="max_length requires truncation=True"):
         llm.generate("a", GREEDY, tokenization_kwargs={"max_length": 5})
-    with pytest.raises(RequestError, match="takes no images: it is a text model"):
+    with pytest.raises(RequestError, match="takes no images and no audio: it is a text"):
         llm.generate({"prompt": "a", "multi_modal_data": {"image": 1}}, GREEDY)
     with pytest.raises(ConfigError, match="update_weights is not supported: Quire has no connec"):
         llm.update_weights("a")

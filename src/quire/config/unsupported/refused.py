@@ -51,7 +51,7 @@ REFUSED: dict[str, _Names] = {
         "io_processor_plugin": (None, ""),
         "diffusion_config": (None,),
     },
-    "only text, images and frames of videos go in": {
+    "only text, images, frames of videos and WAV files go in": {
         "media_io_kwargs": ({},),
         "interleave_mm_strings": (False,),
         "mm_encoder_only": (False,),

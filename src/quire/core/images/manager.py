@@ -1,4 +1,4 @@
-"""`ImageManager`: lets requests wait until their pictures are encoded.
+"""`ImageManager`: lets requests wait until their pictures or sounds are encoded.
 
 The encoder runs between two steps for a limited time, so that a picture delays the next token of
 other requests by that time alone, however large it is.
@@ -28,8 +28,8 @@ class TileEncoder(Protocol):
     """Encodes a tile at a time. Both methods raise BackendError."""
 
     def begin(self, pixels: bytes, height: int, width: int) -> None:
-        """Begins with a tile of RGB bytes, of one frame or several. A tile that is not done is
-        dropped."""
+        """Begins with a tile: RGB bytes of one frame or several, or a spectrum. A tile that is not
+        done is dropped."""
 
     def advance(self, seconds: float) -> bytes | None:
         """Encodes for about `seconds`. Returns the rows, float32, when they are done, None
@@ -179,7 +179,7 @@ def _with_rows(request: EngineCoreRequest, rows: dict[bytes, bytes]) -> EngineCo
 
 
 def _failed(request: EngineCoreRequest, error: Exception) -> EngineCoreOutput:
-    logger.error("an image of %s could not be encoded: %s", request.request_id, error)
+    logger.error("an image or audio of %s could not be encoded: %s", request.request_id, error)
     return EngineCoreOutput(
-        request_id=request.request_id, finish_reason="error", error=f"the image failed: {error}"
+        request_id=request.request_id, finish_reason="error", error=f"the encoder failed: {error}"
     )

@@ -71,6 +71,8 @@ class Biases:
     """Which linear layers and norms have a bias."""
 
     qkv: bool = True
+    k: bool = True
+    """Whether K has one too, if Q and V have."""
     out: bool = True
     up: bool = True
     down: bool = True
@@ -230,7 +232,12 @@ def _attention(
 ) -> Value:
     names, heads = spec.names, spec.heads
     prefix = f"{names.root}{names.layers}.{layer}."
-    q, k, v = builder.linears(x, _qkv(spec, prefix), hint="qkv")
+    outs = _qkv(spec, prefix)
+    if spec.biases.k:
+        q, k, v = builder.linears(x, outs, hint="qkv")
+    else:
+        q, v = builder.linears(x, outs[::2], hint="qv")
+        k = builder.linear(x, outs[1].prefix, heads.q_dim, bias=False, hint="k")
     rotary = spec.rotaries[layer] if spec.rotaries else None
     if rotary is not None:
         q = builder.rope(q, heads.head_dim, rotary, "q_rope")

@@ -1,4 +1,4 @@
-"""The image encoders of multimodal checkpoints.
+"""The image encoders of multimodal checkpoints, and what they share with those of sounds (audio/).
 
 model.py       `VisionModel`: programs, resizing and placeholders of one checkpoint
 families.py    the table of families, and those with tiles of one size
@@ -11,5 +11,5 @@ gemma4.py      Gemma 4
 pooled.py      `PooledPatches`: the patches of Gemma 4
 pixtral.py     Pixtral, Mistral 3
 reading.py     settings that several families have
-settings.py    the settings of the checkpoint's image processor
+settings.py    the settings of the checkpoint's image processor or feature extractor
 """

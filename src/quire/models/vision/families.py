@@ -1,4 +1,4 @@
-"""The families with an image encoder: each reads a checkpoint's settings into a `VisionModel`."""
+"""The families with an encoder: each reads a checkpoint's settings into a `VisionModel`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 
 from quire.errors import UnsupportedModelError
 from quire.images.rules import Layout, RatioTiles, SquareTiles
+from quire.models.audio.whisper import qwen2_audio, voxtral
 from quire.models.base import HfConfig
 from quire.models.config_reader import ConfigReader
 from quire.models.pooling.encoder import Biases, EncoderNames
@@ -45,8 +46,9 @@ from quire.models.vision.tower import (
 def vision_model(hf_config: HfConfig) -> VisionModel | None:
     """The encoder of a checkpoint; None: its family has none here. Raises CheckpointError for
     impossible settings, UnsupportedModelError for a feature that is not implemented."""
-    make = _FAMILIES.get(str(hf_config.get("model_type")))
-    if make is None or not isinstance(hf_config.get("vision_config"), dict):
+    kind = str(hf_config.get("model_type"))
+    make, section = _FAMILIES.get(kind), "audio_config" if kind in _SOUNDS else "vision_config"
+    if make is None or not isinstance(hf_config.get(section), dict):
         return None
     return make(ConfigReader(hf_config), image_settings(hf_config), text_part(hf_config))
 
@@ -175,7 +177,10 @@ def _internvl(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> V
     )
 
 
-_FAMILIES: dict[str, Callable[[ConfigReader, ConfigReader, HfConfig], VisionModel]] = {
+_Make = Callable[[ConfigReader, ConfigReader, HfConfig], VisionModel]
+_SOUNDS: dict[str, _Make] = {"qwen2_audio": qwen2_audio, "voxtral": voxtral}
+_FAMILIES: dict[str, _Make] = {
+    **_SOUNDS,
     "idefics3": _idefics3,
     "smolvlm": _idefics3,
     "llava": llava,

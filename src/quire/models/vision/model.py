@@ -1,4 +1,4 @@
-"""`VisionModel`: what a multimodal checkpoint does with a picture.
+"""`VisionModel`: what a multimodal checkpoint does with a picture, or with a sound.
 
 The front end reads `resizing` and `expansion`, the worker runs the programs. Knows no requests.
 """
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.images.rules import AnyResizing, Frames, Layout, Size
+from quire.images.sound.rules import AnyRules, Kind, kind_of
 
 if TYPE_CHECKING:
     from quire.program import Program, Tensor
@@ -51,10 +52,14 @@ class Patching(ABC):
     def num_rows(self, size: Size) -> int:
         """Rows of the text for a tile."""
 
+    def stem_step(self, values: Floats) -> TileStep:
+        """The stem's input for the spectrum [frames, bins] of a tile."""
+        raise NotImplementedError
+
     @abstractmethod
     def step(self, values: Floats, tables: Sequence[Floats]) -> TileStep:
         """The tower's input for the normalised pixels [height, width, 3] of a tile; of a video,
-        [frames, height, width, 3]."""
+        [frames, height, width, 3]; of a sound, for the results of the stem."""
 
     @abstractmethod
     def merged(self, hidden: Floats, size: Size, tables: Sequence[Floats]) -> Floats:
@@ -107,6 +112,7 @@ class VideoForm:
     expansion: Callable[[Layout], str]
     frame_distance: float
     """Positions from a tile to the next one on the axis of time; 0: each tile has its own rows."""
+    kind: Kind = "video"
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class VisionModel:
     step of the tower, `patching` joins rows, and the rows of the second step are the result."""
 
     family: str
-    resizing: AnyResizing
+    resizing: AnyRules
     patching: Patching
     tower: Program
     projector: Program
@@ -132,6 +138,14 @@ class VisionModel:
     class_row: ClassRow | None = None
     video: VideoForm | None = None
     """None: it takes no videos."""
+    stem: Program | None = None
+    """What is computed before the tower, with at most two rows for each of the tower's; None:
+    nothing. `prefixes` holds for its tensors, too."""
+
+    @property
+    def kind(self) -> Kind:
+        """What the model takes besides videos: images, or sounds."""
+        return kind_of(self.resizing)
 
     def num_rows(self, layout: Layout) -> int:
         """Rows of the text model that a picture becomes."""
@@ -146,6 +160,12 @@ class VisionModel:
             found.append(flat.reshape(*size, 3))
             begin += count
         return found
+
+    def tile(self, data: bytes, size: Size) -> NDArray[np.uint8] | Floats:
+        """A tile as the encoder takes it: of bytes [frames, *size, 3], or a spectrum."""
+        if self.kind == "audio":
+            return np.frombuffer(data, "<f4").reshape(size)
+        return np.frombuffer(data, np.uint8).reshape(-1, *size, 3)
 
 
 def normalised(tile: NDArray[np.uint8], resizing: AnyResizing) -> Floats:

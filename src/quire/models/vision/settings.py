@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} must hold an object")
-    inner = found.get("image_processor")
+    inner = found.get("image_processor") or found.get("feature_extractor")
     return {**found, **inner} if isinstance(inner, dict) else found
 
 

@@ -1,4 +1,4 @@
-"""Whether an engine takes images, and how: from the arguments and the checkpoint."""
+"""Whether an engine takes images or audio, and how: from the arguments and the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_IMAGES = 999
 
 @dataclass(frozen=True, slots=True)
 class ImagesChoice:
-    """How an engine takes images, or why it takes none."""
+    """How an engine takes images or audio, or why it takes none."""
 
     config: ImagesConfig | None
     why_not: str = ""
@@ -33,30 +33,42 @@ def images_choice(
     args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfig
 ) -> ImagesChoice:
     """Decide from the arguments and the model. Raises ConfigError for impossible arguments, and if
-    images are asked for and the model cannot take them."""
-    _check_limits(args.limit_mm_per_prompt)
-    most = _limit(args.limit_mm_per_prompt, "image")
-    why_not = _why_not(args, checkpoint, scheduler)
-    if most == 0:
-        why_not = why_not or "limit_mm_per_prompt allows none"
-    if why_not:
-        asked = isinstance(args.limit_mm_per_prompt, Mapping) and most
-        if asked and args.limit_mm_per_prompt.get("image"):
-            raise ConfigError(f"limit_mm_per_prompt must have no image: {why_not}")
-        return ImagesChoice(None, why_not)
+    images or audio are asked for and the model cannot take them."""
+    limits = args.limit_mm_per_prompt
+    _check_limits(limits)
+    why_not, kind = _why_not(args, checkpoint, scheduler), _kind(checkpoint)
+    for other in ("image", "audio"):
+        if (limits or {}).get(other) and _limit(limits, other) and (why_not or kind != other):
+            why = why_not or f"the model takes {kind} alone"
+            raise ConfigError(f"limit_mm_per_prompt must have no {other}: {why}")
+    most = _limit(limits, kind)
+    if most == 0 or why_not:
+        return ImagesChoice(None, why_not or "limit_mm_per_prompt allows none")
     return ImagesChoice(
         ImagesConfig(
-            most,
-            _limit(args.limit_mm_per_prompt, "video"),
-            args.enable_mm_embeds,
-            _folder(args.allowed_local_media_path),
-            _domains(args.allowed_media_domains),
+            most=most if kind == "image" else 0,
+            most_videos=_limit(limits, "video"),
+            most_sounds=most if kind == "audio" else 0,
+            takes_embeds=args.enable_mm_embeds,
+            local_path=_folder(args.allowed_local_media_path),
+            domains=_domains(args.allowed_media_domains),
         )
     )
 
 
+def _kind(checkpoint: Checkpoint) -> str:
+    """Whether a model with an encoder takes images or audio; that of others has no effect."""
+    from quire.models.vision.families import vision_model  # for models with images alone
+
+    try:
+        vision = vision_model(checkpoint.model.hf_config)
+    except ModelError:  # `_why_not` tells
+        return "image"
+    return "image" if vision is None else vision.kind
+
+
 def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfig) -> str:
-    """Why the model takes no images; "": it does."""
+    """Why the model takes neither images nor audio; "": it does."""
     from quire.models.vision.families import vision_model  # for models with images alone
 
     model = checkpoint.model
@@ -67,7 +79,7 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
     if vision is None:
         kind = str(model.hf_config.get("model_type", "this kind of model"))
         if model.has_other_parts:
-            return f"images are not supported yet for {kind}"
+            return f"images and audio are not supported yet for {kind}"
         if checkpoint.is_gguf:
             return str(model.hf_config.get(NO_IMAGES, "no file with an image encoder (mmproj) is "
                        "next to the GGUF file"))  # fmt: skip
@@ -77,16 +89,16 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
     if model.is_transformers:
         return "transformers computes the model"
     if checkpoint.weights == "packed":
-        return "packed weights (quire quantize) have no image encoder"
+        return "packed weights (quire quantize) have no encoder"
     if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
-        return "images need an engine of one rank"
+        return "an encoder needs an engine of one rank"
     fewest = vision.patching.most_rows + scheduler.max_num_seqs
     if vision.patching.sees_itself and scheduler.max_num_batched_tokens < fewest:
         return (
             f"max_num_batched_tokens must be at least {fewest}: a step has all tokens of an image"
         )
     if checkpoint.weights == "checkpoint" and not _has_encoder(checkpoint, vision):
-        return "the checkpoint has no tensors of the image encoder"
+        return "the checkpoint has no tensors of the encoder"
     return ""
 
 
@@ -111,12 +123,10 @@ def _check_limits(given: Any) -> None:
                 f"limit_mm_per_prompt[{name!r}] must be a whole number from 0 to {_MOST_IMAGES}, "
                 f"got {value!r}"
             )
-        if name == "audio" and count:
-            raise ConfigError("limit_mm_per_prompt['audio'] must be 0: audio is not supported")
 
 
 def _limit(given: Mapping[str, Any] | None, name: str) -> int:
-    """Images or videos of a prompt, at most."""
+    """Images, videos or sounds of a prompt, at most."""
     found = (given or {}).get(name, _MOST_IMAGES)
     return int(found["count"] if isinstance(found, Mapping) else found)
 

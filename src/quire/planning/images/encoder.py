@@ -1,4 +1,4 @@
-"""What a backend compiles for a model's image encoder, and the memory that it needs."""
+"""What a backend compiles for a model's encoder, and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class EncoderPlan:
 def encoder_plans(
     backend: Backend, vision: VisionModel, dtype: Dtype, max_model_len: int
 ) -> list[EncoderPlan]:
-    """The plans of the tower and of the projector. A picture with more than `max_model_len` rows
-    does not reach the encoder, because its prompt is refused."""
+    """The plans of the stem, of the tower and of the projector, in order. A picture with more than
+    `max_model_len` rows does not reach the encoder, because its prompt is refused."""
     patching = vision.patching
     most_rows = min(patching.most_rows, max_model_len)
     most_patches = -(-patching.most_patches * most_rows // patching.most_rows)
     block = max(16, backend.capabilities.block_size_multiple)
     plans = []
-    for program, num_rows in (
-        (vision.tower, most_patches),
-        (vision.projector, most_rows),
-    ):
+    programs = [(vision.tower, most_patches), (vision.projector, most_rows)]
+    if vision.stem is not None:
+        programs.insert(0, (vision.stem, 2 * most_patches))
+    for program, num_rows in programs:
         program = run_passes(program)
         kv = KVCacheSpec(1, block, dtype, kv_layout(program, num_rows))
         options = CompileOptions(dtype, num_rows, 1, num_rows, max_piece_tokens=_MAX_PIECE_TOKENS)

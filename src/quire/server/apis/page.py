@@ -129,7 +129,7 @@ def _facts(model: ModelConfig) -> dict[str, Any]:
     """What the page needs to know of a model before it asks for anything."""
     return {
         "is_demo": model.path == DEMO_MODEL_PATH,
-        "takes_images": model.images is not None,
+        "takes_images": model.takes("image"),
         "scoring": None if model.pooling is None else model.pooling.scoring,
         "sampling": {
             "model": dict(model.default_sampling_params),

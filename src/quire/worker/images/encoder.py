@@ -7,7 +7,9 @@ computed in pieces, between the steps of the text model. Created and called by t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from quire.backends.base import (
 )
 from quire.config.records import Dtype, EngineConfig
 from quire.errors import BackendError
+from quire.images.rules import Resizing
 from quire.models.vision.model import Floats, TileStep, VisionModel, normalised
 from quire.planning.images.encoder import encoder_plans
 from quire.weights import WeightStore, open_encoder
@@ -55,10 +58,10 @@ class ImageEncoder:
                 self._models.append(model)
             stack.pop_all()
 
-    def begin(self, pixels: NDArray[np.uint8]) -> TileEncoding:
-        """Begins with a tile [frames, height, width, 3]. The tile before it is dropped."""
-        tower, projector = self._models
-        return TileEncoding(self.vision, tower, projector, self._tables, pixels)
+    def begin(self, tile: NDArray[np.uint8] | Floats) -> TileEncoding:
+        """Begins with a tile: bytes [frames, height, width, 3], or a spectrum [frames, bins]. The
+        tile before it is dropped."""
+        return TileEncoding(self.vision, self._models, self._tables, tile)
 
     def close(self) -> None:
         """Frees the weights. Idempotent."""
@@ -67,45 +70,56 @@ class ImageEncoder:
 
 
 class TileEncoding:
-    """A tile that is being encoded."""
+    """A tile that is being encoded: one program after the other."""
 
     def __init__(
         self,
         vision: VisionModel,
-        tower: CompiledModel,
-        projector: CompiledModel,
+        models: Sequence[CompiledModel],
         tables: list[Floats],
-        pixels: NDArray[np.uint8],
+        tile: NDArray[np.uint8] | Floats,
     ) -> None:
-        self._patching, self._projector, self._tables = vision.patching, projector, tables
-        self._size = (pixels.shape[1], pixels.shape[2])
-        values = normalised(pixels, vision.resizing)
-        step = self._patching.step(values if len(values) > 1 else values[0], tables)
-        self._tower: StepInPieces | None = tower.in_pieces(batch_of(step))
-        self._projection: StepInPieces | None = None
+        self._patching, self._tables = vision.patching, tables
+        values: Any = tile
+        self._size = (tile.shape[0], tile.shape[1])
+        if isinstance(vision.resizing, Resizing):
+            self._size = (tile.shape[1], tile.shape[2])
+            values = normalised(values if len(tile) > 1 else values[0], vision.resizing)
+        inputs: list[Callable[[Floats], TileStep]] = [self._of_tower, self._of_projector]
+        if vision.stem is not None:
+            inputs.insert(0, self._patching.stem_step)
+        self._left = [*zip(models, inputs, strict=True)]
+        self._running: StepInPieces | None = self._next(values)
+
+    def _of_tower(self, values: Floats) -> TileStep:
+        return self._patching.step(values, self._tables)
+
+    def _of_projector(self, hidden: Floats) -> TileStep:
+        return TileStep(self._patching.merged(hidden, self._size, self._tables))
+
+    def _next(self, values: Floats) -> StepInPieces:
+        """The next program, with the results of the one before."""
+        model, step = self._left.pop(0)
+        return model.in_pieces(batch_of(step(values)))
 
     def advance(self, seconds: float) -> Floats | None:
         """Computes for about `seconds`. Returns the rows of the text model [rows, width] when they
         are done, None before. Raises BackendError, also if a number is not finite."""
         end = time.perf_counter() + seconds
-        if self._tower is not None:
-            output = self._tower.advance(seconds)
-            if output is None:
-                return None
-            merged = self._patching.merged(_vectors(output), self._size, self._tables)
-            self._tower = None
-            self._projection = self._projector.in_pieces(batch_of(TileStep(merged)))
+        if self._running is None:
+            raise BackendError("the tile is encoded already")
+        while (output := self._running.advance(end - time.perf_counter())) is not None:
+            if not self._left:
+                break
+            self._running = self._next(_vectors(output))
             if time.perf_counter() >= end:
                 return None
-        if self._projection is None:
-            raise BackendError("the tile is encoded already")
-        output = self._projection.advance(end - time.perf_counter())
         if output is None:
             return None
-        self._projection = None
+        self._running = None
         rows = self._patching.ordered(_vectors(output), self._size, self._tables)
         if not np.isfinite(rows).all():
-            raise BackendError("the encoder of images has computed a number that is not finite")
+            raise BackendError("the encoder has computed a number that is not finite")
         return rows
 
 
@@ -150,5 +164,5 @@ def batch_of(step: TileStep) -> StepBatch:
 
 def _vectors(output: StepOutput) -> Floats:
     if output.vectors is None:
-        raise BackendError("the encoder of images has no result")
+        raise BackendError("the encoder has no result")
     return output.vectors

@@ -87,7 +87,9 @@ class VisionStore(WeightStore):
             return
         stored = self._stored(name)
         shape = self._store.shape(stored)
-        if prod(shape) != prod(part.shape) or (len(shape) < 4 and _bare(shape) != part.shape):
+        # A kernel of a convolution over time is [rows, channels, taps].
+        is_kernel = len(shape) > 3 or (len(shape) == 3 and shape[0] == part.shape[0])
+        if prod(shape) != prod(part.shape) or not (is_kernel or _bare(shape) == part.shape):
             raise CheckpointError(
                 f"{self._store.source}: tensor {stored!r} has shape {list(shape)}, but config.json "
                 f"requires {list(part.shape)}"

@@ -1,31 +1,35 @@
-"""Reads what callers give as images and videos: files, URLs, Pillow images, arrays of bytes."""
+"""Reads what callers give as images, videos and audio: files, URLs, Pillow images, arrays."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from quire.chat.job import GivenEmbeds, GivenVideo
+from quire.chat.job import MEDIA, GivenAudio, GivenEmbeds, GivenVideo
 from quire.errors import PromptError, RequestError, quoted
+from quire.images.job import MAX_FILE_BYTES
 from quire.images.picture import KeptPictures, Picture, picture_of
-from quire.images.rules import AnyResizing
+from quire.images.sound.rules import RATE, AnyRules
+from quire.images.sound.wav import RATES, wav_of
 from quire.images.sources import ImageSources
 
 _DATA = "multi_modal_data"
 
 
 def given_media(data: Any) -> list[Any]:
-    """The images of `multi_modal_data`, then its videos as `GivenVideo`. Raises PromptError."""
+    """The images of `multi_modal_data`, then its videos as `GivenVideo` and its sounds as
+    `GivenAudio`. Raises PromptError."""
     if not isinstance(data, Mapping):
         raise _error(f"must be a dict such as {{'image': picture}}, got {quoted(data)}")
     for name, value in data.items():
-        if name not in ("image", "video") and value is not None:
-            raise _error(f"must have image and video alone, got {quoted(name)}")
-    images, videos = data.get("image"), data.get("video")
-    return [*_images(images), *map(GivenVideo, _videos(videos))]
+        if name not in MEDIA and value is not None:
+            raise _error(f"must have {', '.join(MEDIA)} alone, got {quoted(name)}")
+    videos, sounds = _videos(data.get("video")), _sounds(data.get("audio"))
+    return [*_images(data.get("image")), *map(GivenVideo, videos), *map(GivenAudio, sounds)]
 
 
 def _images(given: Any) -> list[Any]:
@@ -46,6 +50,17 @@ def _videos(given: Any) -> list[Any]:
     return [given]
 
 
+def _sounds(given: Any) -> list[Any]:
+    """A pair of samples and a rate is one sound."""
+    if given is None:
+        return []
+    return [*given] if isinstance(given, list | tuple) and not _is_rated(given) else [given]
+
+
+def _is_rated(given: Any) -> bool:
+    return isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[1], int | float)
+
+
 def _is_frame(given: Any) -> bool:
     return type(given).__module__.startswith("PIL.") or getattr(given, "ndim", 0) == 3
 
@@ -57,7 +72,7 @@ def _is_float(given: Any) -> bool:
 
 
 def decoded_image(
-    given: Any, rules: AnyResizing, sources: ImageSources, kept: KeptPictures | None
+    given: Any, rules: AnyRules, sources: ImageSources, kept: KeptPictures | None
 ) -> Picture:
     """A picture from a URL, the bytes of a file, a Pillow image or an array [height, width, 3] of
     bytes. Raises PromptError."""
@@ -72,7 +87,7 @@ def decoded_image(
 
 
 def decoded_video(
-    given: GivenVideo, rules: AnyResizing, sources: ImageSources, kept: KeptPictures | None
+    given: GivenVideo, rules: AnyRules, sources: ImageSources, kept: KeptPictures | None
 ) -> Picture:
     """A video from a URL, the bytes of an animated file, a list of frames or an array [frames,
     height, width, 3] of bytes. Raises PromptError."""
@@ -98,20 +113,59 @@ def decoded_video(
         raise PromptError(str(error), parameter="video") from None
 
 
-def check_uuids(given: Any, num_images: int, num_videos: int) -> None:
-    """Raises PromptError unless the ids of the images and of the videos are lists of texts. They
-    have no effect: the bytes of a picture identify it."""
+def decoded_audio(
+    given: GivenAudio, rules: AnyRules, sources: ImageSources, kept: KeptPictures | None
+) -> Picture:
+    """A sound from a URL, the bytes of a WAV file, or samples with or without their rate. Raises
+    PromptError."""
+    source = given.source
+    try:
+        if isinstance(source, str):
+            data = sources.read(source)
+        elif isinstance(source, bytes | bytearray | memoryview):
+            data = bytes(source)
+        else:
+            data = wav_of(*_samples(source))
+        return picture_of(data, rules, kept=kept)
+    except PromptError:
+        raise
+    except RequestError as error:
+        raise PromptError(str(error), parameter="audio") from None
+
+
+def _samples(given: Any) -> tuple[Any, int]:
+    """Samples as one channel of float32, and their rate."""
+    samples, rate = given if _is_rated(given) else (given, RATE)
+    size = prod(getattr(samples, "shape", ()))
+    is_rate = RATES[0] <= rate <= RATES[1] and rate == int(rate)
+    if not _is_float(samples) or samples.ndim not in (1, 2) or not size or not is_rate:
+        raise _error(
+            "must have as audio an array of floating-point samples from -1 to 1, or a pair of it "
+            f"and a whole rate from {RATES[0]} to {RATES[1]}, the bytes of a WAV file, or a URL"
+        )
+    if 4 * size > MAX_FILE_BYTES:
+        raise _error(f"must have at most {MAX_FILE_BYTES // 4} samples as audio, not {size}")
+    try:
+        array = np.asarray(samples, np.float32)
+    except (TypeError, ValueError) as error:  # a tensor of a type or place that NumPy lacks
+        raise _error(f"has audio that cannot be read: {error}") from None
+    # As in vLLM, the shorter axis is that of the channels.
+    return array if array.ndim == 1 else array.mean(axis=int(np.argmin(array.shape))), int(rate)
+
+
+def check_uuids(given: Any, counts: Mapping[str, int]) -> None:
+    """Raises PromptError unless the ids of the images, videos and sounds are lists of texts. They
+    have no effect: the bytes of a file identify it. `counts`: how many there are, by the kind."""
     if given is None:
         return
-    counts = {"image": num_images, "video": num_videos}
     if (
         not isinstance(given, Mapping)
         or not counts.keys() >= given.keys()
         or not all(ids is None or _are_ids(ids, counts[name]) for name, ids in given.items())
     ):
         raise PromptError(
-            f"multi_modal_uuids must have the form {{'image': [id or None], 'video': [...]}} with "
-            f"{num_images} and {num_videos} entries, got {quoted(given)}",
+            f"multi_modal_uuids must have the form {{'image': [id or None], ...}} with as many "
+            f"entries as there are, {dict(counts)}, got {quoted(given)}",
             parameter="multi_modal_uuids",
         )
 

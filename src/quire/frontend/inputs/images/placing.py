@@ -1,5 +1,5 @@
-"""Puts pictures and videos into a prompt: their placeholders become tokens whose rows the encoder
-computes, or the caller has given.
+"""Puts pictures, videos and sounds into a prompt: their placeholders become tokens whose rows the
+encoder computes, or the caller has given.
 
 A placeholder comes from the caller's prompt or from the chat template. Text of a user that looks
 like one is marked before the template is rendered (`Literals`), and stays text.
@@ -139,16 +139,15 @@ def _places_of(
 
 
 def forms_of(vision: VisionModel) -> list[VisionModel | VideoForm]:
-    """The forms of what a model takes: of pictures, then of videos."""
+    """The forms of what a model takes: of pictures or sounds, then of videos."""
     return [vision] if vision.video is None else [vision, vision.video]
 
 
 def _form(vision: VisionModel, picture: Picture) -> VisionModel | VideoForm:
-    if not picture.is_video:
-        return vision
-    if vision.video is None:
-        raise PromptError("this model takes no videos", parameter="video")
-    return vision.video
+    found = next((form for form in forms_of(vision) if form.kind == picture.kind), None)
+    if found is None:
+        raise PromptError(f"this model takes no {picture.kind}", parameter=picture.kind)
+    return found
 
 
 def _count_rows(vision: VisionModel, text: str) -> int:
@@ -171,10 +170,10 @@ def _placed(
             raise PromptError("an image has fewer tokens than rows", parameter="prompt")
         begin += count
         distance = 0.0
-        if picture.is_video and vision.video is not None:
+        if picture.kind == "video" and vision.video is not None:
             distance = vision.video.frame_distance
         grid = vision.patching.grid(picture.layout.sizes[0])
-        num_runs = len(picture.layout.sizes) if picture.is_video and not distance else 1
+        num_runs = len(picture.layout.sizes) if picture.kind == "video" and not distance else 1
         if grid is not None and len(runs) != num_runs:
             raise PromptError("the tokens of an image must follow each other", parameter="prompt")
         if picture.rows is None:
@@ -217,13 +216,14 @@ def _by_placeholder(
     """The pictures and videos in the order of their placeholders. Raises PromptError if the
     numbers differ."""
     given: dict[str, Iterator[Picture]] = {}
-    for form, name in zip(forms_of(vision), ("image", "video"), strict=False):
+    for form in forms_of(vision):
+        kind = form.kind
         own = [one for one in pictures if _form(vision, one) is form]
         num_places = placeholders.count(form.placeholder)
         if num_places != len(own):
             raise PromptError(
-                f"the prompt must have {json.dumps(form.placeholder)} once for each {name}: it "
-                f"has {num_places} of them and {len(own)} {name}s",
+                f"the prompt must have {json.dumps(form.placeholder)} once for each {kind}: it "
+                f"has {num_places} of them and {len(own)} {kind}s",
                 parameter="prompt",
             )
         given[form.placeholder] = iter(own)

@@ -1,5 +1,5 @@
-"""From what a caller gives as images to prompts with their pictures. Blocks while a child decodes
-them."""
+"""From what a caller gives as images, videos and audio to prompts with them. Blocks while a child
+decodes them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from quire.chat.job import ChatInput, GivenEmbeds, GivenVideo, take_images
+from quire.chat.job import ChatInput, GivenAudio, GivenEmbeds, GivenVideo, take_images
 from quire.config.records import ModelConfig
 from quire.errors import ModelError, PromptError, quoted
 from quire.frontend.inputs.images.embeds import NOT_ENABLED, embedded_pictures
 from quire.frontend.inputs.images.given import (
     check_uuids,
+    decoded_audio,
     decoded_image,
     decoded_video,
     given_media,
@@ -40,7 +41,7 @@ _KWARGS = "mm_processor_kwargs"
 
 
 class ImagePrompts:
-    """Decodes and places pictures for one model, or says why it takes none."""
+    """Decodes and places pictures and sounds for one model, or says why it takes none."""
 
     def __init__(self, model: ModelConfig, cache: PictureCache[Picture] | None = None) -> None:
         """`cache`: of decoded pictures; None: an own one."""
@@ -50,14 +51,15 @@ class ImagePrompts:
 
     @property
     def is_on(self) -> bool:
-        """Whether the engine takes images."""
+        """Whether the engine takes images or audio."""
         return self._model.images is not None
 
     def check_on(self, parameter: str) -> None:
-        """Raises PromptError if the engine takes no images."""
+        """Raises PromptError if the engine takes neither images nor audio."""
         if self._model.images is None:
             raise PromptError(
-                f"this model takes no images: {self._model.no_images}", parameter=parameter
+                f"this model takes no images and no audio: {self._model.no_images}",
+                parameter=parameter,
             )
 
     def changed(self, kwargs: Any) -> ImagePrompts:
@@ -92,23 +94,21 @@ class ImagePrompts:
         return Literals(*(form.placeholder for form in forms_of(self._vision)))
 
     def with_placeholders(self, chat: ChatInput) -> ChatInput:
-        """The conversation with what stands for a picture and a video in its texts."""
-        vision = self._vision
-        video = None if vision.video is None else vision.video.placeholder
-        return replace(chat, image_placeholder=vision.placeholder, video_placeholder=video)
+        """The conversation with what stands for a picture, a video and a sound in its texts."""
+        places: dict[str, str] = {one.kind: one.placeholder for one in forms_of(self._vision)}
+        return replace(chat, placeholders=places)
 
     def check_number(self, given: Sequence[Any]) -> None:
-        """Raises PromptError for more images or videos than one prompt may have."""
+        """Raises PromptError for more images, videos or sounds than one prompt may have."""
         self.check_on("image")
-        config = self._config
-        num_videos = sum(isinstance(one, GivenVideo) for one in given)
-        if num_videos and self._vision.video is None:
-            raise PromptError("this model takes no videos", parameter="video")
-        counts = {"image": len(given) - num_videos, "video": num_videos}
-        for name, most in (("image", config.most), ("video", config.most_videos)):
-            if counts[name] > most:
+        kinds = {form.kind for form in forms_of(self._vision)}
+        for kind, count in _counts(given).items():
+            if count and kind not in kinds:
+                what = kind if kind == "audio" else f"{kind}s"
+                raise PromptError(f"this model takes no {what}", parameter=kind)
+            if count > (most := self._config.limits[kind]):
                 raise PromptError(
-                    f"At most {most} {name}(s) may be provided in one prompt.", parameter=name
+                    f"At most {most} {kind}(s) may be provided in one prompt.", parameter=kind
                 )
 
     def decoded(self, given: Sequence[Any], tenant: str | None = None) -> list[Picture]:
@@ -131,7 +131,8 @@ class ImagePrompts:
             video = self._vision.video
             assert video is not None  # check_number
             return [decoded_video(given, video.resizing, self._sources, kept)]
-        return [decoded_image(given, self._vision.resizing, self._sources, kept)]
+        decode = decoded_audio if isinstance(given, GivenAudio) else decoded_image
+        return [decode(given, self._vision.resizing, self._sources, kept)]
 
     def in_prompt(
         self,
@@ -147,8 +148,7 @@ class ImagePrompts:
         tokens, as for the whole prompt; `encode_plain` does not."""
         self.check_on("multi_modal_data")
         given = given_media(data)
-        num_videos = sum(isinstance(one, GivenVideo) for one in given)
-        check_uuids(uuids, len(given) - num_videos, num_videos)
+        check_uuids(uuids, _counts(given))
         pictures = self.decoded(given, cache_salt or "")
         if token_ids is not None:
             return place_in_tokens(self._vision, token_ids, pictures, encode_plain)
@@ -179,6 +179,14 @@ class ImagePrompts:
     @cached_property
     def _sources(self) -> ImageSources:
         return ImageSources.of(self._config)
+
+
+def _counts(given: Sequence[Any]) -> dict[str, int]:
+    """How many images, videos and sounds there are."""
+    videos, sounds = (
+        sum(isinstance(one, kind) for one in given) for kind in (GivenVideo, GivenAudio)
+    )
+    return {"image": len(given) - videos - sounds, "video": videos, "audio": sounds}
 
 
 def rendered_with_images(

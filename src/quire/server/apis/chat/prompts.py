@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import msgspec.structs
 
-from quire.chat.job import ChatInput, take_images
+from quire.chat.job import MEDIA, ChatInput, take_images
 from quire.errors import RequestError
 from quire.frontend.inputs.prompt_embeds import PlacedRows, embeds_error, rows_among
 from quire.frontend.inputs.tokenization import Truncation
@@ -175,8 +175,8 @@ def _check_messages(
 def _is_image(part: str | ContentPart) -> bool:
     if isinstance(part, str):
         return False
-    is_given = part.image_url is not None or part.video_url is not None
-    return is_given or "image" in part.type or "video" in part.type
+    given = (part.image_url, part.video_url, part.audio_url, part.input_audio)
+    return any(one is not None for one in given) or any(kind in part.type for kind in MEDIA)
 
 
 async def _chat_with_images(

@@ -24,7 +24,8 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A piece of a message. The types `text`, `input_text`, `output_text`, `refusal`, `thinking`,
-    `image_url`, `input_image`, `image_embeds`, `video_url` and `prompt_embeds` work."""
+    `image_url`, `input_image`, `image_embeds`, `video_url`, `audio_url`, `input_audio` and
+    `prompt_embeds` work."""
 
     type: str
     image_url: str | dict[str, Any] | None = None
@@ -34,10 +35,14 @@ class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     `image_grid_thw`."""
     video_url: str | dict[str, Any] | None = None
     """The URL of a video's frames or of an animated file, or an object with it as `url`."""
+    audio_url: str | dict[str, Any] | None = None
+    """The URL of a sound, or an object with it as `url`."""
+    input_audio: dict[str, Any] | None = None
+    """A sound: base64 of a WAV file as `data`, and its `format`."""
     detail: str | None = None
     """Accepted; the model decides how an image is divided."""
     uuid: str | None = None
-    """Accepted; the bytes of an image identify it."""
+    """Accepted; the bytes of a file identify it."""
     data: str | None = None
     """Rows in place of token embeddings, as base64 of a file with a tensor."""
     text: str | None = None

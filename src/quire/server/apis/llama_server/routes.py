@@ -158,7 +158,7 @@ async def props(http: Request) -> Props:
         chat_template=model.chat_template or "",
         bos_token=str(roles.get("bos_token") or ""),
         eos_token=str(roles.get("eos_token") or ""),
-        modalities={"vision": config.model.images is not None, "audio": False},
+        modalities={"vision": config.model.takes("image"), "audio": config.model.takes("audio")},
         is_sleeping=model.engine is None,
         build_info=f"quire {__version__}",
     )

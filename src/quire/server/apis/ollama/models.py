@@ -179,7 +179,7 @@ async def _capabilities(model: ServedModel) -> list[str]:
         found.append("tools")
     if reply.reasoning is not None:
         found.append("thinking")
-    if model.config.model.images is not None:
+    if model.config.model.takes("image"):
         found.append("vision")
     return found
 

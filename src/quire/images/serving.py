@@ -1,0 +1,38 @@
+"""The loop of the processes that decode files: a job, its tiles or its refusal, the next job."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import msgspec
+
+from quire.errors import RequestError
+from quire.images.job import MAX_MEMORY_BYTES, REFUSAL, TILES, DecodeJob
+from quire.images.rules import Layout
+from quire.system.child_serving import limit_harm, limit_processor_time, serve
+from quire.units import MiB
+
+_LARGE_BYTES = 128 * MiB
+_jobs = msgspec.msgpack.Decoder(DecodeJob)
+
+
+def serve_decoder(decode: Callable[[DecodeJob], tuple[Layout, list[bytes]]]) -> None:
+    """Decodes files until the parent closes the socket, or until the process has grown. `decode`
+    raises RequestError for a file that cannot be used."""
+
+    def answer(data: bytes) -> tuple[bytes, bytes]:
+        try:
+            job = _jobs.decode(data)
+            limit_processor_time(job.max_seconds)
+            layout, tiles = decode(job)
+            encoded = msgspec.msgpack.encode(layout)
+            return TILES, b"".join([len(encoded).to_bytes(4, "big"), encoded, *tiles])
+        except MemoryError:
+            return REFUSAL, b"the file needs too much memory"
+        except RequestError as error:
+            return REFUSAL, str(error).encode()
+
+    gc.freeze()
+    limit_harm(MAX_MEMORY_BYTES)
+    serve(answer, _LARGE_BYTES)

@@ -1,0 +1,7 @@
+"""Sounds of requests.
+
+rules.py     what a feature extractor does, as data
+wav.py       WAV files to samples; resampling
+spectrum.py  samples to features
+child.py     both, in a child process
+"""

@@ -1,0 +1,68 @@
+"""`Sound`: what a model's feature extractor does, as data, like the records of rules.py.
+
+A tile is a part of the spectrum: float32 [frames, bins]. Its size follows from the number of
+samples alone. spectrum.py computes the numbers, in a child process.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.errors import RequestError
+from quire.images.rules import AnyResizing, Frames, Layout
+
+RATE = 16_000
+"""Samples of a second, for all encoders."""
+HOP = 160
+"""Samples from a frame to the next one."""
+WINDOW = 400
+"""Samples of a frame."""
+
+
+class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
+    """The features of Whisper: logarithms of a spectrum with `bins` numbers for each 10 ms."""
+
+    bins: int
+    frames: int
+    """Most frames of a tile. Longer sounds have several tiles, if `is_divided`."""
+    pool: int
+    """Results of the second convolution that become a row; it has one for two frames."""
+    is_divided: bool
+    """Whether sounds are padded to whole tiles (Voxtral). Otherwise, only their own frames are
+    computed, and longer ones are refused (Qwen2-Audio)."""
+
+    def num_frames(self, num_samples: int) -> int:
+        """Frames that are computed: with padding, if the sound `is_divided`."""
+        found = -(-num_samples // HOP)
+        return -(-found // self.frames) * self.frames if self.is_divided else found
+
+    def layout(self, num_samples: int) -> Layout:
+        """The tiles of a sound of so many samples. Raises RequestError if the model cannot take
+        it."""
+        count = self.num_frames(num_samples)
+        if self.is_divided and count:
+            return Layout(((self.frames, self.bins),) * (count // self.frames), depth=4)
+        if count > self.frames:
+            raise RequestError(
+                f"the audio has {num_samples / RATE:.1f} s; this model hears at most "
+                f"{self.frames * HOP / RATE:g} s of it: divide it"
+            )
+        # The convolutions of the last pair of frames see the frame after it.
+        pairs = (count + 1) // 2
+        if pairs < self.pool:
+            shortest = (2 * self.pool - 1) * HOP / RATE
+            raise RequestError(f"the audio is too short: it must have at least {shortest:g} s")
+        return Layout(((min(2 * pairs + 1, self.frames), self.bins),), depth=4)
+
+
+AnyRules = AnyResizing | Sound
+Kind = Literal["image", "video", "audio"]
+
+
+def kind_of(rules: AnyRules) -> Kind:
+    """What these rules are for."""
+    if isinstance(rules, Sound):
+        return "audio"
+    return "video" if isinstance(rules, Frames) else "image"
