@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 
 from quire.backends.cpu import default_num_threads
 from quire.config.checkpoint.model_files import read_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.models import build_program
 from quire.program import Linear
 

@@ -27,7 +27,7 @@ from quire import SamplingParams
 from quire.adapters import LoRARequest
 from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import AsyncEngineArgs
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.params import RequestOutputKind
 

@@ -16,7 +16,7 @@ from quire import env
 from quire.adapters.request import LoRARequest
 from quire.errors import quoted
 from quire.outputs import Logprob
-from quire.param_checks import as_float, as_int, checked_stop, error
+from quire.param_checks import as_float, as_int, check_rules, checked_stop, error
 from quire.structured.params import StructuredOutputsParams, structured_outputs_of
 
 MAX_LENGTH_PENALTY = 16.0
@@ -88,10 +88,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True):
             ("length_penalty", math.isfinite(penalty), "must be a finite number"),
             ("length_penalty", abs(penalty) <= MAX_LENGTH_PENALTY, "must be in [-16, 16]"),
         )
-        for name, holds, rule in rules:
-            if not holds:
-                value = getattr(self, name)
-                raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
+        check_rules(self, rules)
 
 
 @dataclass

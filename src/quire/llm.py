@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from quire.config.engine_args import EngineArgs
@@ -306,12 +305,7 @@ class LLM(LLMControl, PoolingMethods, UnsupportedTransfers):
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _enqueue(self, tickets: list[Ticket]) -> list[str]:

@@ -69,6 +69,14 @@ def error(name: str, value: object, message: str) -> RequestError:
     return RequestError(message, parameter=name, value=value)
 
 
+def check_rules(params: object, rules: Iterable[tuple[str, bool, str]]) -> None:
+    """Raises RequestError for the first rule (field, whether it holds, its words) that fails."""
+    for name, holds, rule in rules:
+        if not holds:
+            value = getattr(params, name)
+            raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
+
+
 class TextEncoder(Protocol):
     """The tokenizer method that is used here."""
 

@@ -26,6 +26,7 @@ from quire.param_checks import (
     as_int,
     bad_word_token_ids,
     check_for_model,
+    check_rules,
     checked_allowed_token_ids,
     checked_bad_words,
     checked_extra_args,
@@ -476,10 +477,7 @@ class SamplingParams(msgspec.Struct, metaclass=_CheckedNames, omit_defaults=True
                 "must be non-negative or -1",
             ),
         )
-        for name, holds, rule in rules:
-            if not holds:
-                value = getattr(self, name)
-                raise error(name, value, f"{name} {rule}, got {quoted(value)}.")
+        check_rules(self, rules)
 
 
 _SHOWN = (

@@ -21,7 +21,7 @@ from quire import LLM, SamplingParams
 from quire.backends.base import Backend
 from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import ModelError, QuireError
 from quire.models import build_program
 from quire.planning.quantize import quantize_model

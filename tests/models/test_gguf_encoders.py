@@ -21,7 +21,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from quire import LLM
 from quire.config.checkpoint.model_files import read_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import UnsupportedModelError
 from quire.models import build_program, name_map
 from quire.models.pooling.head import PoolingHead, marked

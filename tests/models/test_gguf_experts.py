@@ -32,7 +32,7 @@ from quire.backends.base import Backend
 from quire.backends.reference import ReferenceBackend
 from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
 from quire.models import build_program
 from quire.planning.quantize import quantize_model

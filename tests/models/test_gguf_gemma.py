@@ -14,7 +14,7 @@ from model_cases import Case
 
 from quire.backends.base import Backend
 from quire.config.checkpoint.model_files import read_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import ModelError
 from quire.models import build_program
 from quire.program.ops import Linear

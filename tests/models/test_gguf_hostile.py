@@ -31,7 +31,7 @@ from quire.errors import QuireError
 from quire.gguf.keys import Keys
 from quire.gguf.model_config import generation_config, model_config
 from quire.gguf.split import files_of, read_headers
-from quire.gguf.tokenizer import token_texts, tokenizer_files
+from quire.gguf.tokenizers.files import token_texts, tokenizer_files
 from quire.models import as_asked, build_program, name_map
 from quire.planning.engine_args import EngineArgs
 from quire.planning.plan import plan_engine

@@ -15,7 +15,7 @@ from model_cases import Case
 from model_harness import load
 
 from quire.backends.base import Backend
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import CheckpointError
 
 gguf_hybrids = pytest.importorskip("gguf_hybrids")  # needs gguf-py

@@ -17,8 +17,8 @@ Image = pytest.importorskip("PIL.Image")
 from quire import LLM, SamplingParams  # noqa: E402
 from quire.cli import main  # noqa: E402
 from quire.config.checkpoint.model_files import read_config  # noqa: E402
-from quire.config.places.gguf import by_likeness  # noqa: E402
-from quire.config.places.hub import resolve_model  # noqa: E402
+from quire.config.model_lookup.gguf import by_likeness  # noqa: E402
+from quire.config.model_lookup.hub import resolve_model  # noqa: E402
 from quire.errors import ConfigError, ModelError  # noqa: E402
 from quire.models.vision.families import vision_model  # noqa: E402
 from quire.models.vision.settings import with_image_processor  # noqa: E402

@@ -12,6 +12,7 @@ import pytest
 import sweeps
 from hybrid_cases import HYBRID_CASES
 from model_cases import prompt_of, write_checkpoint
+from output_bits import Bits, bits_of
 
 from quire import LLM, SamplingParams
 from quire.outputs import RequestOutput
@@ -26,8 +27,6 @@ FAMILIES = {
 }  # fmt: skip
 NUM_REQUESTS = 8
 LONGEST = 160
-
-Bits = list[tuple[int, float]]
 
 
 class Liar(Proposer):
@@ -73,13 +72,6 @@ def requests(base: list[int], random: Random) -> list[tuple[list[int], SamplingP
     return found
 
 
-def bits(output: RequestOutput) -> Bits:
-    one = output.outputs[0]
-    assert one.logprobs is not None
-    pairs = zip(one.token_ids, one.logprobs, strict=True)
-    return [(token, position[token].logprob) for token, position in pairs]
-
-
 def disturbed(
     llm: LLM, work: list[tuple[list[int], SamplingParams]], random: Random
 ) -> tuple[list[Bits], int]:
@@ -102,7 +94,7 @@ def disturbed(
             scheduler.reset_prefix_cache(reset_running_requests=True)
         scheduler.check_integrity()
     outputs = [found[str(number)] for number in range(len(work))]
-    return [bits(one) for one in outputs], sum(one.num_cached_tokens or 0 for one in outputs)
+    return [bits_of(one) for one in outputs], sum(one.num_cached_tokens or 0 for one in outputs)
 
 
 def check(
@@ -113,7 +105,7 @@ def check(
     work = requests(base, random)
     with open_llm(checkpoint, enable_prefix_caching=False, speculation=False, **options) as llm:
         alone = [
-            bits(llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0])
+            bits_of(llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)[0])
             for prompt, params in work
         ]
         layout = llm.llm_engine.vllm_config.cache.layout

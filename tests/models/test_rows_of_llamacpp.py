@@ -15,7 +15,7 @@ pytest.importorskip("PIL.Image")
 
 from quire.backends.base import Backend
 from quire.config.checkpoint.model_files import read_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.images.picture import picture_of
 from quire.models.vision.families import vision_model
 from quire.models.vision.settings import with_image_processor

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adapter_writer import write_adapter, write_merged
+from output_bits import Bits, bits_of
 from prompt_adapter_writer import write_prompt_adapter
 from tiny_checkpoint import CONFIG, write_tiny_checkpoint
 
@@ -27,14 +28,8 @@ LFM2 = {
 LFM2_MODULES = ("in_proj", "out_proj", "q_proj", "v_proj", "w1", "w2", "w3")
 
 
-def bits(outputs: Any) -> list[tuple[list[int], list[float]]]:
-    found = []
-    for output in outputs:
-        assert output.error is None
-        [one] = output.outputs
-        entries = zip(one.token_ids, one.logprobs, strict=True)
-        found.append((list(one.token_ids), [entry[token].logprob for token, entry in entries]))
-    return found
+def bits(outputs: Any) -> list[Bits]:
+    return [bits_of(output) for output in outputs]
 
 
 def llm_of(base: Path, **options: Any) -> LLM:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from output_bits import Bits, bits_of
 from tiny_checkpoint import write_tiny_checkpoint
 
 from quire.llm import LLM
@@ -45,14 +46,8 @@ def settings(model: str, backend: str, request: pytest.FixtureRequest) -> dict[s
     }  # fmt: skip
 
 
-def bits(outputs: list[RequestOutput]) -> list[Any]:
-    found = []
-    for output in outputs:
-        one = output.outputs[0]
-        assert one.logprobs is not None
-        pairs = zip(one.token_ids, one.logprobs, strict=True)
-        found.append([(token, position[token].logprob) for token, position in pairs])
-    return found
+def bits(outputs: list[RequestOutput]) -> list[Bits]:
+    return [bits_of(output) for output in outputs]
 
 
 def run(llm: LLM, prompts: list[list[int]]) -> list[RequestOutput]:

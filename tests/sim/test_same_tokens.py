@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from output_bits import Bits, bits_of
 
 from quire.llm import LLM
 from quire.outputs import RequestOutput
@@ -47,19 +48,6 @@ def settings(model_dir: Path, backend: str, request: pytest.FixtureRequest) -> d
     }
 
 
-Bits = list[tuple[int, float]]
-"""Tokens and exact log-probabilities."""
-
-
-def bits(output: RequestOutput) -> Bits:
-    one = output.outputs[0]
-    assert one.logprobs is not None
-    return [
-        (token, position[token].logprob)
-        for token, position in zip(one.token_ids, one.logprobs, strict=True)
-    ]
-
-
 def run(
     llm: LLM, prompts: Any, params: SamplingParams | list[SamplingParams]
 ) -> list[RequestOutput]:
@@ -67,7 +55,7 @@ def run(
 
 
 def same(outputs: list[RequestOutput], wanted: list[Bits]) -> bool:
-    return [bits(output) for output in outputs] == wanted
+    return [bits_of(output) for output in outputs] == wanted
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +64,7 @@ def of_modes(settings: dict[str, Any]) -> list[list[Bits]]:
     request at a time, no prefix cache."""
     with LLM(**settings, max_num_seqs=1, enable_prefix_caching=False) as llm:
         return [
-            [bits(output) for output in run(llm, PROMPTS, params)] for params in (GREEDY, SEEDED)
+            [bits_of(output) for output in run(llm, PROMPTS, params)] for params in (GREEDY, SEEDED)
         ]
 
 
@@ -146,5 +134,5 @@ def test_unseeded_requests_repeat_with_the_engine(settings: dict[str, Any]) -> N
     for _ in range(2):
         with LLM(**settings, seed=3) as llm:
             outputs.append(run(llm, [PROMPTS[4]] * 3, params))
-    assert same(outputs[0], [bits(output) for output in outputs[1]])
-    assert bits(outputs[0][0]) != bits(outputs[0][1])
+    assert same(outputs[0], [bits_of(output) for output in outputs[1]])
+    assert bits_of(outputs[0][0]) != bits_of(outputs[0][1])

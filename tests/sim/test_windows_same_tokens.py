@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from output_bits import Bits, bits_of
 from tiny_checkpoint import write_tiny_checkpoint
 
 import quire.planning.compile_plan
 from quire.llm import LLM
-from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.program import keep_all
 
@@ -68,19 +68,10 @@ def wanted(settings: dict[str, Any]) -> list[Any]:
             return run(llm)
 
 
-def bits(output: RequestOutput) -> list[tuple[int, float]]:
-    one = output.outputs[0]
-    assert one.logprobs is not None
-    return [
-        (token, position[token].logprob)
-        for token, position in zip(one.token_ids, one.logprobs, strict=True)
-    ]
-
-
-def run(llm: LLM) -> list[list[tuple[int, float]]]:
+def run(llm: LLM) -> list[Bits]:
     outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
     llm.llm_engine.engine_core.scheduler.check_integrity()
-    return [bits(output) for output in outputs]
+    return [bits_of(output) for output in outputs]
 
 
 @pytest.mark.sweep(2)
@@ -103,7 +94,7 @@ def test_after_prefix_hits(settings: dict[str, Any], wanted: list[Any]) -> None:
     with LLM(**settings) as llm:
         assert run(llm) == wanted
         outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
-    assert [bits(output) for output in outputs] == wanted
+    assert [bits_of(output) for output in outputs] == wanted
     cached = [output.num_cached_tokens for output in outputs]
     assert cached == [(len(prompt) - 1) // 16 * 16 for prompt in PROMPTS]
 
@@ -116,4 +107,4 @@ def test_after_preemptions(model: str, settings: dict[str, Any], wanted: list[An
         outputs = llm.generate(PROMPTS * 4, PARAMS, use_tqdm=False)
         llm.llm_engine.engine_core.scheduler.check_integrity()
     assert any(output.metrics and output.metrics.num_preemptions for output in outputs)
-    assert [bits(output) for output in outputs] == wanted * 4
+    assert [bits_of(output) for output in outputs] == wanted * 4

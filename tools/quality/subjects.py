@@ -16,7 +16,7 @@ from tools.demo_model.example import END, END_OF_TEXT, render_answer, render_pro
 from tools.demo_model.score import held_out_by_skill
 
 from quire.config.checkpoint.model_files import read_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.models import as_asked, build_program, name_map
 from quire.program import Program
 from quire.weights import HostTensor, WeightStore, bind, open_checkpoint

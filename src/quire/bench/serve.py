@@ -274,7 +274,7 @@ async def _model(args: ServeBenchArgs, client: Client) -> tuple[str, str]:
 
 
 def _tokenizer(name: str) -> Any:
-    from quire.config.places.hub import resolve_model
+    from quire.config.model_lookup.hub import resolve_model
     from quire.errors import ModelNotFoundError
     from quire.tokenizer import Tokenizer
     from quire.tokenizer.trial import try_out

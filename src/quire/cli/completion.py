@@ -50,8 +50,8 @@ def script(shell: str) -> str:
 
 def _models() -> list[str]:
     from quire import env
-    from quire.config.places.aliases import read_aliases
-    from quire.config.places.library import models_of
+    from quire.config.model_lookup.aliases import read_aliases
+    from quire.config.model_lookup.library import models_of
     from quire.errors import ConfigError
 
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 
 _QUEUE, _TURN = "queue", "turn"
 
@@ -43,12 +42,7 @@ class Turns:
         finally:
             self.is_waiting = False
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def close(self) -> None:

@@ -99,6 +99,16 @@ class Keys:
             raise self.error(key, f"a list of {length} numbers; it has {len(value)}")
         return value
 
+    def token_of(self, role: str, tokens: list[str]) -> str | None:
+        """The token of a role, such as "bos"; None if the file names none."""
+        key = f"tokenizer.ggml.{role}_token_id"
+        if self.value(key) is None:
+            return None
+        token_id = self.whole(key)
+        if not 0 <= token_id < len(tokens):
+            raise self.error(key, f"an id below {len(tokens)}")
+        return tokens[token_id]
+
     def tensor(self, name: str) -> GgufTensor | None:
         """The tensor of that name in any of the files."""
         found = (header.tensors.get(name) for header in self.headers)

@@ -27,7 +27,7 @@ from quire.gguf.projectors.joined import with_projector
 from quire.gguf.projectors.names import NO_IMAGES, PROJECTOR_NAME
 from quire.gguf.projectors.row import vision_keys
 from quire.gguf.split import files_of, read_headers
-from quire.gguf.tokenizer import token_texts, tokenizer_files
+from quire.gguf.tokenizers.files import token_texts, tokenizer_files
 from quire.log import get_logger, phase
 
 logger = get_logger(__name__)

@@ -49,6 +49,7 @@ _MODULES = {
         "EuroBertModel", "GteModel", "JinaEmbeddingsV3Model", "ModernBertModel", "NewModel",
         "NomicBertModel",
     ),
+    "experts.deepseek": ("DeepseekForCausalLM",),
     "experts.gpt_oss": ("GptOssForCausalLM",),
     "experts.granite_moe": (
         "GraniteMoeForCausalLM", "GraniteMoeHybridForCausalLM", "GraniteMoeSharedForCausalLM",
@@ -60,9 +61,7 @@ _MODULES = {
     "experts.qwen_moe": (
         "MellumForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Qwen3VLMoeForCausalLM",
     ),
-    "experts.shared_mlps": (
-        "DeepseekForCausalLM", "Ernie4_5_MoeForCausalLM", "HunYuanMoEV1ForCausalLM",
-    ),
+    "experts.shared_mlps": ("Ernie4_5_MoeForCausalLM", "HunYuanMoEV1ForCausalLM"),
     "experts.sigmoid_routers": (
         "Dots1ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "Glm4MoeForCausalLM",
         "MiniMaxM2ForCausalLM", "SolarOpenForCausalLM",

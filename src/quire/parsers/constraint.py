@@ -17,13 +17,13 @@ import msgspec
 
 from quire.errors import GrammarError, RequestError
 from quire.parsers.call_rules import CallRules, Check
-from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
-from quire.parsers.grammar import const, sequence
+from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.structured.params import FIELD, KINDS, StructuredOutputsParams
 from quire.structured.source import parsed_json, parsed_schema
+from quire.structured.tags.parts import Part, const, either, json_schema, optional, regex, sequence
 from quire.structured.tags.starts import first_texts
 
-_SPACE: Part = {"type": "regex", "pattern": "[ \\t\\r\\n]{0,40}"}
+_SPACE = regex("[ \\t\\r\\n]{0,40}")
 
 
 def reply_constraint(
@@ -154,7 +154,7 @@ def _text_with_calls(
         text |= {"final_tags": final}
     else:
         text |= {"type": "any_text"}
-    return {"type": "or", "elements": [sequence(_SPACE, calls), text]} if is_opening else text
+    return either([sequence(_SPACE, calls), text]) if is_opening else text
 
 
 def _triggers(tools: ToolFormat, calls: Part, schemas: Schemas) -> tuple[list[str], bool]:
@@ -194,7 +194,7 @@ def _calls_or(
             parameter="tool_choice",
         )
     only_calls = {**_one_of(triggers, [calls]), "is_bare": True}
-    return {"type": "or", "elements": [only_calls, _without(content, tools.markers)]}
+    return either([only_calls, _without(content, tools.markers)])
 
 
 def _without(part: Any, markers: Sequence[str]) -> Any:
@@ -221,7 +221,7 @@ def _after_reasoning(
     if is_reasoning:
         return sequence(reasoning, answer)
     begin = {**_one_of(tags.begins, map(const, tags.begins)), "is_bare": True}
-    return sequence({"type": "optional", "content": sequence(begin, reasoning)}, answer)
+    return sequence(optional(sequence(begin, reasoning)), answer)
 
 
 def _reasoning(tags: ReasoningTags, markers: Sequence[str]) -> Part:
@@ -245,11 +245,11 @@ def _content_part(content: StructuredOutputsParams) -> Part:
     """Convert the content to a part of a structural tag. Raises GrammarError."""
     value = getattr(content, content.kind)
     if content.kind == "json":
-        return {"type": "json_schema", "json_schema": parsed_schema("json", value)}
+        return json_schema(parsed_schema("json", value))
     if content.kind == "json_object":
-        return {"type": "json_schema", "json_schema": {"type": "object"}}
+        return json_schema({"type": "object"})
     if content.kind == "regex":
-        return {"type": "regex", "pattern": value}
+        return regex(value)
     if content.kind == "grammar":
         return {"type": "grammar", "grammar": value}
     if content.kind == "choice":

@@ -15,12 +15,11 @@ from typing import Any, ClassVar
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags as ReasoningTags
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part
 from quire.structured.tags.starts import first_texts
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tools by name, each with the JSON schema of its arguments."""
-Part = dict[str, Any]
-"""A part of a structural tag's `format`; `structured.tags` defines the types."""
 
 
 class ToolFormat(ABC):

@@ -12,8 +12,8 @@ from quire.config.checkpoint.hf_overrides import overridden
 from quire.config.checkpoint.model_files import DEMO_MODEL, has_file, read_config
 from quire.config.engine_args import EngineArgs
 from quire.config.field_types import check_fields
+from quire.config.model_lookup.hub import resolve_model
 from quire.config.names import check_assigned
-from quire.config.places.hub import resolve_model
 from quire.config.pooling import PoolingConfig
 from quire.config.records import WeightSource
 from quire.errors import CheckpointError, ConfigError

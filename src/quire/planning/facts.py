@@ -20,7 +20,7 @@ from quire.config.checkpoint.model_files import (
 from quire.config.engine_args import EngineArgs
 from quire.config.kv_cache import KVEventsConfig
 from quire.config.memory import AvailableMemory
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.config.records import DeviceConfig, ObservabilityConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.logits_processors.loading import ProcessorName, processor_names

@@ -29,11 +29,11 @@ _TURNS_AT_ONCE = 8
 """Tasks that continue small work in one turn of the event loop."""
 _NUM_THREADS = 4
 """Threads for work that is neither small nor large."""
-_NUM_SLOW = 4
-"""Threads for work that waits."""
-_MOST_SLOW = 512
-"""Most work of this kind at once."""
-_MOST_SLOW_SIZE = 1 << 29
+_NUM_OUTSIDE = 4
+"""Threads for work outside of this process."""
+_MOST_OUTSIDE = 512
+"""Most of such work at once."""
+_MOST_OUTSIDE_SIZE = 1 << 29
 """Most characters of such work at once, besides that of one request."""
 _KEPT_SIZE = 1 << 14
 """Up to this size, work's freed memory is left to the allocator for the next work."""
@@ -73,8 +73,8 @@ class WorkPool:
         self._max_large = max_large
         self._max_waiting = max_large_waiting
         self._threads = ThreadPoolExecutor(_NUM_THREADS, "quire-work")
-        self._slow_threads = ThreadPoolExecutor(_NUM_SLOW, "quire-slow-work")
-        self._num_slow = self._slow_size = 0
+        self._outside_threads = ThreadPoolExecutor(_NUM_OUTSIDE, "quire-outside-work")
+        self._num_outside = self._outside_size = 0
         self._large_threads = ThreadPoolExecutor(max_large, "quire-large-work")
         self._turns = TurnQueue(_TURNS_AT_ONCE)
         self._lock = threading.Lock()
@@ -108,27 +108,27 @@ class WorkPool:
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
 
-    async def run_slow(
+    async def run_outside(
         self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As `run`, for work that waits for a network or another process and takes unknown time. It
-        has threads of its own, and its number and size are limited."""
+        """As `run`, for work that is done outside of this process, by a network or another process,
+        and takes unknown time. It has threads of its own, and its number and size are limited."""
         with self._lock:
-            is_large = self._slow_size and self._slow_size + size > _MOST_SLOW_SIZE
-            if self._num_slow >= _MOST_SLOW or is_large:
+            is_large = self._outside_size and self._outside_size + size > _MOST_OUTSIDE_SIZE
+            if self._num_outside >= _MOST_OUTSIDE or is_large:
                 raise CapacityError(
-                    f"The server is at its limit: {self._num_slow} requests with images are being "
-                    "read. Try again later."
+                    f"The server is at its limit: {self._num_outside} requests with images are "
+                    "being read. Try again later."
                 )
-            self._num_slow += 1
-            self._slow_size += size
+            self._num_outside += 1
+            self._outside_size += size
         try:
-            work = self._slow_threads.submit(function, *args, **kwargs)
+            work = self._outside_threads.submit(function, *args, **kwargs)
             return await asyncio.wrap_future(work)
         finally:
             with self._lock:
-                self._num_slow -= 1
-                self._slow_size -= size
+                self._num_outside -= 1
+                self._outside_size -= size
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
 
@@ -144,7 +144,7 @@ class WorkPool:
         """Ends the threads after their current work; waiting work is not run."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._slow_threads.shutdown(wait=False, cancel_futures=True)
+        self._outside_threads.shutdown(wait=False, cancel_futures=True)
         self._large_threads.shutdown(wait=False, cancel_futures=True)
 
     def _release_memory_soon(self) -> None:

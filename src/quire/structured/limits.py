@@ -6,12 +6,11 @@ They bound the work before a grammar is tried. Their errors name the field, its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from quire.errors import GrammarError, quoted
 from quire.structured.params import FIELD
-from quire.structured.schemas.merging import most_merged, multiple_of
+from quire.structured.schemas.merging import most_merged, multiple_of, objects_within
 from quire.units import KiB
 
 MAX_BYTES = {
@@ -121,7 +120,7 @@ def check_depth(name: str, value: Any, most: int = MAX_DEPTH) -> None:
 def check_schema(name: str, schema: Any) -> None:
     """Raises GrammarError for a schema, of checked depth, that would take too long to compile."""
     counts = dict.fromkeys(_COUNTED, 0)
-    for node in _objects(schema):
+    for node in objects_within(schema):
         for key in _COUNTED & node.keys():
             value = node[key]
             counts[key] += len(value) if isinstance(value, (dict, list)) else 0
@@ -174,23 +173,11 @@ def _at_most(name: str, what: str, count: int, most: int) -> None:
         raise too_much(name, f"has {count} {what}", f"at most {most}")
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects within a JSON value."""
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, dict):
-            yield each
-            left += each.values()
-        elif isinstance(each, (list, tuple)):
-            left += each
-
-
 def _check_references(name: str, schema: Any) -> None:
     """Refuses references to other documents: nothing is fetched."""
-    if any("$id" in node or "id" in node for node in _objects(schema)):
+    if any("$id" in node or "id" in node for node in objects_within(schema)):
         return  # they may be of this document: the compiler knows
-    for node in _objects(schema):
+    for node in objects_within(schema):
         target = node.get("$ref")
         if isinstance(target, str) and not target.startswith("#"):
             raise GrammarError(

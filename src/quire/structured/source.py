@@ -18,7 +18,7 @@ from quire.structured.params import FIELD, StructuredOutputsParams
 from quire.structured.schemas.exact import make_exact
 from quire.structured.schemas.numbers import settle_numbers
 from quire.structured.schemas.parts import SettledSchema, parts_of
-from quire.structured.schemas.tag_parts import Part
+from quire.structured.tags.parts import Part
 from quire.structured.tags.texts import AddedTokens
 
 WHITE_SPACE = r"[ \t]{1,40}|[ \t]{0,8}(\r?\n){1,2}[ \t]{0,40}"

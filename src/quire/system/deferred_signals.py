@@ -152,12 +152,7 @@ class delivered_signals:  # noqa: N801 - read as a function
                 _state = _DEFERRING
                 raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         global _state
         if self._is_open:
             _state = _DEFERRING

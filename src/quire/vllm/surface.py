@@ -59,11 +59,9 @@ SURFACE: dict[str, dict[str, str]] = {
     "vllm.entrypoints.generate.beam_search.utils": {
         "quire.beam_search": "BeamSearchOutput BeamSearchSequence"
     },
-    "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.serving.http_app": "serve_http"},
+    "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.http_app": "serve_http"},
     "vllm.entrypoints.llm": {"quire": "LLM"},
-    "vllm.entrypoints.serve.utils.api_utils": {
-        "quire.vllm.own.serving.http_app": "with_cancellation"
-    },
+    "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
     "vllm.entrypoints.openai.chat_completion.protocol": {
         "quire.server.plugins.requests": "BatchChatCompletionRequest ChatCompletionRequest",
         "quire.server.apis.chat.tools": "ChatCompletionToolsParam=Tool FunctionDefinition",

@@ -9,7 +9,7 @@ import pytest
 from shapes import SHAPES
 
 from quire.config.checkpoint.model_files import read_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.models import build_program, name_map
 from quire.weights import bind, open_checkpoint
 

@@ -14,7 +14,7 @@ from hub_server import COMMIT, HubServer
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import ConfigError, ModelNotFoundError
 
 SAFETENSORS = {
@@ -155,7 +155,7 @@ def test_a_tokenizer_alone_needs_no_weights(
 
 SCRIPT = """
 import sys
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.config.checkpoint.model_files import DEMO_MODEL_PATH
 from quire.errors import QuireError
 if len(sys.argv) > 3:

@@ -224,7 +224,7 @@ def test_real_weights_give_the_text_of_transformers(smollm2: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from quire.config.checkpoint.model_files import read_config
-    from quire.config.places.hub import resolve_model
+    from quire.config.model_lookup.hub import resolve_model
     from quire.weights import open_checkpoint
 
     directory = resolve_model(str(smollm2))

@@ -15,7 +15,7 @@ from quire.errors import ModelError
 from quire.gguf.keys import Keys
 from quire.gguf.model_config import generation_config, model_config
 from quire.gguf.split import read_headers
-from quire.gguf.tokenizer import token_texts, tokenizer_files
+from quire.gguf.tokenizers.files import token_texts, tokenizer_files
 from quire.weights.gguf.store import GgufStore
 
 CONFIG = {

@@ -11,7 +11,7 @@ import pytest
 from gguf_files import random_tensors, write_model
 
 from quire.config.checkpoint.model_files import read_config, read_generation_config
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from quire.models import build_program, model_facts, name_map
 from quire.weights import bind, open_checkpoint

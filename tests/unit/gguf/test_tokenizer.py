@@ -16,7 +16,7 @@ from trained_tokenizers import TEXTS, byte_fallback, byte_level
 from quire.errors import CheckpointError, ModelError, UnsupportedModelError
 from quire.gguf.keys import Keys
 from quire.gguf.split import read_headers
-from quire.gguf.tokenizer import tokenizer_files
+from quire.gguf.tokenizers.files import tokenizer_files
 from quire.gguf.tokenizers.sentence_pieces import derived_merges
 from quire.gguf.tokenizers.word_patterns import WORD_PATTERNS
 

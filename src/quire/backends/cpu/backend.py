@@ -18,7 +18,7 @@ from quire.backends.base import (
     Dtype,
     KVCacheSpec,
 )
-from quire.backends.cpu.adapters.loading import AdapterLoader
+from quire.backends.cpu.adapters import AdapterLoader
 from quire.backends.cpu.encode import encode
 from quire.backends.cpu.library import Library, build, load
 from quire.backends.cpu.lowering import (

@@ -23,7 +23,7 @@ from quire.backends.base import (
     StepOutput,
     check_blocks,
 )
-from quire.backends.cpu.adapters.loading import AdapterLoader
+from quire.backends.cpu.adapters import AdapterLoader
 from quire.backends.cpu.library import Library
 from quire.backends.cpu.lowering import NativeOp, StoredWeight
 from quire.backends.cpu.steps.given_rows import GivenRowPlaces

@@ -25,8 +25,8 @@ from quire.config.checkpoint.model_files import DEMO_MODEL
 from quire.config.command_line.engine_options import add_engine_options, engine_args
 from quire.config.command_line.parser import Parser
 from quire.config.command_line.values import parse_count
-from quire.config.places.aliases import target_of
-from quire.config.places.known import is_cached, suggestion
+from quire.config.model_lookup.aliases import target_of
+from quire.config.model_lookup.known import is_cached, suggestion
 from quire.errors import ConfigError, RequestError
 from quire.parsers.events import Content, Event, Reasoning
 

@@ -16,9 +16,9 @@ from quire.cli.completion import SHELLS, script
 from quire.cli.conversation.client import Server
 from quire.config.checkpoint.model_files import DEMO_MODEL, read_config
 from quire.config.command_line.parser import Parser
-from quire.config.places.aliases import read_aliases, remove_alias, set_alias
-from quire.config.places.hub import fetch_model, resolve_model
-from quire.config.places.library import (
+from quire.config.model_lookup.aliases import read_aliases, remove_alias, set_alias
+from quire.config.model_lookup.hub import fetch_model, resolve_model
+from quire.config.model_lookup.library import (
     LibraryModel,
     cached_model,
     models_of,

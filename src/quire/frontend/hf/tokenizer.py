@@ -15,7 +15,7 @@ from typing import Any, overload
 from quire.chat.job import ChatInput
 from quire.chat.renderer import ChatRenderer
 from quire.chat.templates import ChatTemplates, read_templates
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import RequestError, quoted
 from quire.frontend.hf.encoding import (
     BatchEncoding,

@@ -1,4 +1,4 @@
-"""The architectures of GGUF files that are read, one row each: `dense`, `relatives`,
+"""The architectures of GGUF files that are read, one row each: `dense`, `llama_like`,
 `gemma_inputs`, `layer_norms`, `mixtures`, `sigmoid_mixtures`, `encoders` and those of `hybrid`; and
 why others are not (`refusals`).
 """
@@ -20,9 +20,9 @@ from quire.gguf.architectures.gemma_inputs import GEMMA_INPUTS
 from quire.gguf.architectures.hybrid.latent import DEEPSEEK_V3, LATENT, has_sigmoid
 from quire.gguf.architectures.hybrid.recurrent import FALCON_MAMBA, RECURRENT, has_norms_of_steps
 from quire.gguf.architectures.layer_norms import FALCON_40B, LAYER_NORMS
+from quire.gguf.architectures.llama_like import CHATGLM, LLAMA_LIKE, OLMO3
 from quire.gguf.architectures.mixtures import LLAMA_WITH_EXPERTS, MIXTURES
 from quire.gguf.architectures.refusals import not_read
-from quire.gguf.architectures.relatives import CHATGLM, OLMO3, RELATIVES
 from quire.gguf.architectures.row import Architecture, Config, Place
 from quire.gguf.architectures.sigmoid_mixtures import SIGMOID_MIXTURES
 from quire.gguf.keys import Keys
@@ -31,7 +31,7 @@ __all__ = ["ARCHITECTURES", "Architecture", "Config", "Place", "architecture_of"
 
 ARCHITECTURES: dict[str, Architecture] = {
     **DENSE,
-    **RELATIVES,
+    **LLAMA_LIKE,
     **GEMMA_INPUTS,
     **LAYER_NORMS,
     **MIXTURES,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.dense import LLAMA_PARTS
 from quire.gguf.architectures.expert_tensors import read_experts
-from quire.gguf.architectures.facts import has_tensor
 from quire.gguf.architectures.row import Config, Part, Parts
 from quire.gguf.keys import Keys
 
@@ -72,10 +71,9 @@ def check_router(keys: Keys, wanted: int) -> None:
         )
 
 
-def deepseek_experts(keys: Keys, wanted: int, normalised: bool) -> Config:
-    """Experts by the names that DeepSeek gave them. `wanted`: the router's function. `normalised`:
-    whether weights add up to 1 where the file does not say it."""
-    check_router(keys, wanted)
+def deepseek_experts(keys: Keys, normalised: bool) -> Config:
+    """Experts by the names that DeepSeek gave them. `normalised`: whether weights add up to 1 where
+    the file does not say it."""
     experts = read_experts(keys)
     return {
         "n_routed_experts": experts.count,
@@ -85,5 +83,12 @@ def deepseek_experts(keys: Keys, wanted: int, normalised: bool) -> Config:
         "mlp_layer_types": experts.layer_types,
         "norm_topk_prob": normalises(keys, normalised),
         "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+    }
+
+
+def expert_groups(keys: Keys) -> Config:
+    """The groups of experts, in some of which those of a token are."""
+    return {
+        "n_group": keys.whole("{arch}.expert_group_count", 1),
+        "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
     }

@@ -14,7 +14,7 @@ from quire.gguf.architectures.expert_parts import (
     normalises,
 )
 from quire.gguf.architectures.expert_tensors import read_experts
-from quire.gguf.architectures.facts import has_tensor, window
+from quire.gguf.architectures.facts import has_part, has_tensor, window
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
 from quire.gguf.keys import Keys
 
@@ -60,7 +60,7 @@ def _phimoe(keys: Keys) -> Config:
     check_router(keys, SOFTMAX)
     return {
         **local_experts(keys),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "attention_bias": has_part(keys, "attn_q.bias"),
         "lm_head_bias": has_tensor(keys, "output.bias"),
         "sliding_window": window(keys),
     }
@@ -76,7 +76,7 @@ def _qwen2(keys: Keys) -> Config:
         "moe_intermediate_size": experts.width,
         "mlp_layer_types": experts.layer_types,
         "norm_topk_prob": normalises(keys, False),
-        "qkv_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "qkv_bias": has_part(keys, "attn_q.bias"),
         **(shared if experts.shared_width else {}),
     }
 
@@ -114,7 +114,7 @@ def _gpt_oss(keys: Keys) -> Config:
     theta = keys.number("{arch}.rope.freq_base", 150000.0)
     return {
         **local_experts(keys),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "attention_bias": has_part(keys, "attn_q.bias"),
         "sliding_window": keys.whole("{arch}.attention.sliding_window", 128),
         # What is read where the file has no scaling; a missing one would be that of gpt-oss.
         "rope_parameters": {"rope_type": "default", "rope_theta": theta},
@@ -139,13 +139,17 @@ def _ernie(keys: Keys) -> Config:
         "moe_layer_start_index": first,
         "moe_layer_end_index": last,
         "moe_layer_interval": step,
-        "use_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "use_bias": has_part(keys, "attn_q.bias"),
     }
 
 
 def _deepseek(keys: Keys) -> Config:
     """DeepSeek's first models and Ling's, in whose files weights may add up to 1."""
-    return deepseek_experts(keys, SOFTMAX, normalised=False)
+    check_router(keys, SOFTMAX)
+    return {
+        **deepseek_experts(keys, normalised=False),
+        "attention_bias": has_part(keys, "attn_q.bias"),
+    }
 
 
 def _hunyuan(keys: Keys) -> Config:
@@ -163,8 +167,8 @@ def _hunyuan(keys: Keys) -> Config:
         "moe_intermediate_size": experts.width,
         "intermediate_size": experts.shared_width,
         "num_shared_expert": 1,
-        "use_qk_norm": has_tensor(keys, "blk.0.attn_q_norm.weight"),
-        "attention_bias": has_tensor(keys, "blk.0.attn_q.bias"),
+        "use_qk_norm": has_part(keys, "attn_q_norm.weight"),
+        "attention_bias": has_part(keys, "attn_q.bias"),
     }
 
 

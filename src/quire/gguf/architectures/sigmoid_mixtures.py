@@ -8,11 +8,12 @@ from quire.gguf.architectures.expert_parts import (
     SIGMOID,
     check_router,
     deepseek_experts,
+    expert_groups,
     expert_parts,
     local_experts,
 )
 from quire.gguf.architectures.expert_tensors import num_layers, read_experts
-from quire.gguf.architectures.facts import has_tensor, layer_types, same_base_in_windows
+from quire.gguf.architectures.facts import has_part, layer_types, same_base_in_windows
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
 from quire.gguf.keys import Keys
 
@@ -48,19 +49,17 @@ _MAVERICK_EXPERTS = 128
 
 def _deepseek(keys: Keys) -> Config:
     """The configuration of routers like that of DeepSeek-V3."""
+    check_router(keys, SIGMOID)
     return {
-        **deepseek_experts(keys, SIGMOID, normalised=True),
-        "n_group": keys.whole("{arch}.expert_group_count", 1),
-        "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
+        **deepseek_experts(keys, normalised=True),
+        **expert_groups(keys),
+        "attention_bias": has_part(keys, "attn_q.bias"),
     }
 
 
 def _glm4(keys: Keys) -> Config:
     """Solar Open has this architecture too, without norms of q and k."""
-    return {
-        **_deepseek(keys),
-        "use_qk_norm": has_tensor(keys, "blk.0.attn_q_norm.weight"),
-    }
+    return {**_deepseek(keys), "use_qk_norm": has_part(keys, "attn_q_norm.weight")}
 
 
 def _exaone(keys: Keys) -> Config:

@@ -1,1 +1,1 @@
-"""Parts of the tokenizers of GGUF files; `gguf/tokenizer.py` joins them."""
+"""Tokenizers of GGUF files: `files` writes them for a model, with parts from the other modules."""

@@ -1,6 +1,6 @@
 """Tokenizers of encoders: WordPiece (`bert`) and SentencePiece's Unigram (`t5`, XLM-R's).
 
-Called by `gguf/tokenizer.py`. llama.cpp stores WordPiece's tokens with "▁" before those that begin
+Called by `files`. llama.cpp stores WordPiece's tokens with "▁" before those that begin
 a word and without "##" before the others.
 """
 
@@ -111,15 +111,13 @@ def _bytes(keys: Keys, value: Any) -> bytes:
 
 def _special(keys: Keys, tokens: list[str], role: str, usual: str) -> str:
     """The token of a role, or the one that most models have for it."""
-    key = f"tokenizer.ggml.{role}_token_id"
-    if keys.value(key) is None:
-        if usual not in tokens:
-            raise CheckpointError(f"{keys.path}: {key} is missing, and there is no token {usual!r}")
-        return usual
-    token_id = keys.whole(key)
-    if not 0 <= token_id < len(tokens):
-        raise keys.error(key, f"an id below {len(tokens)}")
-    return tokens[token_id]
+    found = keys.token_of(role, tokens)
+    if found is None and usual not in tokens:
+        raise CheckpointError(
+            f"{keys.path}: tokenizer.ggml.{role}_token_id is missing, and there is no token "
+            f"{usual!r}"
+        )
+    return usual if found is None else found
 
 
 def pair_frame(tokens: list[str], before: str, between: list[str], second_type: int) -> Json:

@@ -8,10 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.parsers.arguments.values import Types, json_text, types_of
-from quire.parsers.format import Part, Schemas
-from quire.parsers.grammar import const, separated, sequence, tag
+from quire.parsers.format import Schemas
 from quire.structured.schemas.patterns import rust_pattern
 from quire.structured.source import regex_body
+from quire.structured.tags.parts import (
+    Part,
+    any_text,
+    const,
+    either,
+    json_schema,
+    members,
+    optional,
+    regex,
+    repeat,
+    separated,
+    sequence,
+    star,
+    tag,
+)
 
 _DEFINITIONS = ("$defs", "definitions")
 _ANYTHING = "(.|\\n)*"
@@ -57,7 +71,7 @@ def arguments_part(schema: Mapping[str, Any], layout: Layout) -> Part:
     if not isinstance(properties, Mapping) or not properties:
         if schema.get("additionalProperties") is False:
             return const("")
-        return {"type": "star", "content": _any_argument(layout)}
+        return star(_any_argument(layout))
     return in_order(schema, lambda key, of: _argument(key, of, schema, layout))
 
 
@@ -66,9 +80,7 @@ def in_order(schema: Mapping[str, Any], part: Callable[[str, Any], Part]) -> Par
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
     parts = [(key, part(key, of)) for key, of in schema["properties"].items()]
-    return sequence(
-        *(one if key in needed else {"type": "optional", "content": one} for key, one in parts)
-    )
+    return sequence(*(one if key in needed else optional(one) for key, one in parts))
 
 
 def with_separator(
@@ -80,12 +92,9 @@ def with_separator(
         return const("")
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
-    return {
-        "type": "members",
-        "elements": [part(key, of) for key, of in properties.items()],
-        "optional": [i for i, key in enumerate(properties) if key not in needed],
-        "separator": separator,
-    }
+    parts = [part(key, of) for key, of in properties.items()]
+    optional_at = [i for i, key in enumerate(properties) if key not in needed]
+    return members(parts, optional_at, separator)
 
 
 def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
@@ -96,14 +105,10 @@ def items(item: Part, separator: str, array: Mapping[str, Any]) -> Part:
     )
     if most == 0 and not least:
         return const("")
-    following: Part = {
-        "type": "repeat",
-        "content": sequence(const(separator), item),
-        "min": max((least or 0) - 1, 0),
-        "max": None if most is None else most - 1,
-    }
-    some = sequence(item, following)
-    return some if least else {"type": "optional", "content": some}
+    following = sequence(const(separator), item)
+    left = None if most is None else most - 1
+    some = sequence(item, repeat(following, max((least or 0) - 1, 0), left))
+    return some if least else optional(some)
 
 
 class NamedValues:
@@ -137,8 +142,7 @@ def _any_argument(layout: Layout) -> Part:
     """A string argument with any name."""
     before, after = layout.text
     head, tail = before.replace("{type}", "string").split("{key}", 1)
-    key = {"type": "regex", "pattern": _ANY_KEY}
-    return sequence(const(head), key, tag(tail, text_part({}, layout.excluded), after))
+    return sequence(const(head), regex(_ANY_KEY), tag(tail, text_part({}, layout.excluded), after))
 
 
 def _name(types: Types) -> str:
@@ -153,8 +157,8 @@ def text_part(schema: Any, excluded: Sequence[str]) -> Part:
     values = schema.get("enum") if isinstance(schema, Mapping) else None
     if isinstance(values, list) and values:
         words = [value if isinstance(value, str) else json_text(value) for value in values]
-        return {"type": "or", "elements": [const(word) for word in words]}
-    text: Part = {"type": "any_text", "excludes": list(excluded)}
+        return either(map(const, words))
+    text = any_text(excluded)
     patterns = _patterns(schema) if isinstance(schema, Mapping) else []
     return {**text, "patterns": patterns} if patterns else text
 
@@ -186,6 +190,6 @@ def _found(pattern: str) -> str:
 def json_part(schema: Any, root: Mapping[str, Any]) -> Part:
     """A JSON value of a schema, which may refer to definitions of `root`."""
     if not isinstance(schema, Mapping):
-        return {"type": "json_schema", "json_schema": schema}
+        return json_schema(schema)
     definitions = {key: root[key] for key in _DEFINITIONS if key in root}
-    return {"type": "json_schema", "json_schema": {**definitions, **schema}}
+    return json_schema({**definitions, **schema})

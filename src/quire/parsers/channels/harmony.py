@@ -9,11 +9,21 @@ from __future__ import annotations
 import re
 
 from quire.parsers.arguments.grammar import json_part
-from quire.parsers.format import Part, ReasoningTags, ReplyFormat, Schemas, ToolFormat
-from quire.parsers.grammar import const, separated, sequence, tag
+from quire.parsers.format import ReasoningTags, ReplyFormat, Schemas, ToolFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Emit, Parse
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import (
+    Part,
+    any_text,
+    const,
+    either,
+    optional,
+    separated,
+    sequence,
+    star,
+    tag,
+)
 
 _BEGINS = ("<|start|>", "<|channel|>", "<|message|>", "to=")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -53,7 +63,7 @@ class HarmonyCalls(ToolFormat):
             tag(begin.replace("{name}", name), json_part(dict(schema), {}), "")
             for name, schema in tools.items()
         ]
-        start: Part = {"type": "optional", "content": const("<|start|>assistant")}
+        start = optional(const("<|start|>assistant"))
         return sequence(start, separated(calls, None))
 
 
@@ -73,16 +83,15 @@ class HarmonyFormat(ReplyFormat):
         """Analysis messages, and commentary where text is allowed, then a call or the final
         message."""
         marks = [*_BEGINS[:3], *_ENDS]
-        start: Part = {"type": "optional", "content": const("<|start|>assistant")}
-        body = tag("", {"type": "any_text", "excludes": marks}, "<|end|>")
-        names = [const("analysis"), *([] if must_call else [const("commentary")])]
-        channel: Part = {"type": "or", "elements": names}
+        start = optional(const("<|start|>assistant"))
+        body = tag("", any_text(marks), "<|end|>")
+        channel = either(map(const, ["analysis"] if must_call else ["analysis", "commentary"]))
         before = sequence(start, const("<|channel|>"), channel, const("<|message|>"), body)
-        text = content or {"type": "any_text", "excludes": marks}
+        text = content or any_text(marks)
         ways = [] if must_call else [sequence(start, const("<|channel|>final<|message|>"), text)]
         if calls is not None:
             ways.append(calls)
-        whole = sequence({"type": "star", "content": before}, {"type": "or", "elements": ways})
+        whole = sequence(star(before), either(ways))
         return sequence(body, whole) if is_reasoning else whole
 
     def parse(self, reply: Reply, *, has_tools: bool) -> Parse[None]:

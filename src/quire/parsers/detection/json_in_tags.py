@@ -12,12 +12,12 @@ from typing import Any
 
 from quire.parsers.detection.conversations import Call
 from quire.parsers.detection.shared_text import shared_begin, shared_end
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import tags
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import CallKeys, read_json_call
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, calls_of, tag
 
 _MAX_NAME_CHARS = 512
 """Maximum length of a tool name."""
@@ -98,15 +98,10 @@ class JsonInTags(ToolFormat):
         marks = self._marks
         calls = [self._call(name, schema) for name, schema in tools.items()]
         space = marks.begin[: len(marks.begin) - len(marks.begin.lstrip())]
-        form = tags(calls, separator=marks.between + space if is_parallel else None)
+        form = calls_of(calls, separator=marks.between + space if is_parallel else None)
         if not (marks.begin_all or marks.end_all):
             return form
-        return {
-            "type": "tag",
-            "begin": marks.begin_all.lstrip() + space,
-            "content": form,
-            "end": marks.end_all,
-        }
+        return tag(marks.begin_all.lstrip() + space, form, marks.end_all)
 
     def _call(self, name: str, schema: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], str]:
         marks, begin = self._marks, self._marks.begin.lstrip()

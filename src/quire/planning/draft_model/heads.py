@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.config.checkpoint.model_files import read_config
 from quire.config.engine_args import EngineArgs
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.config.speculation import SpeculationConfig
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from quire.models import ModelDescription

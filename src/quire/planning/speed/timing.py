@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import numpy as np
 
@@ -87,12 +86,7 @@ class StepTimer:
     def __enter__(self) -> StepTimer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _seconds(self, batch: StepBatch) -> float:

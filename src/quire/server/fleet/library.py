@@ -13,9 +13,9 @@ from pathlib import Path
 
 from quire import env
 from quire.config.engine_args import EngineArgs
-from quire.config.places.aliases import read_aliases, remove_alias, set_alias, target_of
-from quire.config.places.hub import hub_name
-from quire.config.places.library import LibraryModel, cached_model, remove_model
+from quire.config.model_lookup.aliases import read_aliases, remove_alias, set_alias, target_of
+from quire.config.model_lookup.hub import hub_name
+from quire.config.model_lookup.library import LibraryModel, cached_model, remove_model
 from quire.errors import ConfigError, ModelNotFoundError, QuireError, RequestError
 from quire.log import get_logger
 from quire.server.context import ServerContext

@@ -10,12 +10,13 @@ from enum import Enum
 from typing import Any, Literal
 
 from quire.parsers.events import Event
-from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.parser import ReplyParser
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import TOOL_FORMATS
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part
 
 _OF_FAMILIES = {
     "glm45": "glm45",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from quire.errors import ConfigError
-from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse
 from quire.parsers.reasoning.tags import ReasoningTags
 from quire.parsers.registry import REASONING_FORMATS, TOOL_FORMATS
@@ -19,6 +19,7 @@ from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.generic import GenericCalls
 from quire.server.plugins.reasoning_parser import ReasoningParser, ReasoningParserManager
 from quire.server.plugins.tool_parser import ToolParser, ToolParserManager
+from quire.structured.tags.parts import Part
 
 
 class PluginCalls(ToolFormat):

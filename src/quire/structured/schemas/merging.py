@@ -169,7 +169,7 @@ class _Collector:
         return self._targets_in(node)
 
     def _targets_in(self, node: Any) -> Iterator[Any]:
-        for each in _objects(node):
+        for each in objects_within(node):
             if isinstance(reference := each.get("$ref"), str):
                 with suppress(LookupError, ValueError, TypeError):
                     yield resolved(self._root, reference)
@@ -177,7 +177,7 @@ class _Collector:
     def _everything(self) -> Merged:
         """All of the schema in one place."""
         total = Merged()
-        for each in _objects(self._root):
+        for each in objects_within(self._root):
             has = ("pattern" in each) + ("format" in each)
             total = total.both(Merged(has, multiple_of(each), _ranges(each)))
         return total
@@ -189,7 +189,8 @@ def _ranges(node: dict[str, Any]) -> frozenset[Range]:
     return frozenset() if numbers == Range() else frozenset((numbers,))
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
+def objects_within(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects within a JSON value."""
     left = [value]
     while left:
         each = left.pop()

@@ -19,16 +19,8 @@ from quire.structured.params import FIELD
 from quire.structured.schemas.digits import fraction_of, literal
 from quire.structured.schemas.merging import resolved
 from quire.structured.schemas.ranges import KEYWORDS, is_exact_value
-from quire.structured.schemas.tag_parts import (
-    Part,
-    array,
-    either,
-    members,
-    none_of,
-    regex,
-    sequence,
-    star,
-)
+from quire.structured.schemas.tag_parts import array, between, none_of
+from quire.structured.tags.parts import Part, either, json_schema, regex, sequence, star
 
 _ALL_TYPES = ("null", "boolean", "number", "string", "array", "object")
 _NUMBERS = ("number", "integer")
@@ -137,7 +129,7 @@ class _Writer:
         inner = node if isinstance(node, dict) else {} if node else {"enum": []}
         definitions = {key: self._root[key] for key in _DEFINITIONS if key in self._root}
         inner = {**definitions, **inner, "x-guidance": self._options}
-        return {"type": "json_schema", "json_schema": SettledSchema(inner)}
+        return json_schema(SettledSchema(inner))
 
     def _reference(self, reference: str, path: str) -> Part:
         name = f"{self._name} {reference}"
@@ -189,9 +181,9 @@ class _Writer:
             return self._schema({"const": value})
         if isinstance(value, dict):
             elements = [self._member(key, self._value(one)) for key, one in value.items()]
-            return members("{", elements, [], "}")
+            return between("{", elements, [], "}")
         if isinstance(value, list):
-            return members("[", [self._spaced(self._value(one)) for one in value], [], "]")
+            return between("[", [self._spaced(self._value(one)) for one in value], [], "]")
         return regex(re.escape(literal(fraction_of(value))))
 
     def _object(self, node: dict[str, Any], path: str) -> Part:
@@ -216,7 +208,7 @@ class _Writer:
             optional.append(len(elements))
             other = self._others(named, self.part(more, f"{path}/additionalProperties"))
             elements.append(sequence(other, star(sequence(regex(","), other))))
-        return members("{", elements, optional, "}")
+        return between("{", elements, optional, "}")
 
     def _member(self, key: str, value: Part) -> Part:
         name = re.escape(json.dumps(key, ensure_ascii=False))

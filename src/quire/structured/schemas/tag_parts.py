@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
 
-Part = dict[str, Any]
+from quire.structured.tags.parts import Part, members, optional, regex, repeat, sequence
 
 
 def none_of(texts: list[str]) -> str:
@@ -41,40 +39,10 @@ def array(first: list[Part], rest: Part | None, least: int, most: int | None) ->
     return sequence(regex(r"\["), *([more] if more else []), regex(r"\]"))
 
 
-def repeat(part: Part, least: int, most: int | None) -> Part:
-    """The part, at least and at most so many times."""
-    return {"type": "repeat", "content": part, "min": least, "max": most}
-
-
-def members(begin: str, elements: list[Part], optional: list[int], end: str) -> Part:
-    """The elements with commas between two texts; `optional` are the positions of those that may be
-    missing."""
+def between(begin: str, elements: list[Part], optional_at: list[int], end: str) -> Part:
+    """The elements with commas, between two texts; `optional_at` are the positions of those
+    that may be missing."""
     if not elements:
         return regex(re.escape(begin + end))
-    inner = {"type": "members", "elements": elements, "optional": optional, "separator": ","}
+    inner = members(elements, optional_at, ",")
     return sequence(regex(re.escape(begin)), inner, regex(re.escape(end)))
-
-
-def regex(pattern: str) -> Part:
-    """A text that matches the expression."""
-    return {"type": "regex", "pattern": pattern}
-
-
-def sequence(*parts: Part) -> Part:
-    """These parts, one after the other."""
-    return {"type": "sequence", "elements": [*parts]}
-
-
-def star(part: Part) -> Part:
-    """The part, any number of times."""
-    return {"type": "star", "content": part}
-
-
-def either(parts: Iterable[Part]) -> Part:
-    """One of these parts."""
-    return {"type": "or", "elements": [*parts]}
-
-
-def optional(part: Part) -> Part:
-    """The part, or nothing."""
-    return {"type": "optional", "content": part}

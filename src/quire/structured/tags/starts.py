@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quire.structured.tags.parts import either, sequence, star
+
 MayCut = Callable[[str, int], bool]
 """Whether a text may be cut in two at a place."""
 
@@ -23,22 +25,21 @@ def after_start(part: Any, start: str, may_cut: MayCut) -> dict[str, Any] | None
         first, *others = _items(part, "elements") or [None]
         text = first.get("value") if isinstance(first, Mapping) else None
         if isinstance(text, str) and len(text) < len(start) and start.startswith(text) and others:
-            rest = {"type": "sequence", "elements": others}
-            return after_start(rest, start[len(text) :], may_cut)
+            return after_start(sequence(*others), start[len(text) :], may_cut)
         return _joined(after_start(first, start, may_cut), *others)
     if kind == "or":
         return _either(_items(part, "elements"), start, may_cut)
     if kind == "plus":
         one = part.get("content")
-        return _joined(after_start(one, start, may_cut), {"type": "star", "content": one})
+        return _joined(after_start(one, start, may_cut), star(one))
     if kind == "tags_with_separator" and part.get("at_least_one"):
         tags = _items(part, "tags")
         first = _either(tags, start, may_cut)
         if part.get("stop_after_first"):
             return first
         separator = {"type": "const_string", "value": part.get("separator")}
-        one = {"type": "sequence", "elements": [separator, {**part, "stop_after_first": True}]}
-        return _joined(first, {"type": "star", "content": one})
+        one = sequence(separator, {**part, "stop_after_first": True})
+        return _joined(first, star(one))
     return None
 
 
@@ -58,11 +59,11 @@ def _shortened(
 
 def _either(parts: list[Any], start: str, may_cut: MayCut) -> dict[str, Any] | None:
     rests = [rest for part in parts if (rest := after_start(part, start, may_cut)) is not None]
-    return {"type": "or", "elements": rests} if rests else None
+    return either(rests) if rests else None
 
 
 def _joined(first: dict[str, Any] | None, *others: Any) -> dict[str, Any] | None:
-    return None if first is None else {"type": "sequence", "elements": [first, *others]}
+    return None if first is None else sequence(first, *others)
 
 
 def first_texts(part: Any) -> list[str]:
@@ -83,7 +84,7 @@ def first_texts(part: Any) -> list[str]:
         is_text = isinstance(first, Mapping) and first.get("type") == "const_string"
         if not is_text or not others:
             return texts
-        more = first_texts({"type": "sequence", "elements": others})
+        more = first_texts(sequence(*others))
         return [text + next_text for text in texts or [""] for next_text in more] or texts
     if kind in ("or", "tags_with_separator"):
         each = [first_texts(one) for one in _items(part, "elements" if kind == "or" else "tags")]

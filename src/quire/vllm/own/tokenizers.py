@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.chat.templates import read_chat_template
 from quire.config.checkpoint.model_files import read_text
-from quire.config.places.hub import resolve_model
+from quire.config.model_lookup.hub import resolve_model
 from quire.errors import ConfigError, quoted
 from quire.frontend.hf.tokenizer import HFTokenizer
 

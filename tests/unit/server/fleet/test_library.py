@@ -13,8 +13,8 @@ from fake_fleet import make_fleet
 from hub_cache import write_repo
 
 from quire.config.engine_args import EngineArgs
-from quire.config.places.aliases import read_aliases, set_alias
-from quire.config.places.library import models_of
+from quire.config.model_lookup.aliases import read_aliases, set_alias
+from quire.config.model_lookup.library import models_of
 from quire.server.app import build_app
 from quire.server.fleet import library as library_module
 from quire.server.fleet.library import Pull

@@ -11,8 +11,14 @@ from math import prod
 
 from quire.errors import CheckpointError
 from quire.gguf.architectures.dense import LLAMA_PARTS
-from quire.gguf.architectures.expert_parts import SIGMOID, SOFTMAX, expert_parts, normalises
-from quire.gguf.architectures.expert_tensors import num_layers, read_experts
+from quire.gguf.architectures.expert_parts import (
+    SIGMOID,
+    SOFTMAX,
+    deepseek_experts,
+    expert_groups,
+    expert_parts,
+)
+from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import attention_layers, has_any
 from quire.gguf.architectures.hybrid.recurrent import ssm_parts
 from quire.gguf.architectures.row import Architecture, Config, Part, Parts
@@ -94,18 +100,8 @@ def _yarn(keys: Keys) -> Config:
     return {"rope_scaling": found}
 
 
-def _experts(keys: Keys) -> Config:
-    experts = read_experts(keys)
-    return {
-        "n_routed_experts": experts.count,
-        "num_experts_per_tok": experts.top_k,
-        "moe_intermediate_size": experts.width,
-        "n_shared_experts": experts.num_shared(keys),
-        "mlp_layer_types": experts.layer_types,
-        "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
-        "n_group": keys.whole("{arch}.expert_group_count", 1),
-        "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
-    }
+def _experts(keys: Keys, normalised: bool) -> Config:
+    return {**deepseek_experts(keys, normalised), **expert_groups(keys)}
 
 
 def has_sigmoid(keys: Keys) -> bool:
@@ -116,15 +112,13 @@ def has_sigmoid(keys: Keys) -> bool:
 
 
 def _second(keys: Keys) -> Config:
-    found = _experts(keys)
+    found = _experts(keys, normalised=False)
     method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
-    own = {"topk_method": method, "norm_topk_prob": normalises(keys, False)}
-    return {**_latent(keys), **_yarn(keys), **found, **own}
+    return {**_latent(keys), **_yarn(keys), **found, "topk_method": method}
 
 
 def _third(keys: Keys) -> Config:
-    own = {"norm_topk_prob": normalises(keys, True)}
-    return {**_latent(keys), **_yarn(keys), **_experts(keys), **own}
+    return {**_latent(keys), **_yarn(keys), **_experts(keys, normalised=True)}
 
 
 def _minicpm3(keys: Keys) -> Config:
@@ -147,7 +141,7 @@ def _num_delta_heads(keys: Keys) -> int:
 
 
 def _kimi(keys: Keys) -> Config:
-    found = _experts(keys)
+    found = _experts(keys, normalised=True)
     return {
         **_latent(keys),
         "layer_types": [
@@ -168,7 +162,7 @@ def _kimi(keys: Keys) -> Config:
         "moe_intermediate_size": found["moe_intermediate_size"],
         "mlp_layer_types": found["mlp_layer_types"],
         "routed_scaling_factor": found["routed_scaling_factor"],
-        "moe_renormalize": normalises(keys, True),
+        "moe_renormalize": found["norm_topk_prob"],
     }
 
 

@@ -11,6 +11,7 @@ from quire.gguf.architectures.expert_parts import (
     SIGMOID,
     SOFTMAX,
     check_router,
+    expert_groups,
     expert_parts,
     normalises,
 )
@@ -337,8 +338,7 @@ def _nemotron_experts(keys: Keys) -> Config:
         "moe_shared_expert_intermediate_size": experts.shared_width or 1,
         "norm_topk_prob": normalises(keys, True),
         "routed_scaling_factor": keys.number("{arch}.expert_weights_scale", 1.0),
-        "n_group": keys.whole("{arch}.expert_group_count", 1),
-        "topk_group": keys.whole("{arch}.expert_group_used_count", 1),
+        **expert_groups(keys),
     }
 
 

@@ -1,5 +1,5 @@
-"""ERNIE 4.5, Hunyuan and DeepSeek-MoE: the attention of the dense families, softmax routers, and a
-shared MLP that every token uses."""
+"""ERNIE 4.5 and Hunyuan: the attention of the dense families, softmax routers, and a shared MLP
+that every token uses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from quire.models.experts import (
     ExpertNames,
     MoeSpec,
     SharedExpert,
-    in_sparse_layers,
     read_num_experts,
     read_top_k,
     read_width,
 )
 from quire.models.families.llama import ernie_spec, hunyuan_spec
-from quire.models.reading import read_activation, read_factor, read_spec
+from quire.models.reading import read_activation
 from quire.models.spec import DecoderSpec
 from quire.program import Routing
 
@@ -95,27 +94,6 @@ def _hunyuan(reader: ConfigReader) -> DecoderSpec:
     return replace(spec, experts=tuple(layer(*numbers) for numbers in layers))
 
 
-def _deepseek(reader: ConfigReader) -> DecoderSpec:
-    """Read the spec. The weights of a token's experts need not add up to 1."""
-    spec = read_spec(reader)
-    if (scoring := reader.text("scoring_func")) not in (None, "softmax"):
-        raise reader.error("scoring_func", scoring, "softmax", "softmax")
-    reader.size("moe_layer_freq", 1, example=1, default=1)
-    num_experts = read_num_experts(reader, "n_routed_experts", default=64)
-    width = read_width(reader, "moe_intermediate_size", default=1408)
-    shared = None
-    if count := reader.count("n_shared_experts", MAX_EXPERTS, default=0):
-        shared = SharedExpert(count * width, "mlp.shared_experts")
-    routing = Routing(
-        read_top_k(reader, num_experts, default=6),
-        normalise=reader.flag("norm_topk_prob", False),
-        scale=read_factor(reader, "routed_scaling_factor"),
-    )
-    activation = read_activation(reader, "hidden_act")
-    moe = MoeSpec(num_experts, width, activation, routing, ExpertNames(), shared=shared)
-    return replace(spec, experts=in_sparse_layers(reader, moe, spec.num_layers))
-
-
 ERNIE_MOE = decoder_family(
     "ernie4_5_moe",
     ("Ernie4_5_MoeForCausalLM",),
@@ -134,10 +112,4 @@ HUNYUAN_MOE = decoder_family(
     _hunyuan,
     models="Hunyuan A13B",
     defaults={"rms_norm_eps": 1e-5},
-)
-DEEPSEEK = decoder_family(
-    "deepseek",
-    ("DeepseekForCausalLM",),
-    _deepseek,
-    models="DeepSeek-MoE 16B",
 )

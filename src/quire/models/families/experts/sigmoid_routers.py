@@ -1,8 +1,5 @@
 """Families with DeepSeek-V3's router and plain attention: GLM-4.5, Solar Open, dots.llm1, K-EXAONE,
 MiniMax M2.
-
-A bias corrects the sigmoids of the logits, only for the choice of experts. The first layers may be
-dense. The shared expert has the width of several experts.
 """
 
 from __future__ import annotations
@@ -11,22 +8,13 @@ from dataclasses import replace
 
 from quire.models.config_reader import MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.experts import (
-    MAX_EXPERTS,
-    ExpertNames,
-    MoeSpec,
-    SharedExpert,
-    in_sparse_layers,
-    read_num_experts,
-    read_top_k,
-    read_width,
-)
+from quire.models.experts import MoeSpec, read_num_experts, read_top_k, read_width
+from quire.models.families.experts.deepseek import sigmoid_experts
 from quire.models.families.experts.mixtral import MIXTRAL_NAMES
 from quire.models.families.olmo import exaone_spec
 from quire.models.reading import (
     pattern_windows,
     read_activation,
-    read_factor,
     read_heads,
     read_num_layers,
     read_spec,
@@ -43,7 +31,7 @@ def _glm4_moe(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False, qk_norm=qk_norm),
-        experts=deepseek_experts(reader, spec.num_layers, normalise=True),
+        experts=sigmoid_experts(reader, spec.num_layers, normalise=True),
     )
 
 
@@ -53,13 +41,13 @@ def _solar(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, out_bias=False),
-        experts=deepseek_experts(reader, spec.num_layers, normalise=True),
+        experts=sigmoid_experts(reader, spec.num_layers, normalise=True),
     )
 
 
 def _exaone(reader: ConfigReader) -> DecoderSpec:
     spec = exaone_spec(reader)
-    layers = deepseek_experts(reader, spec.num_layers, normalise=True)
+    layers = sigmoid_experts(reader, spec.num_layers, normalise=True)
     bias = "mlp.e_score_correction_bias"
     return replace(spec, experts=tuple(moe and replace(moe, choice_bias=bias) for moe in layers))
 
@@ -76,47 +64,7 @@ def _dots1(reader: ConfigReader) -> DecoderSpec:
     return replace(
         spec,
         attention=replace(spec.attention, windows=windows, qk_norm=QkNorm()),
-        experts=deepseek_experts(reader, spec.num_layers, normalise=False),
-    )
-
-
-def deepseek_experts(
-    reader: ConfigReader, num_layers: int, *, normalise: bool
-) -> tuple[MoeSpec | None, ...]:
-    """Read the experts of all layers. `normalise`: default of `norm_topk_prob`."""
-    return in_sparse_layers(reader, deepseek_moe(reader, normalise=normalise), num_layers)
-
-
-def deepseek_moe(reader: ConfigReader, *, normalise: bool) -> MoeSpec:
-    """Read the experts of a layer."""
-    num_experts = read_num_experts(reader, "n_routed_experts", default=128)
-    groups = reader.size("n_group", num_experts, example=1, default=1)
-    if num_experts % groups:
-        raise reader.error("n_group", groups, f"a divisor of {num_experts} experts", 1)
-    routing = Routing(
-        read_top_k(reader, num_experts, default=8),
-        "sigmoid",
-        normalise=reader.flag("norm_topk_prob", normalise),
-        num_groups=groups,
-        top_groups=reader.size("topk_group", groups, example=1, default=1),
-        group_best=min(2, num_experts // groups),
-        floor=1e-20,
-        scale=read_factor(reader, "routed_scaling_factor"),
-    )
-    if routing.top_k > routing.top_groups * (num_experts // groups):
-        raise reader.error("topk_group", routing.top_groups, "enough groups for top_k", groups)
-    width = read_width(reader, "moe_intermediate_size", default=1408)
-    shared = None
-    if count := reader.count("n_shared_experts", MAX_EXPERTS, default=0):
-        shared = SharedExpert(count * width, "mlp.shared_experts")
-    return MoeSpec(
-        num_experts,
-        width,
-        read_activation(reader, "hidden_act"),
-        routing,
-        ExpertNames(),
-        choice_bias="mlp.gate.e_score_correction_bias",
-        shared=shared,
+        experts=sigmoid_experts(reader, spec.num_layers, normalise=False),
     )
 
 

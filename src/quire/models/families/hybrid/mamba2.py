@@ -14,7 +14,7 @@ from quire.models.config_reader import (
 )
 from quire.models.decoder import decoder_family
 from quire.models.experts import MAX_EXPERTS, ExpertLatent, ExpertNames, MoeSpec, SharedExpert
-from quire.models.families.experts.sigmoid_routers import deepseek_moe
+from quire.models.families.experts.deepseek import sigmoid_moe
 from quire.models.families.hybrid.reading import (
     MAX_STATE,
     NO_LIMIT,
@@ -166,7 +166,7 @@ def _nemotron_experts(reader: ConfigReader, kinds: list[str]) -> tuple[MoeSpec |
         width = reader.size("moe_latent_size", MAX_FEED_FORWARD, example=1024)
         latent = ExpertLatent(width, "mixer.fc1_latent_proj", "mixer.fc2_latent_proj", bias)
     moe = replace(
-        deepseek_moe(reader, normalise=True),
+        sigmoid_moe(reader, normalise=True),
         tensors=ExpertNames(prefix="mixer.experts", gate=None),
         router="mixer.gate",
         choice_bias="mixer.gate.e_score_correction_bias",

@@ -14,22 +14,12 @@ from quire.models.config_reader import (
     ConfigReader,
 )
 from quire.models.decoder import decoder_family
-from quire.models.experts import (
-    MAX_EXPERTS,
-    ExpertNames,
-    MoeSpec,
-    SharedExpert,
-    in_sparse_layers,
-    read_num_experts,
-    read_top_k,
-    read_width,
-)
-from quire.models.families.experts.sigmoid_routers import deepseek_experts
+from quire.models.families.experts.deepseek import sigmoid_experts, softmax_experts
 from quire.models.mixers import LatentAttention
-from quire.models.reading import read_activation, read_factor, read_num_layers, read_spec
+from quire.models.reading import read_factor, read_num_layers, read_spec
 from quire.models.rope import rotary
 from quire.models.spec import AttentionSpec, DecoderSpec
-from quire.program import HeadLayout, Routing
+from quire.program import HeadLayout
 
 
 def latent_attention(reader: ConfigReader, *, interleaved: bool, eps: float) -> LatentAttention:
@@ -84,44 +74,16 @@ def latent_spec(reader: ConfigReader, *, interleaved: bool) -> DecoderSpec:
 
 def _second(reader: ConfigReader) -> DecoderSpec:
     spec = latent_spec(reader, interleaved=True)
-    return replace(spec, experts=_softmax_experts(reader, spec.num_layers))
-
-
-def _softmax_experts(reader: ConfigReader, num_layers: int) -> tuple[MoeSpec | None, ...]:
-    """Read V2's experts: a softmax over all; the chosen ones may be in some groups alone."""
-    num_experts = read_num_experts(reader, "n_routed_experts", default=64)
-    width = read_width(reader, "moe_intermediate_size", default=1407)
-    groups = top_groups = 1
-    method = {"greedy": False, "group_limited_greedy": True}
-    if reader.choice("topk_method", method, default="greedy"):
-        groups = reader.size("n_group", num_experts, example=8)
-        top_groups = reader.size("topk_group", groups, example=3)
-        if num_experts % groups:
-            raise reader.error("n_group", groups, f"a divisor of {num_experts} experts", 1)
-    shared = None
-    if count := reader.count("n_shared_experts", MAX_EXPERTS, default=2):
-        shared = SharedExpert(count * width, "mlp.shared_experts")
-    moe = MoeSpec(
-        num_experts,
-        width,
-        read_activation(reader, "hidden_act"),
-        Routing(
-            read_top_k(reader, num_experts, default=6),
-            normalise=reader.flag("norm_topk_prob", False),
-            num_groups=groups,
-            top_groups=top_groups,
-            scale=read_factor(reader, "routed_scaling_factor"),
-        ),
-        ExpertNames(),
-        shared=shared,
-    )
-    return in_sparse_layers(reader, moe, num_layers)
+    methods = {"greedy": False, "group_limited_greedy": True}
+    is_grouped = reader.choice("topk_method", methods, default="greedy")
+    experts = softmax_experts(reader, spec.num_layers, is_grouped=is_grouped)
+    return replace(spec, experts=experts)
 
 
 def _third(reader: ConfigReader) -> DecoderSpec:
     interleaved = reader.flag("rope_interleave", True)
     spec = latent_spec(reader, interleaved=interleaved)
-    return replace(spec, experts=deepseek_experts(reader, spec.num_layers, normalise=True))
+    return replace(spec, experts=sigmoid_experts(reader, spec.num_layers, normalise=True))
 
 
 def _minicpm3(reader: ConfigReader) -> DecoderSpec:
@@ -142,7 +104,7 @@ DEEPSEEK_V2 = decoder_family(
     ("DeepseekV2ForCausalLM",),
     _second,
     models="DeepSeek-V2 and V2-Lite, DeepSeek-Coder-V2",
-    defaults={"q_lora_rank": 1536},
+    defaults={"q_lora_rank": 1536, "n_shared_experts": 2, "moe_intermediate_size": 1407},
 )
 DEEPSEEK_V3 = decoder_family(
     "deepseek_v3",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
 from quire.models.experts import ExpertNames
-from quire.models.families.experts.sigmoid_routers import deepseek_experts
+from quire.models.families.experts.deepseek import sigmoid_experts
 from quire.models.families.hybrid.reading import read_conv, read_recurrent
 from quire.models.families.latent.deepseek import latent_spec
 from quire.models.mixers import KimiDeltaMixer, LatentAttention
@@ -52,7 +52,7 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
             choice_bias="block_sparse_moe.gate.e_score_correction_bias",
             shared=moe.shared and replace(moe.shared, prefix="block_sparse_moe.shared_experts"),
         )
-        for moe in deepseek_experts(reader, spec.num_layers, normalise=True)
+        for moe in sigmoid_experts(reader, spec.num_layers, normalise=True)
     )
     return replace(spec, mixers=mixers, experts=experts)
 

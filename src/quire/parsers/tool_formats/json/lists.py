@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 
-from quire.parsers.format import Part, Schemas
-from quire.parsers.grammar import const, regex, schema, separated, sequence, tag
+from quire.parsers.format import Schemas
 from quire.parsers.json_calls import CallKeys, read_arguments, read_end
 from quire.parsers.json_text import json_elements, json_members
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.marked import MarkedCalls
+from quire.structured.tags.parts import (
+    Part,
+    arguments_of,
+    const,
+    either,
+    regex,
+    separated,
+    sequence,
+    tag,
+)
 
 
 class GraniteCalls(MarkedCalls):
@@ -22,7 +31,7 @@ class GraniteCalls(MarkedCalls):
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """The list after either mark."""
-        begin = {"type": "or", "elements": [const(f"{marker}[") for marker in self.markers]}
+        begin = either(const(f"{marker}[") for marker in self.markers)
         return sequence(begin, super().grammar(tools, is_parallel=is_parallel))
 
 
@@ -76,7 +85,7 @@ class CohereCalls(MarkedCalls):
                     sequence(
                         regex("[0-9]{1,3}"),
                         const(f'", "tool_name": {json.dumps(name)}, "parameters": '),
-                        schema(arguments),
+                        arguments_of(arguments),
                     ),
                     "}",
                 )

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 from typing import ClassVar
 
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import const, sequence, tags
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import CALL_KEYS, CallKeys, read_end, read_json_calls
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, calls_of, const, sequence
 
 
 class MarkedCalls(ToolFormat):
@@ -47,7 +47,7 @@ class MarkedCalls(ToolFormat):
 
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """Calls as the family's template writes them."""
-        calls = tags(
+        calls = calls_of(
             (
                 (self.before + self.head(name), schema, "}" + self.after)
                 for name, schema in tools.items()

@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 import string
 
-from quire.parsers.format import Part, Schemas
-from quire.parsers.grammar import tags
+from quire.parsers.format import Schemas
 from quire.parsers.json_calls import CallKeys, read_name, read_named_call
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
 from quire.parsers.tool_formats.json.marked import MarkedCalls
+from quire.structured.tags.parts import Part, calls_of
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _ID_CHARS = 9
@@ -55,7 +55,7 @@ class MistralCalls(MarkedCalls):
     def grammar(self, tools: Schemas, *, is_parallel: bool) -> Part:
         """The grammar of the newer form."""
         calls = ((f"[TOOL_CALLS]{name}[ARGS]", schema, "") for name, schema in tools.items())
-        return tags(calls, separator="" if is_parallel else None)
+        return calls_of(calls, separator="" if is_parallel else None)
 
 
 class MistralListCalls(MistralCalls):

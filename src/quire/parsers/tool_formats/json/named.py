@@ -9,11 +9,20 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import const, regex, schema, separated, sequence, tag, tags
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import read_end, read_name, read_named_call
 from quire.parsers.reader import Parse
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import (
+    Part,
+    arguments_of,
+    calls_of,
+    const,
+    regex,
+    separated,
+    sequence,
+    tag,
+)
 
 
 class DeepSeekV31Calls(ToolFormat):
@@ -55,7 +64,7 @@ class DeepSeekV31Calls(ToolFormat):
         )
         return sequence(
             const(opening),
-            tags(calls, separator=self.between if is_parallel else None),
+            calls_of(calls, separator=self.between if is_parallel else None),
             const(closing),
         )
 
@@ -114,7 +123,7 @@ class KimiK2Calls(ToolFormat):
         calls = (
             tag(
                 f"{begin}functions.{name}:",
-                sequence(*middle, schema(arguments)),
+                sequence(*middle, arguments_of(arguments)),
                 "<|tool_call_end|>",
             )
             for name, arguments in tools.items()

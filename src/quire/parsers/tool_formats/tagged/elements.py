@@ -10,10 +10,10 @@ from quire.parsers.arguments.grammar import NamedValues, in_order, json_part, te
 from quire.parsers.arguments.reading import after_space, tag_head, up_to
 from quire.parsers.arguments.values import TEXT, converted, json_text, schema_of_type, types_of
 from quire.parsers.arguments.writer import ArgumentsWriter
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import const, separated, sequence, tag
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, const, separated, sequence, tag
 
 _MARK = "]<]minimax[>["
 _MOST_NAME = 256

@@ -25,10 +25,10 @@ from quire.parsers.arguments.values import (
     types_of,
 )
 from quire.parsers.arguments.writer import ArgumentsWriter
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import const, separated, sequence, tag
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Emit, Parse, TextReader
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, const, separated, sequence, tag
 
 _NAME = string.ascii_letters + string.digits + "_-.:/"
 _MOST_NAME = 256

@@ -8,10 +8,10 @@ from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import read_value
 from quire.parsers.arguments.values import ANY, TEXT, type_named
 from quire.parsers.arguments.writer import ArgumentsWriter
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import const, sequence
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, const, either, sequence
 
 _OPEN, _CLOSE, _SEP = "<|open|>", "<|close|>", "<|sep|>"
 _ATTRIBUTE = re.compile(r'(\w{1,64})="([^"]{0,512})"')
@@ -59,10 +59,7 @@ class KimiK3Calls(ToolFormat):
         may open."""
         escaped = {_escaped(name): schema for name, schema in tools.items()}
         calls = calls_part(escaped, self.layout, is_parallel=is_parallel)
-        return {
-            "type": "or",
-            "elements": [calls, sequence(const(f"{_CLOSE}response{_SEP}"), calls)],
-        }
+        return either([calls, sequence(const(f"{_CLOSE}response{_SEP}"), calls)])
 
 
 def _read_arguments(reply: Reply, name: str) -> Parse[str | None]:

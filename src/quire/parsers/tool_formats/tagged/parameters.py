@@ -13,10 +13,11 @@ from quire.parsers.arguments.grammar import Layout, calls_part
 from quire.parsers.arguments.reading import after_space, read_value, tag_head
 from quire.parsers.arguments.values import ANY, NOT_TEXT, TEXT, Trim, Types
 from quire.parsers.arguments.writer import ArgumentsWriter
-from quire.parsers.format import Part, Schemas, ToolFormat
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_calls import read_json_call
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part
 
 
 @dataclass(frozen=True)

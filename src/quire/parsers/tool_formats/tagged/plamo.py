@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from quire.parsers.arguments.reading import after_space, up_to
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import separated, tag
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.json_text import json_value
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, json_schema, separated, tag
 
 _MOST_NAME = 256
 
@@ -78,7 +78,7 @@ class PlamoCalls(ToolFormat):
             tag(
                 f"{_begin('request')}{_begin('name')}{name}{_end('name')}"
                 f"{_begin('arguments')}{_JSON}",
-                {"type": "json_schema", "json_schema": dict(schema)},
+                json_schema(dict(schema)),
                 _end("arguments") + _end("request"),
             )
             for name, schema in tools.items()

@@ -10,10 +10,10 @@ from quire.parsers.arguments.grammar import json_part, with_separator
 from quire.parsers.arguments.python_literals import python_value
 from quire.parsers.arguments.reading import after_space
 from quire.parsers.arguments.writer import ArgumentsWriter
-from quire.parsers.format import Part, Schemas, ToolFormat
-from quire.parsers.grammar import const, separated, sequence, tag
+from quire.parsers.format import Schemas, ToolFormat
 from quire.parsers.reader import Parse, TextReader
 from quire.parsers.reply import Reply
+from quire.structured.tags.parts import Part, const, separated, sequence, tag
 
 _NAME = string.ascii_letters + string.digits + "_.-"
 _MOST_NAME = 256

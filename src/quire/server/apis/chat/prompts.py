@@ -202,7 +202,7 @@ async def _chat_with_images(
     size = count_chars(plain[0], _MOST_CHARS)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     tenant = tenant_of_pictures(salt)
-    pictures = await model.pool.run_slow(size, images.decoded, taken.images, tenant)
+    pictures = await model.pool.run_outside(size, images.decoded, taken.images, tenant)
     chat = replace(
         chat,
         messages=taken.messages,

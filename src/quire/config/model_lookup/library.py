@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from quire import env
-from quire.config.places import gguf
-from quire.config.places.aliases import target_of
-from quire.config.places.hub import hub_name
+from quire.config.model_lookup import gguf
+from quire.config.model_lookup.aliases import target_of
+from quire.config.model_lookup.hub import hub_name
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted
 
 _PREFIX = "models--"

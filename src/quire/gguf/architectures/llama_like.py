@@ -1,4 +1,4 @@
-"""Llama's relatives without experts: root mean square norms and a gated MLP, or nearly so."""
+"""Families without experts whose layers are like Llama's: RMS norms and a gated MLP, or nearly."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ CHATGLM = Architecture(
 )
 """Files of architecture chatglm that have q, k and v in one tensor."""
 
-RELATIVES: dict[str, Architecture] = {
+LLAMA_LIKE: dict[str, Architecture] = {
     "phi3": Architecture("Phi3ForCausalLM", "phi3", _PHI3_PARTS, config=_phi3),
     "olmo2": Architecture("Olmo2ForCausalLM", "olmo2", _NORMS_AFTER),
     "exaone": Architecture(*_LLAMA),

@@ -18,8 +18,8 @@ from typing import Any
 
 from quire import env
 from quire.config.checkpoint.model_files import DEMO_MODEL, DEMO_MODEL_PATH, read_json_object
-from quire.config.places import aliases, gguf
-from quire.config.places.known import suggestion
+from quire.config.model_lookup import aliases, gguf
+from quire.config.model_lookup.known import suggestion
 from quire.errors import CheckpointError, ConfigError, ModelNotFoundError, quoted, reason
 from quire.log import get_logger
 from quire.units import MiB

@@ -1,8 +1,8 @@
 """tokenizer.json and tokenizer_config.json, of the metadata of a GGUF file.
 
 Kinds: `gpt2`, byte-level BPE with its merges; `llama`, SentencePiece's BPE, whose merges follow
-from the pieces and their scores; and those of encoders (`tokenizers/encoders.py`). The result gives
-the ids of the model's own tokenizer.json.
+from the pieces and their scores; and those of encoders (`encoders`). The result gives the ids of
+the model's own tokenizer.json.
 """
 
 from __future__ import annotations
@@ -160,7 +160,11 @@ def _sentence_pieces(keys: Keys, tokens: list[str]) -> Json:
     if has_prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     model = _bpe(tokens, pairs, ignore_merges=False)
-    model |= {"byte_fallback": True, "fuse_unk": True, "unk_token": _role(keys, tokens, "unknown")}
+    model |= {
+        "byte_fallback": True,
+        "fuse_unk": True,
+        "unk_token": keys.token_of("unknown", tokens),
+    }
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*normalizers, to_spaces]},
         "pre_tokenizer": None,
@@ -169,22 +173,11 @@ def _sentence_pieces(keys: Keys, tokens: list[str]) -> Json:
     }
 
 
-def _role(keys: Keys, tokens: list[str], name: str) -> str | None:
-    """The token of a role; None where the file names none."""
-    key = f"tokenizer.ggml.{name}_token_id"
-    if keys.value(key) is None:
-        return None
-    token_id = keys.whole(key)
-    if not 0 <= token_id < len(tokens):
-        raise keys.error(key, f"an id below {len(tokens)}")
-    return tokens[token_id]
-
-
 def _added_tokens(keys: Keys, tokens: list[str]) -> list[Json]:
     """Tokens that are found in a text whole: control tokens, and those that a user defined."""
     kinds = keys.numbers("tokenizer.ggml.token_type", int, len(tokens)) or []
     ids = {text: token_id for token_id, text in enumerate(tokens)}
-    roles = {_role(keys, tokens, name) for name in _ROLES.values()}
+    roles = {keys.token_of(name, tokens) for name in _ROLES.values()}
     found = []
     for token_id, text in enumerate(tokens):
         kind = kinds[token_id] if kinds else 1
@@ -198,8 +191,8 @@ def _added_tokens(keys: Keys, tokens: list[str]) -> list[Json]:
 def _frame(keys: Keys, tokens: list[str], adds_bos: bool) -> Json | None:
     """The tokens around a text."""
     says_bos, says_eos = (keys.flag(f"tokenizer.ggml.add_{name}_token") for name in ("bos", "eos"))
-    before = _role(keys, tokens, "bos") if (adds_bos if says_bos is None else says_bos) else None
-    after = _role(keys, tokens, "eos") if says_eos else None
+    before = keys.token_of("bos", tokens) if (adds_bos if says_bos is None else says_bos) else None
+    after = keys.token_of("eos", tokens) if says_eos else None
     if keys.architecture in ("bert", "modern-bert") and before and after:
         between = [after, after] if keys.architecture == "bert" else [after]  # RoBERTa's, or BERT's
         return pair_frame(tokens, before, between, second_type=0)
@@ -228,7 +221,7 @@ def _config(keys: Keys, tokens: list[str]) -> Json:
     """Roles of tokens, and the chat templates."""
     found: Json = {"tokenizer_class": "PreTrainedTokenizerFast"}
     for role, name in _ROLES.items():
-        if (text := _role(keys, tokens, name)) is not None:
+        if (text := keys.token_of(name, tokens)) is not None:
             found[role] = text
     found["clean_up_tokenization_spaces"] = False
     prefix = "tokenizer.chat_template"

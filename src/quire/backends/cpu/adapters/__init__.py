@@ -1,1 +1,0 @@
-"""Adapters in native memory."""

@@ -1,0 +1,1 @@
+"""Finds the model that a user names: a directory, a GGUF file, an alias, or a name in the hub."""

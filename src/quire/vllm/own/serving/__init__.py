@@ -1,1 +1,0 @@
-"""Parts of vLLM for programs with their own server."""
