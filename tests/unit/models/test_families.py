@@ -11,6 +11,7 @@ from quire.cli.app import main
 from quire.cli.commands.library import markdown
 from quire.errors import UnsupportedModelError
 from quire.models import ModelRegistry, build_program, model_facts, name_map
+from quire.models.text_part import text_part
 
 transformers = pytest.importorskip("transformers")
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = pytest.importorskip(
@@ -143,3 +144,16 @@ def test_internlm_3_is_llama_with_biases() -> None:
     names = {"architectures": ["InternLM3ForCausalLM"], "bias": True, "qkv_bias": True}
     flags = {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True}
     assert build_program({**config, **names}).ops == build_program({**config, **flags}).ops
+
+
+def test_sections_lack_what_is_the_value_of_the_class() -> None:
+    """As transformers 4 has saved the configurations of Qwen2-Audio and LLaVA 1.5."""
+    transformers = pytest.importorskip("transformers")
+    kinds = {"llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config"}
+    for kind, name in kinds.items():
+        found = text_part({"text_config": {"model_type": kind}})
+        own = getattr(transformers, name)()
+        assert found.keys() >= {"hidden_size", "num_hidden_layers", "num_attention_heads"}
+        assert all(getattr(own, key) == value for key, value in found.items())
+        given = {"model_type": kind, "hidden_size": 64}
+        assert text_part({"text_config": given})["hidden_size"] == 64

@@ -52,7 +52,7 @@ def test_parts_that_a_text_model_cannot_take_are_named(harness: Harness, part: A
     reply = harness.post(CHAT, body)
     error = reply.json()["error"]
     assert (reply.status_code, error["param"]) == (400, "messages")
-    is_seen = part["type"] in ("image_url", "video_url")
+    is_seen = part["type"] in ("image_url", "video_url", "input_audio")
     assert ("takes no images" if is_seen else part["type"]) in error["message"]
 
 
