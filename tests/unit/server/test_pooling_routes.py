@@ -291,6 +291,11 @@ def test_pairs(reranker: Client) -> None:
     assert "maximum context length" in reranker.refused("/score", text_1="a", text_2=long)
     cut = reranker.post("/score", text_1="a", text_2=long, truncate_prompt_tokens=-1)
     assert cut["usage"]["prompt_tokens"] == 20
+    cut = reranker.post("/score", text_1="a", text_2=long, truncate_prompt_tokens=9)
+    assert cut["usage"]["prompt_tokens"] == 9
+    assert cut["data"] == reranker.post("/score", text_1="a", text_2="sky " * 5)["data"]
+    message = reranker.refused("/score", text_1="a a", text_2="sky", truncate_prompt_tokens=5)
+    assert message.startswith("a query must leave room for at least one token of a document")
     message = reranker.refused("/score", text_1=["a", "a"], text_2=["a"])
     assert message == "Input lengths must be either 1:1, 1:N or N:N"
     assert "give two lists of texts" in reranker.refused("/score", queries="a")
