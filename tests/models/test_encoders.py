@@ -56,6 +56,11 @@ CASES = [
     Case("xlm-roberta", "XLMRobertaModel"),
     Case("distilbert", "DistilBertModel", _DISTIL),
     Case("mpnet", "MPNetModel"),
+    Case(
+        "mpnet-odd",
+        "MPNetModel",
+        {**_ENCODER, "pad_token_id": 5, "relative_attention_num_buckets": 64},
+    ),
     Case("modernbert", "ModernBertModel", {**_ENCODER, "local_attention": 20, "cls_token_id": 0}),
     Case("nomic", "NomicBertModel", {**_ENCODER, **_ROTARY}),
     Case("gte", "GteModel", {**_ENCODER, **_ROTARY, "type_vocab_size": 2}),
