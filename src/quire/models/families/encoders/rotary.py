@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from quire.config.pooling import PoolingType
+from quire.errors import UnsupportedModelError
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import decoder_family
@@ -30,6 +31,9 @@ from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec
 from quire.program import Activation, Builder, Rotary, Routing, Value
 
+_NOMIC_LACKS = ("prenorm", "parallel_block", "use_rms_norm", "causal", "rotary_emb_interleaved")
+"""Switches in the configurations of Nomic BERT that no published checkpoint has on."""
+_NOMIC_GATES: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu"}
 _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
 
 
@@ -108,10 +112,15 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
     """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
+    for key in _NOMIC_LACKS:
+        if reader.flag(key, False):
+            raise UnsupportedModelError(f"{reader.where}: {key} is true; supported is false")
     spec = rotated(reader, read_encoder(reader, "bert.", ROTARY))
     names = replace(FLASH, root="bert.")
     if not reader.count("num_experts", MAX_EXPERTS, default=0):
         biases = Biases(qkv=False, out=False, up=False, down=False)
+        if reader.has("activation_function"):
+            spec = replace(spec, activation=reader.choice("activation_function", _NOMIC_GATES))
         return replace(spec, position_rows=0, biases=biases, names=names)
     return _nomic_experts(reader, replace(spec, position_rows=0, names=names))
 
@@ -223,6 +232,7 @@ NOMIC = encoder_family(
         "max_position_embeddings": "n_positions",
         "layer_norm_eps": "layer_norm_epsilon",
         "rope_theta": "rotary_emb_base",
+        "partial_rotary_factor": "rotary_emb_fraction",
     },
     defaults={"hidden_act": "silu", "rope_theta": 1000.0},
     other_prefixes=("nomic_bert.",),
