@@ -86,6 +86,15 @@ CASES = [
         labels=3,
     ),
     Case("qwen2-classes", "Qwen2ForSequenceClassification", _DECODER, labels=3),
+    Case("gte-score", "GteForSequenceClassification", {**_ENCODER, **_ROTARY}, labels=1),
+    Case("nomic-classes", "NomicBertForSequenceClassification", {**_ENCODER, **_ROTARY}, labels=3),
+    Case(
+        "jina-v3-classes",
+        "JinaEmbeddingsV3ForSequenceClassification",
+        {**_ENCODER, **_ROTARY},
+        labels=3,
+    ),
+    Case("qwen3-tokens", "Qwen3ForTokenClassification", {**_DECODER, "head_dim": 12}, labels=4),
     Case("bert-tokens", "BertForTokenClassification", labels=4),
     Case("roberta-tokens", "RobertaForTokenClassification", labels=4),
 ]

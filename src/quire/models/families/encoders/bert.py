@@ -124,7 +124,7 @@ def _bucket(distance: int) -> int:
     return first + min(far + int(growth), half - 1)
 
 
-def _bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
+def bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
     """The pooler on the first token's state, then the classes; of tokens the classes alone."""
     del reader
     if not head.by_token:
@@ -133,7 +133,7 @@ def _bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: Poo
     return _classes(builder, x, "classifier", head)
 
 
-def _roberta_classifier(
+def roberta_classifier(
     builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
 ) -> Value:
     del reader
@@ -165,7 +165,7 @@ BERT = encoder_family(
     ("BertModel",),
     _bert,
     models="BERT, MiniLM, BGE v1.5, E5, GTE v1, mxbai-embed, Snowflake Arctic Embed",
-    classifier=_bert_classifier,
+    classifier=bert_classifier,
     ignorable=_OLD_NAMES,
 )
 ROBERTA = encoder_family(
@@ -174,7 +174,7 @@ ROBERTA = encoder_family(
     _roberta,
     models="RoBERTa, XLM-R, BGE-M3, multilingual E5, BGE rerankers, Arctic Embed L v2",
     defaults={"layer_norm_eps": 1e-12},
-    classifier=_roberta_classifier,
+    classifier=roberta_classifier,
     ignorable=_OLD_NAMES,
 )
 DISTILBERT = encoder_family(
@@ -204,5 +204,5 @@ MPNET = encoder_family(
     ("MPNetModel",),
     _mpnet,
     models="MPNet, all-mpnet-base-v2, multi-qa-mpnet",
-    classifier=_roberta_classifier,
+    classifier=roberta_classifier,
 )

@@ -17,6 +17,7 @@ from quire.models.experts import (
     read_num_experts,
     read_top_k,
 )
+from quire.models.families.encoders.bert import bert_classifier, roberta_classifier
 from quire.models.families.encoders.reading import (
     FLASH,
     ROTARY,
@@ -235,6 +236,7 @@ NOMIC = encoder_family(
         "partial_rotary_factor": "rotary_emb_fraction",
     },
     defaults={"hidden_act": "silu", "rope_theta": 1000.0},
+    classifier=bert_classifier,
     other_prefixes=("nomic_bert.",),
 )
 GTE = encoder_family(
@@ -243,6 +245,7 @@ GTE = encoder_family(
     _gte,
     models="GTE multilingual and v1.5, Snowflake Arctic Embed M v2",
     defaults={"rope_theta": 160_000.0},
+    classifier=bert_classifier,
     other_prefixes=("gte.",),
 )
 JINA_V3 = encoder_family(
@@ -251,6 +254,7 @@ JINA_V3 = encoder_family(
     jina_v3,
     models="Jina Embeddings 3",
     defaults={"layer_norm_eps": 1e-5, "type_vocab_size": 1, "rope_theta": 20_000.0},
+    classifier=roberta_classifier,
     other_prefixes=("jina_embeddings_v3.",),
 )
 EUROBERT = replace(
