@@ -82,10 +82,10 @@ def _write(directory: Path, config: dict[str, Any], tensors: Tensors) -> None:
     (directory / "config.json").write_text(json.dumps(config))
 
 
-def write_nomic(directory: Path) -> Tensors:
+def write_nomic(directory: Path, **settings: Any) -> Tensors:
     """A checkpoint of Nomic Embed 2, and its tensors."""
     tensors = _random(_shapes(with_experts=True))
-    _write(directory, NOMIC, tensors)
+    _write(directory, {**NOMIC, **settings}, tensors)
     return tensors
 
 
@@ -125,16 +125,16 @@ def write_jina(directory: Path) -> dict[str | None, Tensors]:
     return by_task
 
 
-def _rotated(x: torch.Tensor) -> torch.Tensor:
-    size = x.shape[-1]
+def _rotated(x: torch.Tensor, part: float) -> torch.Tensor:
+    size = int(x.shape[-1] * part)
     angles = torch.arange(x.shape[-2])[:, None] * THETA ** (-torch.arange(0, size, 2) / size)
     cos, sin = angles.cos(), angles.sin()
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    a, b = x[..., :size].chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., size:]], dim=-1)
 
 
-def states(tensors: Tensors, token_ids: list[int]) -> Floats:
-    """The last hidden states of a text."""
+def states(tensors: Tensors, token_ids: list[int], part: float = 1.0) -> Floats:
+    """The last hidden states of a text. `part`: the part of each head that is rotated."""
     have = {name: torch.from_numpy(array) for name, array in tensors.items()}
 
     def linear(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -163,7 +163,7 @@ def states(tensors: Tensors, token_ids: list[int]) -> Floats:
         prefix = f"encoder.layers.{layer}."
         parts = linear(x, f"{prefix}attn.Wqkv").view(len(token_ids), 3, HEADS, -1)
         q, k, v = (parts[:, part].transpose(0, 1) for part in range(3))
-        q, k = _rotated(q), _rotated(k)
+        q, k = _rotated(q, part), _rotated(k, part)
         weights = torch.softmax(q @ k.transpose(1, 2) / q.shape[-1] ** 0.5, dim=-1)
         attended = (weights @ v).transpose(0, 1).reshape(len(token_ids), HIDDEN)
         x = norm(linear(attended, f"{prefix}attn.out_proj") + x, f"{prefix}norm1")

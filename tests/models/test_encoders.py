@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quire import LLM
 from quire.adapters import LoRARequest
-from quire.errors import ConfigError
+from quire.errors import ConfigError, UnsupportedModelError
 from quire.protocol.pooling_params import PoolingParams
 
 Floats = NDArray[np.float32]
@@ -56,6 +56,11 @@ CASES = [
     Case("xlm-roberta", "XLMRobertaModel"),
     Case("distilbert", "DistilBertModel", _DISTIL),
     Case("mpnet", "MPNetModel"),
+    Case(
+        "mpnet-odd",
+        "MPNetModel",
+        {**_ENCODER, "pad_token_id": 5, "relative_attention_num_buckets": 64},
+    ),
     Case("modernbert", "ModernBertModel", {**_ENCODER, "local_attention": 20, "cls_token_id": 0}),
     Case("nomic", "NomicBertModel", {**_ENCODER, **_ROTARY}),
     Case("gte", "GteModel", {**_ENCODER, **_ROTARY, "type_vocab_size": 2}),
@@ -81,6 +86,15 @@ CASES = [
         labels=3,
     ),
     Case("qwen2-classes", "Qwen2ForSequenceClassification", _DECODER, labels=3),
+    Case("gte-score", "GteForSequenceClassification", {**_ENCODER, **_ROTARY}, labels=1),
+    Case("nomic-classes", "NomicBertForSequenceClassification", {**_ENCODER, **_ROTARY}, labels=3),
+    Case(
+        "jina-v3-classes",
+        "JinaEmbeddingsV3ForSequenceClassification",
+        {**_ENCODER, **_ROTARY},
+        labels=3,
+    ),
+    Case("qwen3-tokens", "Qwen3ForTokenClassification", {**_DECODER, "head_dim": 12}, labels=4),
     Case("bert-tokens", "BertForTokenClassification", labels=4),
     Case("roberta-tokens", "RobertaForTokenClassification", labels=4),
 ]
@@ -244,6 +258,27 @@ def test_nomic_2(backend: str, tmp_path: Path) -> None:
             truth = flash_encoders.states(tensors, text).mean(axis=0)
             assert distance(vector, truth) <= 1e-5
         assert results(llm, [prompts[1]])[0].tobytes() == found[1].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prenorm": True}, "prenorm is true; supported is false"),
+        ({"rotary_emb_interleaved": True}, "rotary_emb_interleaved is true; supported is false"),
+        ({"num_experts": 0, "activation_function": "gelu"}, "activation_function 'gelu' is not"),
+    ],
+)
+def test_settings_of_nomic(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A part of each head is rotated; settings that would change the vectors are refused."""
+    options: dict[str, Any] = {"skip_tokenizer_init": True, "dtype": "float32"}
+    text = texts()[1]
+    tensors = flash_encoders.write_nomic(tmp_path, rotary_emb_fraction=0.5)
+    with LLM(str(tmp_path), pooler_config={"pooling_type": "MEAN"}, **options) as llm:
+        truth = flash_encoders.states(tensors, text, part=0.5).mean(axis=0)
+        assert distance(results(llm, [text])[0], truth) <= 1e-5
+    flash_encoders.write_nomic(tmp_path, **settings)
+    with pytest.raises(UnsupportedModelError, match=message):
+        LLM(str(tmp_path), **options)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])

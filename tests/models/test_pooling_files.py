@@ -231,6 +231,12 @@ def test_a_cross_encoder_scores_pairs(tmp_path: Path) -> None:
                 logit = model(**tokenizer(TEXTS[0], text, return_tensors="pt")).logits[0, 0]
             assert one.outputs.score == pytest.approx(float(torch.sigmoid(logit)), abs=1e-6)
         assert llm.score(TEXTS[0], TEXTS[2], use_tqdm=False)[0].outputs == found[1].outputs
+        long = " ".join(TEXTS[1:]) * 90
+        for count, kept in ((-1, llm.model_config.max_model_len), (12, 12)):
+            options = {"truncate_prompt_tokens": count}
+            [cut] = llm.score(TEXTS[0], long, tokenization_kwargs=options, use_tqdm=False)
+            ids = tokenizer(TEXTS[0], long, truncation="only_second", max_length=kept).input_ids
+            assert cut.prompt_token_ids == ids
         with pytest.raises(RequestError, match="Input lengths must be either 1:1, 1:N or N:N"):
             llm.score(TEXTS[:2], TEXTS[:3], use_tqdm=False)
         with pytest.raises(RequestError, match=r"task is classify: use LLM\.score"):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from quire.config.records import ModelConfig
 from quire.errors import ConfigError, RequestError, quoted
 from quire.frontend.inputs.model_checks import text_fills_model, works, wrong_task
+from quire.frontend.inputs.tokenization import Truncation
 from quire.inputs import PromptType, TokensPrompt
 from quire.outputs import PoolingOutput, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput
 from quire.tokenizer import Tokenizer
@@ -40,8 +41,8 @@ class ScoreLimits:
 
     max_tokens_per_query: int = 0
     max_tokens_per_doc: int = 0
-    truncates: bool = False
-    """Whether a document that does not fit loses its end."""
+    truncation: Truncation | None = None
+    """How many tokens a pair keeps: its document loses the end; None: it must fit the model."""
 
 
 @dataclass
@@ -59,21 +60,30 @@ class PairTokens:
         tokenizer, limits = self.tokenizer, self.limits
         if tokenizer is None:
             raise ConfigError("pairs of texts need a tokenizer: leave out skip_tokenizer_init")
-        limit = self.model.max_model_len
         if limits.max_tokens_per_query:
             query = tokenizer.beginning(query, limits.max_tokens_per_query)
         if limits.max_tokens_per_doc:
             document = tokenizer.beginning(document, limits.max_tokens_per_doc)
         found = self._encoded(tokenizer, query, document)
         count = len(found["prompt_token_ids"])
-        if count <= limit:
+        if limits.truncation is None:
+            if count > self.model.max_model_len:
+                raise text_fills_model(count, self.model.max_model_len)
             return found
-        if not limits.truncates:
-            raise text_fills_model(count, limit)
-        room = len(tokenizer.encode(document, add_special_tokens=False)) - (count - limit)
-        if room < 1:
-            raise text_fills_model(count, limit)
-        return self._encoded(tokenizer, query, tokenizer.beginning(document, room))
+        limit = limits.truncation.num_tokens
+        room = 0 if count <= limit else len(tokenizer.encode(document, add_special_tokens=False))
+        while count > limit:
+            # The document's tokens in the pair may be more than those that it has alone.
+            room -= count - limit
+            if room < 1:
+                raise RequestError(
+                    f"a query must leave room for at least one token of a document; it leaves none "
+                    f"of {limit} tokens",
+                    parameter="truncate_prompt_tokens",
+                )
+            found = self._encoded(tokenizer, query, tokenizer.beginning(document, room))
+            count = len(found["prompt_token_ids"])
+        return found
 
     def _encoded(self, tokenizer: Tokenizer, query: str, document: str) -> TokensPrompt:
         if self.model.pooling is not None and self.model.pooling.score_template:

@@ -231,6 +231,18 @@ def test_sparse_vectors(tmp_path: Path, embedder: Client) -> None:
     assert "does not support the sparse embed task" in embedder.refused("/embed_sparse", inputs="a")
 
 
+def test_invocations(embedder: Client, reranker: Client) -> None:
+    """SageMaker's route gives what the model gives, by the fields of the body."""
+    [item] = embedder.post("/invocations", input="blue")["data"]
+    assert item["embedding"] == vector(embedder, "blue")
+    assert reranker.post("/invocations", input="blue")["data"][0]["num_classes"] == 1
+    pair = {"queries": "blue", "documents": ["sky"]}
+    [scored] = reranker.post("/invocations", **pair)["data"]
+    ranked = reranker.post("/invocations", query="blue", documents=["sky"])
+    assert ranked["results"][0]["relevance_score"] == scored["score"]
+    assert "give two lists of texts" in embedder.refused("/invocations")
+
+
 def test_truncation(embedder: Client) -> None:
     long = "sky " * 40
     assert "maximum context length is 20 tokens" in embedder.refused("/v1/embeddings", input=long)
@@ -291,6 +303,11 @@ def test_pairs(reranker: Client) -> None:
     assert "maximum context length" in reranker.refused("/score", text_1="a", text_2=long)
     cut = reranker.post("/score", text_1="a", text_2=long, truncate_prompt_tokens=-1)
     assert cut["usage"]["prompt_tokens"] == 20
+    cut = reranker.post("/score", text_1="a", text_2=long, truncate_prompt_tokens=9)
+    assert cut["usage"]["prompt_tokens"] == 9
+    assert cut["data"] == reranker.post("/score", text_1="a", text_2="sky " * 5)["data"]
+    message = reranker.refused("/score", text_1="a a", text_2="sky", truncate_prompt_tokens=5)
+    assert message.startswith("a query must leave room for at least one token of a document")
     message = reranker.refused("/score", text_1=["a", "a"], text_2=["a"])
     assert message == "Input lengths must be either 1:1, 1:N or N:N"
     assert "give two lists of texts" in reranker.refused("/score", queries="a")

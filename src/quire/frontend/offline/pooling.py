@@ -12,6 +12,7 @@ from quire.config.records import ModelConfig
 from quire.errors import EngineGenerateError, RequestError, quoted
 from quire.frontend.arguments import located, refuse_arguments
 from quire.frontend.inputs.model_checks import cannot_pool, wrong_task
+from quire.frontend.inputs.tokenization import Tokenization
 from quire.frontend.offline.llm_arguments import (
     GivenAdapters,
     Loras,
@@ -21,7 +22,7 @@ from quire.frontend.offline.llm_arguments import (
 )
 from quire.frontend.offline.progress_bar import Progress, ProgressBar
 from quire.frontend.offline.shared_loop import SharedLoop, Ticket
-from quire.frontend.scoring import Scoring
+from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.inputs import PromptType
 from quire.outputs import (
     ClassificationRequestOutput,
@@ -126,7 +127,10 @@ class PoolingMethods:
         many."""
         refuse_arguments(chat_template=chat_template)
         queries, documents = _texts("data_1", data_1), _texts("data_2", data_2)
-        scoring = Scoring(self.model_config, self.llm_engine.tokenizer, queries, documents)
+        model = self.model_config
+        tokenization = Tokenization.of(tokenization_kwargs, model.max_model_len, pools=True)
+        limits = ScoreLimits(truncation=tokenization.truncation)
+        scoring = Scoring(model, self.llm_engine.tokenizer, queries, documents, limits)
         if lora_request is not None and not isinstance(lora_request, LoRARequest):
             raise TypeError("lora_request of LLM.score must be a LoRARequest for all texts")
         found = self._pool(

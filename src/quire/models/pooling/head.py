@@ -37,6 +37,8 @@ class PoolingHead(msgspec.Struct, frozen=True):
     """Classes; 0: the result is the hidden state itself."""
     has_inner_layer: bool = False
     """Whether a linear layer and ReLU stand before the classes, as in Qwen2's reward models."""
+    has_bias: bool = False
+    """Whether the classes of a decoder have a bias, as in transformers' classes for tokens."""
     by_token: bool = False
     """Whether each token is classified by itself."""
     token_rows: tuple[int, ...] = ()

@@ -41,7 +41,8 @@ def pooled_program(family: ModelFamily, reader: ConfigReader, head: PoolingHead)
             x = builder.act(x, "relu")
             x = builder.linear(x, "score.2", head.num_labels, bias=True, hint="score", exact=True)
         elif head.num_labels:
-            x = builder.linear(x, "score", head.num_labels, bias=False, hint="score", exact=True)
+            bias = head.has_bias
+            x = builder.linear(x, "score", head.num_labels, bias=bias, hint="score", exact=True)
     builder.vectors(x)
     return builder.program()
 

@@ -96,6 +96,7 @@ def with_pooling(args: EngineArgs, hf_config: dict[str, Any], path: Path) -> Poo
         dense,
         0 if rows or dense or task.endswith("embed") else num_labels(hf_config),
         has_inner_layer=name in _WITH_INNER_LAYER,
+        has_bias=name.endswith("ForTokenClassification"),
         by_token=task == "token_classify",
         token_rows=rows,
     )

@@ -1,11 +1,12 @@
-"""`/invocations`: Amazon SageMaker's route to chats and completions."""
+"""`/invocations`: Amazon SageMaker's route to chats, completions, vectors, classes and scores."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp
+from typing import Any
 
+from starlette.requests import Request
+
+from quire.config.pooling import PoolingTask
 from quire.errors import RequestError
 from quire.server.apis.chat.routes import chat_completions
 from quire.server.apis.chat.schema import ChatChunk, ChatRequest, ChatResponse
@@ -15,7 +16,26 @@ from quire.server.apis.completions.schema import (
     CompletionRequest,
     CompletionResponse,
 )
+from quire.server.apis.embeddings import (
+    ClassifyRequest,
+    ClassifyResponse,
+    EmbeddingRequest,
+    EmbeddingResponse,
+    PoolingRequest,
+    PoolingResponse,
+    classify,
+    embeddings,
+    pooling,
+)
 from quire.server.apis.endpoint import Routes
+from quire.server.apis.scores import (
+    RerankRequest,
+    RerankResponse,
+    ScoreRequest,
+    ScoreResponse,
+    rerank,
+    score,
+)
 from quire.server.bodies.json_http import context_of, field_names, read_body
 
 _ADAPTER_HEADER = "x-amzn-sagemaker-adapter-identifier"
@@ -27,12 +47,18 @@ ROUTES = Routes("generation")
 @ROUTES.on(
     "POST",
     "/invocations",
-    request=(ChatRequest, CompletionRequest),
-    response=(ChatResponse, CompletionResponse),
+    request=(
+        ChatRequest, CompletionRequest, EmbeddingRequest, ClassifyRequest, PoolingRequest,
+        RerankRequest, ScoreRequest,
+    ),
+    response=(
+        ChatResponse, CompletionResponse, EmbeddingResponse, ClassifyResponse, PoolingResponse,
+        RerankResponse, ScoreResponse,
+    ),
     stream=(ChatChunk, CompletionChunk),
-)
-async def invocations(http: Request) -> Response | ASGIApp:
-    """A chat or a completion, by its body. For Amazon SageMaker."""
+)  # fmt: skip
+async def invocations(http: Request) -> Any:
+    """What the model gives, by the fields of the body. For Amazon SageMaker."""
     given, context = await field_names(http), context_of(http)
     if "requestType" in given:
         message = (
@@ -42,6 +68,10 @@ async def invocations(http: Request) -> Response | ASGIApp:
     adapter = http.headers.get(_ADAPTER_HEADER)
     if adapter is not None:  # it stands for the body's model; another name is answered 404
         context.target(adapter)
+    # Of several models only those that generate are served here.
+    settings = None if context.fleet is not None else context.model.config.model.pooling
+    if settings is not None:
+        return await _pooled(http, given, settings.task)
     if "messages" in given:
         return await chat_completions(http, await read_body(http, ChatRequest))
     if "prompt" in given:
@@ -52,3 +82,19 @@ async def invocations(http: Request) -> Response | ASGIApp:
         "with `prompt` the second.",
         parameter="messages",
     )
+
+
+async def _pooled(http: Request, given: set[str], task: PoolingTask) -> Any:
+    """The answer of a model that pools: `query` asks for an order, `input` and `messages` for what
+    the model gives, and other bodies are pairs."""
+    if "query" in given:
+        return await rerank(http, await read_body(http, RerankRequest))
+    if not given & {"input", "messages"}:
+        return await score(http, await read_body(http, ScoreRequest))
+    match task:
+        case "embed":
+            return await embeddings(http, await read_body(http, EmbeddingRequest))
+        case "classify":
+            return await classify(http, await read_body(http, ClassifyRequest))
+        case _:
+            return await pooling(http, await read_body(http, PoolingRequest))

@@ -10,7 +10,7 @@ from msgspec import Meta
 from starlette.requests import Request
 
 from quire.errors import RequestError, quoted
-from quire.frontend.inputs.tokenization import Tokenization
+from quire.frontend.inputs.tokenization import Tokenization, Truncation
 from quire.frontend.scoring import ScoreLimits, Scoring
 from quire.outputs import ScoringRequestOutput
 from quire.server.apis.endpoint import Routes
@@ -206,7 +206,10 @@ async def _scores(
     second_name: str,
     truncates: bool = False,
 ) -> list[ScoringRequestOutput] | None:
-    limits = _limits(job, request, truncates=truncates)
+    if truncates and request.truncate_prompt_tokens is None:
+        request.truncate_prompt_tokens = -1
+    tokenization = request.tokenization(job.model)
+    limits = _limits(job, request, tokenization.truncation)
     scoring = await job.model.pool.run(
         size_of([*queries, *documents]),
         Scoring,
@@ -217,10 +220,6 @@ async def _scores(
         limits,
         request.instruction,
     )
-    tokenization = request.tokenization(job.model)
-    if limits.truncates and tokenization.truncation is None:
-        request.truncate_prompt_tokens = -1
-        tokenization = request.tokenization(job.model)
     if scoring.is_cross_encoder:
         tokenization = Tokenization()
     results = await job.run(
@@ -233,7 +232,7 @@ async def _scores(
     return None if results is None else scoring.scores(results)
 
 
-def _limits(job: PoolingJob, request: PairFields, *, truncates: bool) -> ScoreLimits:
+def _limits(job: PoolingJob, request: PairFields, truncation: Truncation | None) -> ScoreLimits:
     longest = job.model.limits.max_model_len
     found = []
     for name in ("max_tokens_per_query", "max_tokens_per_doc"):
@@ -243,8 +242,7 @@ def _limits(job: PoolingJob, request: PairFields, *, truncates: bool) -> ScoreLi
                 f"{name} must be less than max_model_len ({longest}), got {value}", parameter=name
             )
         found.append(value)
-    cuts = truncates or request.truncate_prompt_tokens is not None
-    return ScoreLimits(found[0], found[1], truncates=cuts)
+    return ScoreLimits(found[0], found[1], truncation)
 
 
 def _names(request: ScoreRequest) -> tuple[str, str]:

@@ -181,14 +181,17 @@ async def predict(
     sequences = _sequences(request.inputs)
     is_one = isinstance(request.inputs, str) or isinstance(request.inputs[0], str)
     _truncate(job, request.truncate, request.truncation_direction)
+    tokenization = job.request.tokenization(job.model)
     pairs = PairTokens(
-        job.model.config.model, job.model.tokenizer(), ScoreLimits(truncates=bool(request.truncate))
+        job.model.config.model,
+        job.model.tokenizer(),
+        ScoreLimits(truncation=tokenization.truncation),
     )
     results = await job.run(
         "inputs",
         lambda: [pairs.prompt(*one) if len(one) == 2 else one[0] for one in sequences],
         fields.params("classify"),
-        job.request.tokenization(job.model),
+        tokenization,
         size=size_of([text for one in sequences for text in one]),
     )
     if results is None:

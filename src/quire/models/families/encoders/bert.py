@@ -24,6 +24,10 @@ from quire.program import Activation, Builder, Value
 
 _DISTANCE = 128
 """Distances from which on MPNet does not distinguish them."""
+_BUCKETS = 32
+"""MPNet uses so many rows of its table of biases, whatever config.json says."""
+_MPNET_PADDING = 1
+"""MPNet counts positions from the row after this one, whatever `pad_token_id` is."""
 
 
 def _bert(reader: ConfigReader) -> EncoderSpec:
@@ -36,11 +40,11 @@ def _roberta(reader: ConfigReader) -> EncoderSpec:
     if reader.text("position_embedding_type") == "rotary":
         keys = {"rope_theta": "rotary_emb_base"}
         return jina_v3(reader.translated(keys, {"rope_theta": 10_000.0, "type_vocab_size": 1}))
-    return _after_padding(reader, read_encoder(reader, "roberta."))
-
-
-def _after_padding(reader: ConfigReader, spec: EncoderSpec) -> EncoderSpec:
     padding = reader.count("pad_token_id", MAX_VOCAB, default=1)
+    return _after_padding(reader, read_encoder(reader, "roberta."), padding)
+
+
+def _after_padding(reader: ConfigReader, spec: EncoderSpec, padding: int) -> EncoderSpec:
     # GGUF files have the table without the rows before the first position.
     offset = reader.count("position_offset", MAX_VOCAB, default=padding + 1)
     return replace(spec, position_offset=offset, max_model_len=spec.position_rows - offset)
@@ -94,23 +98,25 @@ def _mpnet(reader: ConfigReader) -> EncoderSpec:
         attention_norm="attention.LayerNorm",
     )
     num_buckets = reader.size("relative_attention_num_buckets", 1024, example=32, default=32)
+    if num_buckets < _BUCKETS:
+        raise reader.error("relative_attention_num_buckets", num_buckets, f"{_BUCKETS} or more", 32)
     reach = range(-_DISTANCE, _DISTANCE + 1)
     biases = RelativeBiases(
         "encoder.relative_attention_bias.weight",
         num_buckets,
-        tuple(_bucket(distance, num_buckets) for distance in reach),
+        tuple(map(_bucket, reach)),
     )
-    spec = _after_padding(reader, read_encoder(reader, "mpnet."))
+    spec = _after_padding(reader, read_encoder(reader, "mpnet."), _MPNET_PADDING)
     return replace(spec, num_types=0, names=names, relative=biases)
 
 
-def _bucket(distance: int, num_buckets: int) -> int:
+def _bucket(distance: int) -> int:
     """The bucket of a key at this distance. Half of the buckets are for each direction; the first
     half of these have one distance each, the others grow.
 
     Source: Raffel et al. 2020, T5, as in transformers' models/mpnet (`relative_position_bucket`).
     """
-    half, far = num_buckets // 2, num_buckets // 4
+    half, far = _BUCKETS // 2, _BUCKETS // 4
     first, steps = (half if distance > 0 else 0), abs(distance)
     if steps < far:
         return first + steps
@@ -118,7 +124,7 @@ def _bucket(distance: int, num_buckets: int) -> int:
     return first + min(far + int(growth), half - 1)
 
 
-def _bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
+def bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
     """The pooler on the first token's state, then the classes; of tokens the classes alone."""
     del reader
     if not head.by_token:
@@ -127,7 +133,7 @@ def _bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: Poo
     return _classes(builder, x, "classifier", head)
 
 
-def _roberta_classifier(
+def roberta_classifier(
     builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
 ) -> Value:
     del reader
@@ -159,7 +165,7 @@ BERT = encoder_family(
     ("BertModel",),
     _bert,
     models="BERT, MiniLM, BGE v1.5, E5, GTE v1, mxbai-embed, Snowflake Arctic Embed",
-    classifier=_bert_classifier,
+    classifier=bert_classifier,
     ignorable=_OLD_NAMES,
 )
 ROBERTA = encoder_family(
@@ -168,7 +174,7 @@ ROBERTA = encoder_family(
     _roberta,
     models="RoBERTa, XLM-R, BGE-M3, multilingual E5, BGE rerankers, Arctic Embed L v2",
     defaults={"layer_norm_eps": 1e-12},
-    classifier=_roberta_classifier,
+    classifier=roberta_classifier,
     ignorable=_OLD_NAMES,
 )
 DISTILBERT = encoder_family(
@@ -198,5 +204,5 @@ MPNET = encoder_family(
     ("MPNetModel",),
     _mpnet,
     models="MPNet, all-mpnet-base-v2, multi-qa-mpnet",
-    classifier=_roberta_classifier,
+    classifier=roberta_classifier,
 )

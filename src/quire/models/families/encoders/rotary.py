@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from quire.config.pooling import PoolingType
+from quire.errors import UnsupportedModelError
 from quire.models.base import ACTIVATIONS
 from quire.models.config_reader import MAX_LAYERS, MAX_POSITIONS, ConfigReader
 from quire.models.decoder import decoder_family
@@ -16,6 +17,7 @@ from quire.models.experts import (
     read_num_experts,
     read_top_k,
 )
+from quire.models.families.encoders.bert import bert_classifier, roberta_classifier
 from quire.models.families.encoders.reading import (
     FLASH,
     ROTARY,
@@ -30,6 +32,9 @@ from quire.models.rope import rotary
 from quire.models.spec import DecoderSpec
 from quire.program import Activation, Builder, Rotary, Routing, Value
 
+_NOMIC_LACKS = ("prenorm", "parallel_block", "use_rms_norm", "causal", "rotary_emb_interleaved")
+"""Switches in the configurations of Nomic BERT that no published checkpoint has on."""
+_NOMIC_GATES: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu"}
 _POOLINGS: dict[str, PoolingType] = {"cls": "cls", "mean": "mean", "bos": "cls", "late": "mean"}
 
 
@@ -108,10 +113,15 @@ def _classifier_pooling(reader: ConfigReader) -> PoolingType:
 
 def _nomic(reader: ConfigReader) -> EncoderSpec:
     """The published checkpoints have GPT-2's keys, and `swiglu` for a gate with SiLU."""
+    for key in _NOMIC_LACKS:
+        if reader.flag(key, False):
+            raise UnsupportedModelError(f"{reader.where}: {key} is true; supported is false")
     spec = rotated(reader, read_encoder(reader, "bert.", ROTARY))
     names = replace(FLASH, root="bert.")
     if not reader.count("num_experts", MAX_EXPERTS, default=0):
         biases = Biases(qkv=False, out=False, up=False, down=False)
+        if reader.has("activation_function"):
+            spec = replace(spec, activation=reader.choice("activation_function", _NOMIC_GATES))
         return replace(spec, position_rows=0, biases=biases, names=names)
     return _nomic_experts(reader, replace(spec, position_rows=0, names=names))
 
@@ -223,8 +233,10 @@ NOMIC = encoder_family(
         "max_position_embeddings": "n_positions",
         "layer_norm_eps": "layer_norm_epsilon",
         "rope_theta": "rotary_emb_base",
+        "partial_rotary_factor": "rotary_emb_fraction",
     },
     defaults={"hidden_act": "silu", "rope_theta": 1000.0},
+    classifier=bert_classifier,
     other_prefixes=("nomic_bert.",),
 )
 GTE = encoder_family(
@@ -233,6 +245,7 @@ GTE = encoder_family(
     _gte,
     models="GTE multilingual and v1.5, Snowflake Arctic Embed M v2",
     defaults={"rope_theta": 160_000.0},
+    classifier=bert_classifier,
     other_prefixes=("gte.",),
 )
 JINA_V3 = encoder_family(
@@ -241,6 +254,7 @@ JINA_V3 = encoder_family(
     jina_v3,
     models="Jina Embeddings 3",
     defaults={"layer_norm_eps": 1e-5, "type_vocab_size": 1, "rope_theta": 20_000.0},
+    classifier=roberta_classifier,
     other_prefixes=("jina_embeddings_v3.",),
 )
 EUROBERT = replace(
