@@ -163,6 +163,7 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.utils.system_utils": {"quire.vllm.own.scripts.utils": "set_ulimit"},
     "vllm.utils.torch_utils": {"quire.vllm.own.scripts.utils": "async_tensor_h2d"},
+    "vllm.v1.core.kv_cache_utils": {"quire.protocol.kv_events": "ExternalBlockHash=BlockHash"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},
