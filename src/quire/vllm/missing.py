@@ -141,7 +141,6 @@ MISSING_MODULES: dict[str, str] = {
     "vllm.tool_parsers": _PARSERS,
     "vllm.transformers_utils": "checkpoints are read by quire.config and quire.models",
     "vllm.utils.gpu_sync_debug": _PROCESSORS,
-    "vllm.utils.print_utils": _POOLING,
     "vllm.v1": _INTERNAL,
     "vllm.v1.executor": _RANKS,
     "vllm.v1.sample": _INTERNAL,

@@ -61,6 +61,9 @@ SURFACE: dict[str, dict[str, str]] = {
     },
     "vllm.entrypoints.launchers.launcher": {"quire.vllm.own.http_app": "serve_http"},
     "vllm.entrypoints.llm": {"quire": "LLM"},
+    "vllm.entrypoints.pooling.utils": {
+        "quire.vllm.own.vectors": "MetadataItem build_metadata_items decode_pooling_output"
+    },
     "vllm.entrypoints.serve.utils.api_utils": {"quire.vllm.own.http_app": "with_cancellation"},
     "vllm.entrypoints.openai.chat_completion.protocol": {
         "quire.server.plugins.requests": "BatchChatCompletionRequest ChatCompletionRequest",
@@ -153,8 +156,14 @@ SURFACE: dict[str, dict[str, str]] = {
         "get_open_zmq_inproc_path get_open_zmq_ipc_path get_tcp_uri is_valid_ipv6_address "
         "join_host_port make_zmq_path split_host_port split_zmq_path"
     },
+    "vllm.utils.print_utils": {"quire.vllm.own.vectors": "print_embeddings"},
+    "vllm.utils.serial_utils": {
+        "quire.vllm.own.vectors": "EMBED_DTYPES ENDIANNESS EmbedDType=EmbedDtype "
+        "Endianness binary2tensor tensor2base64"
+    },
     "vllm.utils.system_utils": {"quire.vllm.own.scripts.utils": "set_ulimit"},
     "vllm.utils.torch_utils": {"quire.vllm.own.scripts.utils": "async_tensor_h2d"},
+    "vllm.v1.core.kv_cache_utils": {"quire.protocol.kv_events": "ExternalBlockHash=BlockHash"},
     "vllm.v1.engine.async_llm": {"quire": "AsyncEngineArgs AsyncLLM=AsyncLLMEngine"},
     "vllm.v1.engine.exceptions": {"quire.errors": "EngineDeadError EngineGenerateError"},
     "vllm.v1.engine.llm_engine": {"quire": "LLMEngine"},

@@ -88,6 +88,20 @@ def test_what_texts_in_pieces_need(tmp_path: Path) -> None:
             LLM(str(tmp_path), pooler_config=config, **OPTIONS)
 
 
+def test_a_vector_for_each_token_needs_its_task(tmp_path: Path) -> None:
+    """As the error says."""
+    write_encoder(tmp_path)
+    found = {"task": "token_embed"}
+    with (
+        LLM(str(tmp_path), **OPTIONS) as llm,
+        pytest.raises(RequestError, match=f"the engine with pooler_config={found}$"),
+    ):
+        llm.encode(["red sky"], pooling_task="token_embed", use_tqdm=False)
+    with LLM(str(tmp_path), pooler_config=found, **OPTIONS) as llm:
+        [output] = llm.encode(["red sky"], pooling_task="token_embed", use_tqdm=False)
+        assert output.outputs.data.shape == (4, 32)
+
+
 def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
     """The embedding of `red` has a NaN."""
     write_encoder(tmp_path)

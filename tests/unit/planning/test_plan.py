@@ -41,6 +41,15 @@ def test_everything_is_settled(model_dir: Path) -> None:
     assert build_engine_config(args(model_dir), "server").scheduler.max_num_seqs == 128
 
 
+def test_a_text_model_may_have_limits_of_images(
+    model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "quire"):
+        plan = plan_engine(args(model_dir, limit_mm_per_prompt={"image": 5, "audio": 1}))
+    assert plan.config.model.images is None
+    assert "has no effect here: it is a text model" in caplog.text
+
+
 def test_the_numbers_behind_it(model_dir: Path) -> None:
     plan = plan_engine(args(model_dir))
     file_bytes = (model_dir / "model.safetensors").stat().st_size

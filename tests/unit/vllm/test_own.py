@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from vllm import AsyncEngineArgs, EngineArgs, envs
 from vllm.distributed.parallel_state import destroy_model_parallel
@@ -42,6 +43,8 @@ from vllm.utils.system_utils import set_ulimit
 
 from quire.env.vllm import VARIABLES
 from quire.errors import ConfigError
+from quire.frontend.inputs.tensors import tensor_of
+from quire.server.generation.pooling import numbers
 
 
 def test_option_names_may_have_underscores() -> None:
@@ -401,6 +404,45 @@ def test_tensors_of_logits_processors() -> None:
     assert out.tolist() == [3, 4]
     with pytest.raises(ValueError, match="pass device='cpu'"):
         async_tensor_h2d([1])
+
+
+def test_vectors_are_printed_short(capsys: pytest.CaptureFixture[str]) -> None:
+    from vllm.utils.print_utils import print_embeddings
+
+    print_embeddings([1.0, 2.0, 3.0, 4.0, 5.0])
+    print_embeddings([0.5], prefix="Reward")
+    assert capsys.readouterr().out == (
+        "Embeddings: [1.0, 2.0, 3.0, 4.0, ...] (size=5)\nReward: [0.5] (size=1)\n"
+    )
+
+
+def test_vectors_are_read_from_the_bytes_of_a_reply() -> None:
+    torch = pytest.importorskip("torch")
+    from vllm.entrypoints.pooling.utils import (
+        MetadataItem,
+        build_metadata_items,
+        decode_pooling_output,
+    )
+    from vllm.utils.serial_utils import EMBED_DTYPES, ENDIANNESS
+
+    rows = np.array([[1, -2.5, 3], [0.25, 5, -0.125]], np.float32)
+    for dtype in EMBED_DTYPES:
+        for order in ENDIANNESS:
+            body = b"".join(numbers(row, dtype, order) for row in rows)
+            items = build_metadata_items(dtype, order, (3,), 2)
+            found = decode_pooling_output(items=items[::-1], body=body)
+            assert [one.dtype for one in found] == [getattr(torch, dtype)] * 2
+            assert torch.stack(found).float().numpy().tolist() == rows.tolist()
+    assert items[1] == MetadataItem(1, "bfloat16", "big", 6, 12, (3,))
+
+
+def test_prompt_embeddings_are_written_as_the_server_reads_them() -> None:
+    torch = pytest.importorskip("torch")
+    from vllm.utils.serial_utils import tensor2base64
+
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
+    found = tensor_of(tensor2base64(rows), "prompt_embeds")
+    assert found.astype(np.float32).tolist() == rows.float().tolist()
 
 
 def test_records_without_effect_are_accepted() -> None:

@@ -50,10 +50,13 @@ def wrong_task(model: ModelConfig, wanted: str) -> str:
     pooling = model.pooling
     if pooling is None:
         return cannot_pool(model)
-    return (
+    message = (
         f"The model does not support the {wanted} task; its task is {pooling.task}: use "
         f"{works(pooling)}"
     )
+    if wanted == f"token_{pooling.task}":
+        message += f", or start the engine with pooler_config={{'task': '{wanted}'}}"
+    return message
 
 
 _LESS = "Please reduce the length of the input prompt."

@@ -10,15 +10,19 @@ from typing import Any
 
 from quire.config.engine_args import EngineArgs
 from quire.config.records import SchedulerConfig
-from quire.errors import ConfigError, ModelError
+from quire.errors import ConfigError, ModelError, quoted
 from quire.gguf.projectors.names import NO_IMAGES
 from quire.images.config import ImagesConfig
+from quire.log import get_logger
 from quire.models.vision.model import VisionModel
 from quire.planning.checkpoint import Checkpoint
 from quire.weights import open_encoder
 
+logger = get_logger(__name__)
+
 _MOST_IMAGES = 999
 """vLLM's default limit."""
+_TEXT_MODEL = "it is a text model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,9 @@ def images_choice(
     limits = args.limit_mm_per_prompt
     _check_limits(limits)
     why_not, kind = _why_not(args, checkpoint, scheduler), _kind(checkpoint)
+    if limits and why_not == _TEXT_MODEL:
+        logger.info("limit_mm_per_prompt=%s has no effect here: %s", quoted(limits), why_not)
+        return ImagesChoice(None, why_not)
     for other in ("image", "audio"):
         if (limits or {}).get(other) and _limit(limits, other) and (why_not or kind != other):
             why = why_not or f"the model takes {kind} alone"
@@ -83,7 +90,7 @@ def _why_not(args: EngineArgs, checkpoint: Checkpoint, scheduler: SchedulerConfi
         if checkpoint.is_gguf:
             return str(model.hf_config.get(NO_IMAGES, "no file with an image encoder (mmproj) is "
                        "next to the GGUF file"))  # fmt: skip
-        return "it is a text model"
+        return _TEXT_MODEL
     if checkpoint.pooling is not None:
         return "models that pool take texts alone"
     if model.is_transformers:
