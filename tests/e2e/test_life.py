@@ -102,6 +102,21 @@ def test_a_signal_while_loading_ends_at_once(
     assert "Traceback" not in server.log()
 
 
+def test_a_signal_while_loading_leaves_no_files(
+    start_server: StartServer, tiny_model: Path, tmp_path: Path
+) -> None:
+    scratch, models = tmp_path / "scratch", tmp_path / "models.json"
+    scratch.mkdir()
+    models.write_text(json.dumps({"models": [{"model": str(tiny_model), "preload": True}]}))
+    engine = {"model": None, "served_model_name": None, "models": models}
+    server = start_server(engine, env={"TMPDIR": str(scratch)}, wait=False)
+    server.until(lambda: len(list(scratch.iterdir())) == 2)  # turns, and the engine's sockets
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert "Stopped while loading" in server.log()
+    assert not list(scratch.iterdir())
+
+
 def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:
     server = start_server(engine_mode="process")
     engine_pid = server.engine_pid()

@@ -31,6 +31,7 @@ from quire.server.http.auth import load_api_keys
 from quire.server.served_model import check_formats
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds
+from quire.system.scratch import remove_all_scratch
 
 if TYPE_CHECKING:
     from quire.server.fleet.catalog import CatalogEntry
@@ -229,6 +230,7 @@ class _Server:
 
 def _exit_now(code: int) -> NoReturn:
     """Ends the process without waiting for its threads; the engine's process ends with it."""
+    remove_all_scratch()
     flush()
     sys.stdout.flush()
     os._exit(code)
