@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -65,6 +66,25 @@ def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_server: StartSe
         reply = running.result(30)
     assert reply.status_code == 200
     assert reply.json()["usage"]["completion_tokens"] == LONG["max_tokens"]
+    assert server.wait() == 0
+
+
+def test_sigterm_lets_requests_finish_that_are_not_in_the_engine_yet(
+    start_server: StartServer,
+) -> None:
+    server = start_server(engine_mode="thread")
+    body = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 5}
+    with ThreadPoolExecutor(1) as pool, server.client() as client:
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        for pid in server.children():  # chat templates are rendered there
+            os.kill(pid, signal.SIGSTOP)
+        running = pool.submit(lambda: client.post("/v1/chat/completions", json=body))
+        time.sleep(2)
+        server.signal(signal.SIGTERM)
+        server.until(lambda: "Shutting down: 1 requests" in server.log())
+        for pid in server.children():
+            os.kill(pid, signal.SIGCONT)
+        assert running.result(30).status_code == 200
     assert server.wait() == 0
 
 
