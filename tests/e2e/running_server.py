@@ -25,6 +25,8 @@ def flags(options: dict[str, Any]) -> list[str]:
     """Options as the command line has them."""
     words = []
     for name, value in options.items():
+        if value is None:
+            continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))

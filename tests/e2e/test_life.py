@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -68,6 +69,25 @@ def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_server: StartSe
     assert server.wait() == 0
 
 
+def test_sigterm_lets_requests_finish_that_are_not_in_the_engine_yet(
+    start_server: StartServer,
+) -> None:
+    server = start_server(engine_mode="thread")
+    body = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 5}
+    with ThreadPoolExecutor(1) as pool, server.client() as client:
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        for pid in server.children():  # chat templates are rendered there
+            os.kill(pid, signal.SIGSTOP)
+        running = pool.submit(lambda: client.post("/v1/chat/completions", json=body))
+        time.sleep(2)
+        server.signal(signal.SIGTERM)
+        server.until(lambda: "Shutting down: 1 requests" in server.log())
+        for pid in server.children():
+            os.kill(pid, signal.SIGCONT)
+        assert running.result(30).status_code == 200
+    assert server.wait() == 0
+
+
 def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
     server = start_server()
     lines: list[str] = []
@@ -100,6 +120,21 @@ def test_a_signal_while_loading_ends_at_once(
     server.signal(number)
     assert server.wait() in (0, 130, -number)
     assert "Traceback" not in server.log()
+
+
+def test_a_signal_while_loading_leaves_no_files(
+    start_server: StartServer, tiny_model: Path, tmp_path: Path
+) -> None:
+    scratch, models = tmp_path / "scratch", tmp_path / "models.json"
+    scratch.mkdir()
+    models.write_text(json.dumps({"models": [{"model": str(tiny_model), "preload": True}]}))
+    engine = {"model": None, "served_model_name": None, "models": models}
+    server = start_server(engine, env={"TMPDIR": str(scratch)}, wait=False)
+    server.until(lambda: len(list(scratch.iterdir())) == 2)  # turns, and the engine's sockets
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert "Stopped while loading" in server.log()
+    assert not list(scratch.iterdir())
 
 
 def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:

@@ -87,7 +87,14 @@ class ServerContext:
         adapters = ServedAdapters(self.args.lora_folders)
         if self.has_adapters:
             adapters.resolvers = registered_resolvers()
-        return ServedModel(names, args or self.args, self.pool, lambda: self.is_draining, adapters)
+        return ServedModel(
+            names,
+            args or self.args,
+            self.pool,
+            is_draining=lambda: self.is_draining,
+            is_stopping=lambda: self.is_stopping,
+            adapters=adapters,
+        )
 
     @property
     def model(self) -> ServedModel:
@@ -104,6 +111,11 @@ class ServerContext:
     def num_generating(self) -> int:
         """HTTP requests for generation in flight."""
         return sum(model.num_generating for model in self.models)
+
+    @property
+    def num_preparing(self) -> int:
+        """Admitted HTTP requests that no engine has yet."""
+        return sum(model.num_preparing for model in self.models)
 
     @property
     def names(self) -> list[str]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,8 @@ class ServedModel:
     """The server's pool, which runs work that grows with the size of a request."""
     is_draining: Callable[[], bool] = lambda: False
     """Whether the server refuses new requests because it is shutting down."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether it also refuses those that it has admitted."""
     adapters: ServedAdapters = field(default_factory=ServedAdapters)
     """Adapters of this model. A request names an adapter instead of the model."""
     engine: AsyncLLM | None = None
@@ -64,6 +67,8 @@ class ServedModel:
     """The result of `reply_format`; None before the first call."""
     num_generating: int = 0
     """HTTP requests for generation in flight."""
+    num_preparing: int = 0
+    """Admitted HTTP requests that the engine does not have yet."""
     num_users: int = 0
     """HTTP requests that need the model loaded, in a server that unloads models."""
     takes_late_system: dict[bool, bool] = field(default_factory=dict)
@@ -78,10 +83,23 @@ class ServedModel:
     disabled_thinking_effort: str | None = None
     """Reasoning effort that stands for disabled thinking; None before the first such request."""
 
-    def live_engine(self) -> AsyncLLM:
-        """The engine, for a new request. Raises HttpError 503 if it is not ready for one."""
-        engine = self.loaded_engine()
+    @contextmanager
+    def admitting(self) -> Iterator[AsyncLLM]:
+        """The engine, for a new request that is prepared and handed over in the block: a server
+        that shuts down waits for it. Raises HttpError 503 if it is not ready for one."""
         if self.is_draining():
+            raise HttpError(unavailable("The server is shutting down.", 5))
+        engine = self.live_engine()
+        self.num_preparing += 1
+        try:
+            yield engine
+        finally:
+            self.num_preparing -= 1
+
+    def live_engine(self) -> AsyncLLM:
+        """The engine, for a request that was admitted. Raises HttpError 503 if it does not work."""
+        engine = self.loaded_engine()
+        if self.is_stopping():
             raise HttpError(unavailable("The server is shutting down.", 5))
         if engine.errored:
             raise EngineDeadError(str(engine.dead_error))

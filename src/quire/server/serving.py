@@ -31,6 +31,7 @@ from quire.server.http.auth import load_api_keys
 from quire.server.served_model import check_formats
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds
+from quire.system.scratch import remove_all_scratch
 
 if TYPE_CHECKING:
     from quire.server.fleet.catalog import CatalogEntry
@@ -40,6 +41,8 @@ logger = get_logger(__name__)
 _DEATH_NOTICE_S = 3.0
 """How long a server with a dead engine answers with errors before it exits."""
 _FLUSH_S = 2.0
+_POLL_S = 0.01
+"""Time between two looks whether requests are still being prepared."""
 
 
 def serve(
@@ -183,16 +186,20 @@ class _Server:
 
     async def _drain(self) -> Outcome:
         """Waits until the running requests end, the time limit passes, or a second signal comes."""
+        context, seconds = self._context, self._args.shutdown_timeout
         logger.info(
             "Shutting down: %d requests in flight have %g s (a second signal ends them now)",
-            self._context.num_generating,
-            self._args.shutdown_timeout,
+            context.num_generating + context.num_preparing,
+            seconds,
         )
         loop = asyncio.get_running_loop()
-        engines = [model.engine for model in self._context.models if model.engine is not None]
-        seconds = self._args.shutdown_timeout
-        drains = [loop.create_task(engine.drain(seconds)) for engine in engines]
+        end = time.monotonic() + seconds
         hurried = loop.create_task(self._hurried.wait())
+        while context.num_preparing and not hurried.done() and time.monotonic() < end:
+            await asyncio.wait({hurried}, timeout=_POLL_S)
+        engines = [model.engine for model in context.models if model.engine is not None]
+        left_s = max(0.0, end - time.monotonic())
+        drains = [loop.create_task(engine.drain(left_s)) for engine in engines]
         pending: set[asyncio.Task[bool]] = set(drains)
         while pending and not hurried.done():
             done, _ = await asyncio.wait({*pending, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -229,6 +236,7 @@ class _Server:
 
 def _exit_now(code: int) -> NoReturn:
     """Ends the process without waiting for its threads; the engine's process ends with it."""
+    remove_all_scratch()
     flush()
     sys.stdout.flush()
     os._exit(code)

@@ -217,6 +217,29 @@ def test_an_engine_that_dies_is_started_again(model: str) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in client.pids)
 
 
+def test_a_shutdown_while_an_engine_is_started_again_is_no_death(model: str) -> None:
+    engine = AsyncLLM(
+        build_engine_config(EngineArgs(model, data_parallel_size=2, **GIVEN), "server"),
+        max_engine_restarts=2,
+    )
+    client = engine._client
+    assert isinstance(client, ParallelClient)
+
+    async def scenario() -> None:
+        engine.bind()
+        os.kill(client.pids[1], signal.SIGKILL)
+        while not client._down:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)  # half of it is the pause before the start
+        await asyncio.to_thread(engine.shutdown)
+        while any(thread.name == "quire-restart" for thread in threading.enumerate()):
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert len(client._restarts._deaths[1]) == 1
+
+
 def test_one_engine_with_ranks_is_started_again(model: str) -> None:
     given = {**GIVEN, "tensor_parallel_size": 2, "backend": "cpu"}
     engine = AsyncLLM(

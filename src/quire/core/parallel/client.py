@@ -248,8 +248,9 @@ class ParallelClient(EngineCoreClient):
         try:
             host = self._start(number, self._ending)
         except BaseException as error:
-            text = f"it could not be started again: {error}"
-            self._post(self._on_dead, number, dead, EngineDeadError(text))
+            if not self._ending.is_set():
+                text = f"it could not be started again: {error}"
+                self._post(self._on_dead, number, dead, EngineDeadError(text))
             return
         with self._hosts_lock:
             if not self._ending.is_set():

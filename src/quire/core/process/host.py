@@ -7,9 +7,7 @@ Implements `EngineCoreClient`; the other side is `process.main`.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 import threading
 from concurrent.futures import Future
 
@@ -33,6 +31,7 @@ from quire.system import clock
 from quire.system.at_exit import close_at_exit
 from quire.system.child_process import wait_or_kill
 from quire.system.child_python import module_command
+from quire.system.scratch import make_scratch, remove_scratch
 from quire.system.thread_states import is_stopped, thread_states
 
 logger = get_logger(__name__)
@@ -161,7 +160,7 @@ class ProcessHost(EngineCoreClient):
             self._events.close(linger=0)
             if self._is_abandoned:
                 self._close_commands()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            remove_scratch(self._directory)
 
     def _await_boot(self, process: subprocess.Popen[bytes]) -> None:
         """Waits until the core is built; raises what prevented it.
@@ -180,7 +179,7 @@ class ProcessHost(EngineCoreClient):
             if event is not None and not is_connected:
                 is_connected = True
                 self._commands.send(encoder.encode(self._boot))
-                shutil.rmtree(self._directory, ignore_errors=True)
+                remove_scratch(self._directory)
             if event is None:
                 if not is_stopped(process.pid):
                     self._silent_s = 0.0  # while it imports modules it sends nothing
@@ -257,10 +256,10 @@ class ProcessHost(EngineCoreClient):
 
 def _private_directory() -> str:
     try:
-        directory = tempfile.mkdtemp(prefix="quire-")  # mode 0700
+        directory = make_scratch("quire-")
         if len(directory) > _MAX_SOCKET_PATH - len(COMMANDS_SOCKET):
-            os.rmdir(directory)
-            directory = tempfile.mkdtemp(prefix="quire-", dir="/tmp")
+            remove_scratch(directory)
+            directory = make_scratch("quire-", "/tmp")
     except OSError as error:
         raise ConfigError(
             f"cannot create a directory for the engine process's sockets: {error}; set TMPDIR to a "

@@ -8,8 +8,6 @@ for the same load. Knows no HTTP but its errors.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ from quire.planning.machine import available_memory
 from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules
 from quire.server.served_model import LoadedParts, ServedModel
+from quire.system.scratch import make_scratch, remove_scratch
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Fleet:
         self._num_waiting = 0
         self._loads = asyncio.Lock()
         self._tasks = set[asyncio.Task[None]]()
-        self._turns = tempfile.mkdtemp(prefix="quire-turns-")
+        self._turns = make_scratch("quire-turns-")
         self._is_closed = False
 
     def member_of(self, model: ServedModel) -> Member:
@@ -194,7 +193,7 @@ class Fleet:
         self._is_closed = True
         for member in self.members:
             await self._unload(member, "shutting down")
-        shutil.rmtree(self._turns, ignore_errors=True)
+        remove_scratch(self._turns)
 
     # --- loads
 

@@ -68,25 +68,26 @@ async def begin(
     """Checks a request and hands it to the engine. `own_name` maps a field of a chat to its name in
     this API. Raises RequestError, CapacityError, EngineDeadError, HttpError."""
     context, model = context_of(http), head.target.model
-    engine, deadline = model.live_engine(), deadline_of(http, model.args.request_timeout)
-    refuse_unsupported(request)
-    refuse_with_beams(request)
-    ignored = fields_without_effect(request, model.config)
-    ignored += fields_without_beams(request)
-    if ignored:
-        context.ignored_fields.tell(http, ignored)
-    has_beams = request.use_beam_search is True
-    make_params = beam_sampling_params if has_beams else sampling_params
-    params = await model.pool.run(lists_work(request), make_params, model, request)
-    engine.requests.check_admission(1)
-    salt = getattr(http.state, TENANT_SALT, None)
-    with as_tenant(salt):
-        prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
-    writer = make_writer(request, head, prompts)
-    with named_as_asked(request):
-        left_out = await prompts[0].constrain_reply(model, params)
-    context.ignored_fields.tell(http, map(own_name, left_out))
-    return await _start(http, head, request, prompts, params, deadline), writer
+    deadline = deadline_of(http, model.args.request_timeout)
+    with model.admitting() as engine:
+        refuse_unsupported(request)
+        refuse_with_beams(request)
+        ignored = fields_without_effect(request, model.config)
+        ignored += fields_without_beams(request)
+        if ignored:
+            context.ignored_fields.tell(http, ignored)
+        has_beams = request.use_beam_search is True
+        make_params = beam_sampling_params if has_beams else sampling_params
+        params = await model.pool.run(lists_work(request), make_params, model, request)
+        engine.requests.check_admission(1)
+        salt = getattr(http.state, TENANT_SALT, None)
+        with as_tenant(salt):
+            prompts = [prompt.of_tenant(salt) for prompt in await prepare(model, request)]
+        writer = make_writer(request, head, prompts)
+        with named_as_asked(request):
+            left_out = await prompts[0].constrain_reply(model, params)
+        context.ignored_fields.tell(http, map(own_name, left_out))
+        return await _start(http, head, request, prompts, params, deadline), writer
 
 
 async def _start(

@@ -205,12 +205,15 @@ class PoolingJob:
         raises."""
         http, model = self.http, self.model
         deadline = deadline_of(http, model.args.request_timeout)
-        model.live_engine().requests.check_admission(1)
         tenant = getattr(http.state, TENANT_SALT, None)
         salt = PreparedPrompt([], None, self.request.cache_salt).of_tenant(tenant).cache_salt
-        inputs = await model.pool.run(size, self._inputs, field, make, params, tokenization, salt)
-        engine = chosen_engine(http, model.config.parallel.data_parallel_size)
-        generation = await Generation.of_inputs(model, inputs, deadline, engine)
+        with model.admitting() as live:
+            live.requests.check_admission(1)
+            inputs = await model.pool.run(
+                size, self._inputs, field, make, params, tokenization, salt
+            )
+            engine = chosen_engine(http, model.config.parallel.data_parallel_size)
+            generation = await Generation.of_inputs(model, inputs, deadline, engine)
         try:
             found: Any = await until_gone(http, generation.close, generation.final_outputs())
         finally:
