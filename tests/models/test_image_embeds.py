@@ -78,7 +78,10 @@ def test_rows_of_the_encoder_give_what_the_image_gives(family: str, tmp_path: Pa
             assert ask({**given, "image_grid_thw": [grid]}) == wanted
             with pytest.raises(Exception, match="must be a dict with image_embeds"):
                 ask(rows)
-            for wrong in ([1, 3, 4], [2, 4, 6], [1, 4, 2], "x", [[0, 0, 0]], [float("nan")] * 3):
+            for wrong in (
+                [1, 3, 4], [2, 4, 6], [1, 4, 2], "x", [[0, 0, 0]], [float("nan")] * 3,
+                [[1, 4, 4], [1]],
+            ):  # fmt: skip
                 with pytest.raises(Exception, match="image_grid_thw"):
                     ask({**given, "image_grid_thw": wrong})
         else:

@@ -12,12 +12,12 @@ from typing import Any
 from PIL import Image, ImageFile, ImageOps
 
 from quire.errors import RequestError
-from quire.images.job import FORMATS, MAX_FRAMES, DecodeJob
+from quire.images.job import FORMATS, MAX_FRAMES, MAX_SCANS, DecodeJob
 from quire.images.rules import Frames, Layout, Resizing
 from quire.images.serving import serve_decoder
 
 ImageFile.LOAD_TRUNCATED_IMAGES = False
-Image.MAX_IMAGE_PIXELS = None  # `_opened` checks the size before anything is decoded
+Image.MAX_IMAGE_PIXELS = None  # `_check_size` does, before anything is decoded
 warnings.simplefilter("ignore")
 _16_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 _NOT_AN_IMAGE = f"the image must be a file of type {', '.join(FORMATS)}"
@@ -33,7 +33,7 @@ def decode(job: DecodeJob) -> tuple[Layout, list[bytes]]:
     if isinstance(job.rules, Frames):
         return _video(job, job.rules)
     assert isinstance(job.rules, Resizing)
-    image = _loaded(_opened(job.data, job.max_pixels))
+    image = _loaded(_opened(job.data, job.max_pixels), job.max_pixels)
     layout = job.rules.layout((image.height, image.width))
     pixels = [tile.tobytes() for tile in job.rules.tiles(image)]
     return layout, pixels
@@ -46,12 +46,18 @@ def _video(job: DecodeJob, rules: Frames) -> tuple[Layout, list[bytes]]:
     count = _num_frames(first) if is_animated else 1 + len(job.more)
     if count > MAX_FRAMES:
         raise RequestError(f"a video must have at most {MAX_FRAMES} frames, not {count}")
+    total = count * first.width * first.height
+    if total > job.max_video_pixels:
+        raise RequestError(
+            f"a video of {count} frames of {first.width} x {first.height} has {total} pixels; at "
+            f"most {job.max_video_pixels} are decoded: send fewer or smaller frames"
+        )
     pixels, size, layout = list[bytes](), (0, 0), Layout(())
     for number in range(count):
         image = first if is_animated or not number else _opened(
             job.more[number - 1], job.max_pixels
         )  # fmt: skip
-        image = _loaded(image, number if is_animated else None)
+        image = _loaded(image, job.max_pixels, number if is_animated else None)
         if not number:
             size = (image.height, image.width)
             layout = rules.of_frames(size, count)
@@ -83,11 +89,12 @@ def _num_frames(image: Any) -> int:
         raise _broken(error) from None
 
 
-def _loaded(image: Any, frame: int | None = None) -> Image.Image:
+def _loaded(image: Any, max_pixels: int, frame: int | None = None) -> Image.Image:
     """The picture in RGB, in its orientation. `frame`: one of an animated file."""
     try:
         if frame is not None:
             image.seek(frame)
+            _check_size(image, max_pixels)  # a frame of a GIF may be larger than the first one
         image.load()
         return _rgb(ImageOps.exif_transpose(image))
     except MemoryError:
@@ -108,12 +115,19 @@ def _opened(data: bytes, max_pixels: int, unknown: str = _NOT_AN_IMAGE) -> Image
         raise
     except Exception as error:
         raise _broken(error, unknown) from None
+    _check_size(image, max_pixels)
+    # Each scan of a JPEG visits all pixels. Its data cannot contain the marker of a scan.
+    if image.format in ("JPEG", "MPO") and data.count(b"\xff\xda") > MAX_SCANS:
+        raise RequestError(f"a JPEG file must have at most {MAX_SCANS} scans")
+    return image
+
+
+def _check_size(image: Image.Image, max_pixels: int) -> None:
     if image.width * image.height > max_pixels:
         raise RequestError(
             f"an image of {image.width} x {image.height} pixels is too large: at most "
             f"{max_pixels} pixels are decoded"
         )
-    return image
 
 
 def _broken(error: Exception, unknown: str = _NOT_AN_IMAGE) -> RequestError:

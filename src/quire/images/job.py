@@ -11,6 +11,11 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Types of files that are decoded, by Pillow's names. Of an animated file, the first frame."""
 MAX_PIXELS = 1 << 26
 """Most pixels of a picture, before it is resized."""
+MAX_VIDEO_PIXELS = 1 << 28
+"""Most pixels of all frames of a video together, before they are resized: about as many as can be
+decoded within `MAX_SECONDS`."""
+MAX_SCANS = 100
+"""Most scans of a JPEG file; encoders write about ten."""
 MAX_FILE_BYTES = 64 * MiB
 """Most bytes of a file, and of the files of a video together."""
 MAX_FRAMES = 1024
@@ -35,4 +40,5 @@ class DecodeJob(msgspec.Struct):
     """The other frames of a video."""
     max_pixels: int = MAX_PIXELS
     """Most pixels of a picture, and of the resized frames of a video together."""
+    max_video_pixels: int = MAX_VIDEO_PIXELS
     max_seconds: float = MAX_SECONDS

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from quire.errors import CapacityError
@@ -58,6 +59,25 @@ def check_wanted() -> None:
         raise NotWantedError
 
 
+async def _until_unwanted(
+    submit: Callable[[Callable[[], T]], Future[T]], function: Callable[[], T]
+) -> T:
+    """The result of work on a thread, which ends at its next `check_wanted` if the caller is
+    cancelled."""
+    is_unwanted = threading.Event()
+
+    def work() -> T:
+        _is_unwanted.set(is_unwanted)
+        check_wanted()
+        return function()
+
+    try:
+        return await asyncio.wrap_future(submit(work))
+    except asyncio.CancelledError:
+        is_unwanted.set()
+        raise
+
+
 class WorkPool:
     """Runs functions by the size of their work: on the event loop, on one of a few threads, or, if
     it is large, on one of `max_large` threads for large work.
@@ -91,19 +111,9 @@ class WorkPool:
         If cancelled, the function ends at its next `check_wanted`."""
         if size <= INLINE_SIZE:
             return function(*args, **kwargs)
-        is_unwanted = threading.Event()
-
-        def work() -> T:
-            _is_unwanted.set(is_unwanted)
-            check_wanted()
-            return function(*args, **kwargs)
-
         submit = self._submit_large if size > LARGE_SIZE else self._threads.submit
         try:
-            return await asyncio.wrap_future(submit(work))
-        except asyncio.CancelledError:
-            is_unwanted.set()
-            raise
+            return await _until_unwanted(submit, partial(function, *args, **kwargs))
         finally:
             if size > _KEPT_SIZE:
                 self._release_memory_soon()
@@ -123,8 +133,8 @@ class WorkPool:
             self._num_outside += 1
             self._outside_size += size
         try:
-            work = self._outside_threads.submit(function, *args, **kwargs)
-            return await asyncio.wrap_future(work)
+            work = partial(function, *args, **kwargs)
+            return await _until_unwanted(self._outside_threads.submit, work)
         finally:
             with self._lock:
                 self._num_outside -= 1

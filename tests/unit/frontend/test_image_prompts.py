@@ -17,6 +17,7 @@ from quire.frontend.inputs.images.placing import (
     place_in_text,
     place_in_tokens,
 )
+from quire.frontend.inputs.images.prompts import ImagePrompts
 from quire.images.picture import Picture
 from quire.images.rules import Layout
 
@@ -126,3 +127,33 @@ def test_ids_of_videos_stand_without_those_of_images() -> None:
     for wrong in ("a", {"image": []}, {"image": [1]}, {"video": ["a"]}, {"audio": ["a"]}):
         with pytest.raises(PromptError, match="multi_modal_uuids must have the form"):
             check_uuids(wrong, {"image": 1, "video": 2, "audio": 0})
+
+
+def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also none after the caller has left."""
+    images = SimpleNamespace(most=999, most_videos=0, pixel_bytes=0)
+    found = ImagePrompts(SimpleNamespace(images=images, max_model_len=9))  # type: ignore[arg-type]
+    monkeypatch.setitem(found.__dict__, "_vision", _vision(is_same=True))
+    decoded = list[str]()
+
+    def decode(self: Any, given: str, kept: Any) -> list[Picture]:
+        del self, kept
+        decoded.append(given)
+        return [_picture(1, 2)]  # four rows
+
+    monkeypatch.setattr(ImagePrompts, "_decoded", decode)
+    assert len(found.decoded(["a", "b"])) == 2
+    decoded.clear()
+    with pytest.raises(PromptError, match="at least 12 input tokens"):
+        found.decoded(["a", "b", "c", "d", "e"])
+    assert decoded == ["a", "b", "c"]
+
+    def check_wanted() -> None:
+        if len(decoded) == 4:
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        found.decoded(["f", "g"], None, check_wanted)
+    assert decoded[3:] == ["f"]

@@ -181,6 +181,31 @@ def test_a_video_has_frames_of_one_size_and_not_too_many() -> None:
         picture_of(frames[0], large, frames * 4)
 
 
+def test_pixels_of_an_animation_are_counted_before_they_are_decoded() -> None:
+    frames = [Image.new("L", (16, 16), one) for one in range(5)]
+    whole = _file(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    large = whole[:6] + struct.pack("<2H", 8000, 8000) + whole[10:]
+    with pytest.raises(RequestError, match="5 frames of 8000 x 8000 has 320000000 pixels"):
+        picture_of(large, _VIDEO)
+
+
+def test_a_frame_of_a_gif_that_is_larger_than_the_first_is_not_decoded() -> None:
+    frames = [Image.new("L", (16, 16), one) for one in (1, 2)]
+    whole = _file(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    second = whole.rindex(struct.pack("<4H", 0, 0, 16, 16))
+    large = whole[:second] + struct.pack("<4H", 0, 0, 60000, 60000) + whole[second + 8 :]
+    with pytest.raises(RequestError, match="60000 x 60000 pixels is too large"):
+        picture_of(large, _VIDEO)
+
+
+def test_scans_of_a_jpeg_are_counted_before_they_are_decoded() -> None:
+    whole = _file(Image.new("L", (6, 4), 128), "JPEG", progressive=True)
+    scan = whole[whole.rindex(b"\xff\xda") : -2]
+    assert len(picture_of(whole[:-2] + scan * 50 + whole[-2:], _RULES).pixels) == 4 * 6 * 3
+    with pytest.raises(RequestError, match="at most 100 scans"):
+        picture_of(whole[:-2] + scan * 100 + whole[-2:], _RULES)
+
+
 def test_tiff_is_not_decoded() -> None:
     with pytest.raises(RequestError, match="must be a file of type"):
         picture_of(_file(Image.new("RGB", (6, 4)), "TIFF"), _RULES)

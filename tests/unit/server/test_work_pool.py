@@ -82,6 +82,33 @@ def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
     asyncio.run(main())
 
 
+def test_slow_work_whose_caller_has_left_ends_soon() -> None:
+    begun, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+    def endless() -> None:
+        begun.release()
+        try:
+            while True:
+                check_wanted()
+                time.sleep(0.001)
+        finally:
+            ended.release()
+
+    async def main() -> None:
+        pool = WorkPool()
+        running = [asyncio.ensure_future(pool.run_slow(9, endless)) for _ in range(4)]
+        for _ in running:
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        for one in running:
+            one.cancel()
+        for _ in running:
+            assert await asyncio.to_thread(ended.acquire, timeout=60)
+        assert (await pool.run_slow(9, thread_name)).startswith("quire-slow-work")
+        pool.close()
+
+    asyncio.run(main())
+
+
 def test_memory_is_given_back_once_for_much_work(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     monkeypatch.setattr("quire.server.work_pool.release_free_memory", lambda: given.append(1))

@@ -49,7 +49,9 @@ def embedded_pictures(value: Any, vision: VisionModel) -> list[Picture]:
         counts = [vision.num_rows(one) for one in layouts]
         rows = value.reshape(-1, value.shape[-1]) if has_images else value
         if _length(rows) != sum(counts):
-            raise _error(f"must have {sum(counts)} rows for {_GRID} {grids}, not {_length(rows)}")
+            raise _error(
+                f"must have {sum(counts)} rows for {_GRID} {quoted(grids)}, not {_length(rows)}"
+            )
         ends = np.cumsum(counts).tolist()
         parts = [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]
     width = vision.projector.result_width
@@ -70,7 +72,10 @@ def _grids(given: Any) -> list[list[int]]:
     """The grids as lists of three numbers. Raises PromptError."""
     if isinstance(given, str):
         given = tensor_of(given, _GRID)
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0)
     if array.ndim == 1:
         array = array[None]
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iuf":

@@ -28,6 +28,7 @@ from quire.frontend.inputs.images.placing import (
     place_in_text,
     place_in_tokens,
 )
+from quire.frontend.inputs.model_checks import prompt_too_long
 from quire.images.cache import PictureCache
 from quire.images.config import ImagesConfig
 from quire.images.picture import KeptPictures, Picture
@@ -111,15 +112,27 @@ class ImagePrompts:
                     f"At most {most} {kind}(s) may be provided in one prompt.", parameter=kind
                 )
 
-    def decoded(self, given: Sequence[Any], tenant: str | None = None) -> list[Picture]:
+    def decoded(
+        self,
+        given: Sequence[Any],
+        tenant: str | None = None,
+        check_wanted: Callable[[], None] | None = None,
+    ) -> list[Picture]:
         """The pictures of what a caller gives, one after the other. Those of a tenant are kept for
-        its next requests; None: nothing is kept. Blocks. Raises PromptError."""
+        its next requests; None: nothing is kept. Blocks. Raises PromptError, also as soon as there
+        are more rows than the context has tokens. `check_wanted` is called before each picture."""
         self.check_number(given)
         kept = None if tenant is None else KeptPictures(self._cache, tenant)
         known: dict[int, list[Picture]] = {}
+        num_rows, most = 0, self._model.max_model_len
         for one in given:
+            if check_wanted is not None:
+                check_wanted()
             if id(one) not in known:
                 known[id(one)] = self._decoded(one, kept)
+            num_rows += sum(self._vision.num_rows(picture.layout) for picture in known[id(one)])
+            if num_rows > most:  # so that pixels that nothing can use do not fill the memory
+                raise prompt_too_long(num_rows, most, is_whole=False)
         return [picture for one in given for picture in known[id(one)]]
 
     def _decoded(self, given: Any, kept: KeptPictures | None) -> list[Picture]:

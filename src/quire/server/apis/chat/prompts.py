@@ -31,7 +31,7 @@ from quire.server.generation.prompts import (
     tenant_of_pictures,
 )
 from quire.server.served_model import ServedModel
-from quire.server.work_pool import INLINE_SIZE
+from quire.server.work_pool import INLINE_SIZE, check_wanted
 
 _TYPE = "prompt_embeds"
 
@@ -202,7 +202,8 @@ async def _chat_with_images(
     size = count_chars(plain[0], _MOST_CHARS)
     salt = request.cache_salt if isinstance(request, ChatRequest) else None
     tenant = tenant_of_pictures(salt)
-    pictures = await model.pool.run_outside(size, images.decoded, taken.images, tenant)
+    decoded = model.pool.run_outside(size, images.decoded, taken.images, tenant, check_wanted)
+    pictures = await decoded
     chat = replace(
         chat,
         messages=taken.messages,
