@@ -18,6 +18,7 @@ from quire.frontend.inputs.images.placing import (
     place_in_tokens,
 )
 from quire.frontend.inputs.images.prompts import ImagePrompts
+from quire.images.config import ImagesConfig
 from quire.images.picture import Picture
 from quire.images.rules import Layout
 
@@ -133,7 +134,7 @@ def test_no_more_pictures_are_decoded_than_the_context_has_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also none after the caller has left."""
-    images = SimpleNamespace(most=999, most_videos=0, pixel_bytes=0)
+    images = ImagesConfig(999, pixel_bytes=0)
     found = ImagePrompts(SimpleNamespace(images=images, max_model_len=9))  # type: ignore[arg-type]
     monkeypatch.setitem(found.__dict__, "_vision", _vision(is_same=True))
     decoded = list[str]()

@@ -82,7 +82,7 @@ def test_work_whose_caller_has_left_is_not_begun_or_ends_soon() -> None:
     asyncio.run(main())
 
 
-def test_slow_work_whose_caller_has_left_ends_soon() -> None:
+def test_outside_work_whose_caller_has_left_ends_soon() -> None:
     begun, ended = threading.Semaphore(0), threading.Semaphore(0)
 
     def endless() -> None:
@@ -96,14 +96,14 @@ def test_slow_work_whose_caller_has_left_ends_soon() -> None:
 
     async def main() -> None:
         pool = WorkPool()
-        running = [asyncio.ensure_future(pool.run_slow(9, endless)) for _ in range(4)]
+        running = [asyncio.ensure_future(pool.run_outside(9, endless)) for _ in range(4)]
         for _ in running:
             assert await asyncio.to_thread(begun.acquire, timeout=60)
         for one in running:
             one.cancel()
         for _ in running:
             assert await asyncio.to_thread(ended.acquire, timeout=60)
-        assert (await pool.run_slow(9, thread_name)).startswith("quire-slow-work")
+        assert (await pool.run_outside(9, thread_name)).startswith("quire-outside-work")
         pool.close()
 
     asyncio.run(main())
