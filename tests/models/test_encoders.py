@@ -14,6 +14,7 @@ import torch
 import transformers
 from jina_bert import states, write_jina_bert
 from numpy.typing import NDArray
+from tiny_encoder import write_encoder
 
 from quire import LLM
 from quire.adapters import LoRARequest
@@ -279,6 +280,23 @@ def test_settings_of_nomic(settings: dict[str, Any], message: str, tmp_path: Pat
     flash_encoders.write_nomic(tmp_path, **settings)
     with pytest.raises(UnsupportedModelError, match=message):
         LLM(str(tmp_path), **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"logn_attention_scale": True}, "logn_attention_scale is true; supported is false"),
+        (
+            {"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.5}},
+            "mixed_b is not supported",
+        ),
+    ],
+)
+def test_settings_of_gte(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Settings that would change the vectors are refused."""
+    write_encoder(tmp_path, "NewModel", **settings)
+    with pytest.raises(UnsupportedModelError, match=message):
+        LLM(str(tmp_path), load_format="dummy")
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])

@@ -175,6 +175,10 @@ def _gte(reader: ConfigReader) -> EncoderSpec:
         mlp_norm="mlp_ln",
     )
     spec = read_encoder(reader, names.root, ROTARY)
+    if reader.flag("logn_attention_scale", False):
+        raise UnsupportedModelError(
+            f"{reader.where}: logn_attention_scale is true; supported is false"
+        )
     return replace(
         spec,
         rotaries=(_gte_rotary(reader, spec.heads.head_dim),) * spec.num_layers,
@@ -194,6 +198,8 @@ def _gte_rotary(reader: ConfigReader, head_dim: int) -> Rotary:
     scaling = reader.section("rope_scaling")
     if scaling is None or scaling.text("type") != "ntk":
         return rotary(reader, head_dim)
+    if scaling.has("mixed_b"):
+        raise UnsupportedModelError(f"{scaling.where}: mixed_b is not supported; it must be null")
     factor = scaling.number("factor", 1.0, 1e4, example=2.0)
     theta = reader.number("rope_theta", 1.0001, 1e12, example=5e5) * factor
     steps = range(0, head_dim, 2)
