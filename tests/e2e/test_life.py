@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from .conftest import RunningServer, StartServer
-from .processes import is_alive
+from .processes import command_line, is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
 DEMO = Path(__file__).parents[2] / "src" / "quire" / "demo_model"
@@ -135,6 +135,38 @@ def test_a_signal_while_loading_leaves_no_files(
     assert server.wait() == 0
     assert "Stopped while loading" in server.log()
     assert not list(scratch.iterdir())
+
+
+def test_the_end_does_not_wait_for_a_model_that_is_being_loaded(
+    start_server: StartServer, tiny_model: Path, tmp_path: Path
+) -> None:
+    models, hold = tmp_path / "models.json", tmp_path / "hold"
+    both = [{"model": str(tiny_model), "name": name} for name in "ab"]
+    models.write_text(json.dumps({"models": [{**both[0], "preload": True}, both[1]]}))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        f"if 'quire.core.process.main' in sys.orig_argv and os.path.exists({str(hold)!r}):\n"
+        "    time.sleep(600)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    engine = {"model": None, "served_model_name": None, "models": models}
+    server = start_server(engine, env={"PYTHONPATH": path})
+    loaded = server.engine_pid()
+    hold.touch()
+
+    def loading() -> list[int]:
+        pids = [pid for pid in server.children() if "process.main" in command_line(pid)]
+        return [pid for pid in pids if pid != loaded]
+
+    with ThreadPoolExecutor(1) as pool, server.client() as client:
+        waiting = pool.submit(lambda: client.post("/v1/completions", json={**LONG, "model": "b"}))
+        (pid,) = server.until(loading)
+        try:
+            server.signal(signal.SIGTERM)
+            assert waiting.result(30).status_code == 503
+            assert server.wait(30) == 0
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:

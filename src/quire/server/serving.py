@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from logging import ERROR, INFO
 from typing import TYPE_CHECKING, NoReturn
 
 from quire.config.engine_args import EngineArgs
@@ -49,8 +50,8 @@ def serve(
     engine_args: EngineArgs, server_args: ServerArgs, catalog: Sequence[CatalogEntry] = ()
 ) -> int:
     """Serves until a signal, or until the engine dies. `catalog`: several models, which are loaded
-    when they are needed. Returns the exit code: 0 after a signal, 1 after a failure, whose cause is
-    the last line of the log."""
+    when they are needed. The exit code is 0 after a signal, 1 after a failure, whose cause is the
+    last line of the log. Returns only if the server could not begin."""
     bound_free_memory()
     age_s = process_age_s()
     begin = time.perf_counter() - age_s
@@ -147,8 +148,8 @@ class _Server:
         self._signalled: asyncio.Event
         self._hurried: asyncio.Event
 
-    async def run(self) -> int:
-        """Runs the server; returns the exit code."""
+    async def run(self) -> NoReturn:
+        """Runs the server, and ends the process: 0 after a signal, 1 after a failure."""
         self._signalled, self._hurried = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -159,11 +160,9 @@ class _Server:
         except QuireError as error:
             outcome = Outcome(1, str(error))
         await self._stop(serving)
-        if outcome.exit_code:
-            logger.error("%s", outcome.reason)
-            _exit_now(outcome.exit_code)
-        logger.info("%s", outcome.reason)
-        return 0
+        logger.log(ERROR if outcome.exit_code else INFO, "%s", outcome.reason)
+        self._listener.close()
+        _exit_now(outcome.exit_code)  # a thread may still load one of several models
 
     async def _live(self) -> Outcome:
         with phase(logger, "model"):

@@ -191,8 +191,7 @@ class Fleet:
     async def close(self) -> None:
         """Unloads all models, without waiting for their requests."""
         self._is_closed = True
-        for member in self.members:
-            await self._unload(member, "shutting down")
+        await asyncio.gather(*(self._unload(one, "shutting down") for one in self.members))
         remove_scratch(self._turns)
 
     # --- loads

@@ -212,6 +212,20 @@ def test_memory_counts_until_it_is_free_if_the_caller_of_an_unload_goes(run: Any
     run(scenario, 60, 60)
 
 
+def test_all_models_are_unloaded_at_once_when_the_server_ends(run: Any) -> None:
+    async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
+        for model in models:
+            await fleet.load(model)
+        loader.unload_gate = asyncio.Event()
+        closing = asyncio.ensure_future(fleet.close())
+        await soon(lambda: sorted(loader.unloads) == ["a", "b", "c"])
+        loader.unload_gate.set()
+        await closing
+        assert states(fleet) == ["unloaded"] * 3
+
+    run(scenario, 30, 30, 30)
+
+
 def test_requests_that_wait_for_a_load_are_refused_when_the_server_ends(run: Any) -> None:
     async def scenario(fleet: Fleet, models: list[ServedModel], loader: FakeLoader) -> None:
         loader.gate = asyncio.Event()
