@@ -86,7 +86,7 @@ class Cropped(Resizing, frozen=True, tag="cropped"):
     crop: Size
 
     def layout(self, size: Size) -> Layout:
-        del size
+        _check_ratio(size)  # the longer side is resized before the middle is cut out
         return Layout((self.crop,))
 
     def tiles(self, image: Image) -> Iterator[Image]:

@@ -161,7 +161,7 @@ def test_narrow_pictures_of_gemma4_have_a_line_of_squares() -> None:
         assert rules.layout(size).sizes == (tuple(wanted),)
 
 
-@pytest.mark.parametrize("name", ["qwen2-vl", "pixtral"])
+@pytest.mark.parametrize("name", ["qwen2-vl", "pixtral", "clip"])
 def test_narrow_pictures_are_refused(name: str) -> None:
     with pytest.raises(RequestError, match="too narrow"):
         _CASES[name][0].layout((1, 201))
