@@ -30,9 +30,9 @@ from quire.server.fleet.live_models import LiveModels, Outcome, one_model
 from quire.server.http import listening
 from quire.server.http.auth import load_api_keys
 from quire.server.served_model import check_formats
+from quire.system.at_exit import remove_all_scratch
 from quire.system.free_memory import bound_free_memory
 from quire.system.garbage import expect_crowds
-from quire.system.scratch import remove_all_scratch
 
 if TYPE_CHECKING:
     from quire.server.fleet.catalog import CatalogEntry

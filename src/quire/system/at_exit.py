@@ -1,10 +1,13 @@
 """`close_at_exit`: closes open objects when the interpreter ends, while their threads still run.
-`in_forked_child`: what an object does in a child that was forked from its process."""
+`in_forked_child`: what an object does in a child that was forked from its process.
+`make_scratch`: directories that exist while this process, or a part of it, runs."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -22,6 +25,8 @@ _open: WeakKeyDictionary[Any, tuple[int, Callable[[Any], object]]] = WeakKeyDict
 """For each owner, the process that created it and the function that closes it."""
 _copied: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
 """For each owner, what is called in a forked child."""
+_made: set[str] = set()
+"""Directories of `make_scratch`."""
 
 
 def close_at_exit(owner: Owner, close: Callable[[Owner], object]) -> None:
@@ -46,6 +51,27 @@ def _close_all() -> None:
         if pid == os.getpid():
             with suppress(Exception):
                 close(owner)
+
+
+def make_scratch(prefix: str, parent: str | None = None) -> str:
+    """Creates an empty directory that only its owner may read, in `parent` or where temporary
+    files are. Raises OSError."""
+    directory = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    _made.add(directory)
+    return directory
+
+
+def remove_scratch(directory: str) -> None:
+    """Removes a directory of `make_scratch` with its files. Idempotent."""
+    shutil.rmtree(directory, ignore_errors=True)
+    _made.discard(directory)
+
+
+def remove_all_scratch() -> None:
+    """Removes all directories of `make_scratch`. For a process that ends without waiting for those
+    who made them."""
+    for directory in list(_made):
+        remove_scratch(directory)
 
 
 atexit.register(_close_all)

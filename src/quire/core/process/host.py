@@ -28,10 +28,9 @@ from quire.core.step_watch import StepObservation
 from quire.errors import ConfigError, EngineDeadError
 from quire.log import get_logger
 from quire.system import clock
-from quire.system.at_exit import close_at_exit
+from quire.system.at_exit import close_at_exit, make_scratch, remove_scratch
 from quire.system.child_process import wait_or_kill
 from quire.system.child_python import module_command
-from quire.system.scratch import make_scratch, remove_scratch
 from quire.system.thread_states import is_stopped, thread_states
 
 logger = get_logger(__name__)

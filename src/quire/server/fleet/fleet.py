@@ -21,7 +21,7 @@ from quire.planning.machine import available_memory
 from quire.server.http.problems import HttpError, Problem, not_found, unavailable
 from quire.server.served_adapters import served_modules
 from quire.server.served_model import LoadedParts, ServedModel
-from quire.system.scratch import make_scratch, remove_scratch
+from quire.system.at_exit import make_scratch, remove_scratch
 from quire.units import format_bytes
 
 if TYPE_CHECKING:
