@@ -45,7 +45,8 @@ def test_a_text_model_may_have_limits_of_images(
     model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "quire"):
-        plan = plan_engine(args(model_dir, limit_mm_per_prompt={"image": 5, "audio": 1}))
+        limits = {"image": 5, "audio": 1, "video": {"num_frames": 8}}
+        plan = plan_engine(args(model_dir, limit_mm_per_prompt=limits))
     assert plan.config.model.images is None
     assert "has no effect here: it is a text model" in caplog.text
 

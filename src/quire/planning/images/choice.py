@@ -124,7 +124,7 @@ def _check_limits(given: Any) -> None:
     for name, value in given.items():
         if name not in ("image", "video", "audio"):
             raise ConfigError(f"limit_mm_per_prompt must name image, video or audio, got {name!r}")
-        count = value.get("count") if isinstance(value, Mapping) else value
+        count = value.get("count", 0) if isinstance(value, Mapping) else value
         if type(count) is not int or not 0 <= count <= _MOST_IMAGES:
             raise ConfigError(
                 f"limit_mm_per_prompt[{name!r}] must be a whole number from 0 to {_MOST_IMAGES}, "
@@ -135,7 +135,7 @@ def _check_limits(given: Any) -> None:
 def _limit(given: Mapping[str, Any] | None, name: str) -> int:
     """Images, videos or sounds of a prompt, at most."""
     found = (given or {}).get(name, _MOST_IMAGES)
-    return int(found["count"] if isinstance(found, Mapping) else found)
+    return int(found.get("count", _MOST_IMAGES) if isinstance(found, Mapping) else found)
 
 
 def _folder(given: Any) -> str:
