@@ -97,7 +97,7 @@ class RankSeries:
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 CACHE_SOURCES = ("device", "host", "disk", "p2p", "external_unspecified")
 """Sources of the K/V of cached prompts; the last one stands for tiers beyond the disk."""
-ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
+ADMISSION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens", "image_bytes")
 
 
 class ImageSeries:

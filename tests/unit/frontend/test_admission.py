@@ -9,11 +9,14 @@ import pytest
 
 from quire.config import SchedulerConfig
 from quire.frontend.inputs.input_processor import EngineInput
+from quire.frontend.observers import admission
 from quire.frontend.observers.admission import AdmissionControl, QueueFullError
 from quire.frontend.output_processor import OutputProcessor
 from quire.frontend.request_record import RequestRecord
+from quire.images.rules import Layout
 from quire.params import RequestOutputKind, SamplingParams
 from quire.protocol import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from quire.protocol.images import ImageInput
 
 
 class Door:
@@ -31,16 +34,16 @@ class Door:
         self.open: list[RequestRecord] = []
         self._count = 0
 
-    def come(self, count: int = 1, num_tokens: int = 1) -> bool:
+    def come(self, count: int = 1, num_tokens: int = 1, num_bytes: int = 0) -> bool:
         """`count` requests at once, as of one client; whether they are let in."""
         self.work_s += 0.001
         try:
-            self.control.check(count, num_tokens)
+            self.control.check(count, num_tokens, num_bytes)
         except QueueFullError:
             return False
         for _ in range(count):
             self._count += 1
-            self.open.append(self.outputs.admit(self._request(num_tokens)))
+            self.open.append(self.outputs.admit(self._request(num_tokens, num_bytes)))
             self.outputs.begin(self.open[-1])
         return True
 
@@ -66,12 +69,13 @@ class Door:
     def _process(self, outputs: Iterable[EngineCoreOutput]) -> None:
         self.outputs.process_outputs(EngineCoreOutputs(outputs=list(outputs), timestamp=self.now))
 
-    def _request(self, num_tokens: int) -> EngineInput:
+    def _request(self, num_tokens: int, num_bytes: int = 0) -> EngineInput:
         core = EngineCoreRequest(
             request_id=str(self._count),
             prompt_token_ids=[1] * num_tokens,
             sampling_params=SamplingParams(),
             arrival_time=self.now,
+            images=[ImageInput(b"", Layout(()), bytes(num_bytes), 0, 0)] if num_bytes else [],
         )
         params = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY)
         return EngineInput("r", None, core.prompt_token_ids, params, [core], self.now)
@@ -202,6 +206,19 @@ def test_prompt_tokens_are_bounded() -> None:
     assert door.come(num_tokens=60)
     assert door.come(num_tokens=40)
     assert not door.come(num_tokens=1)
+
+
+def test_decoded_images_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_MOST_IMAGE_BYTES", 100)
+    door = Door()
+    assert door.come(num_bytes=500)
+    assert not door.come(num_bytes=1)
+    assert door.come()
+    door.step(1.0, 1, leaves=False)
+    assert door.come(num_bytes=60)
+    assert door.come(num_bytes=40)
+    with pytest.raises(QueueFullError, match="100 B of decoded images and sounds are waiting"):
+        door.control.check(1, 1, 1)
 
 
 def test_a_refusal_names_the_option() -> None:

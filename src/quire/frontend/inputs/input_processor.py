@@ -78,6 +78,11 @@ class EngineInput:
     num_virtual_tokens: int = 0
     """Tokens of a prompt adapter, which are before those of the prompt in `core_requests`."""
 
+    @property
+    def num_image_bytes(self) -> int:
+        """Bytes of decoded images and sounds of each core request."""
+        return sum(len(image.pixels) for image in self.core_requests[0].images)
+
 
 @dataclass(frozen=True, slots=True)
 class _Given:

@@ -17,6 +17,7 @@ from quire.frontend.observers.observer import RequestObserver, StepTokens
 from quire.frontend.request_record import RequestRecord
 from quire.protocol import SchedulerStats
 from quire.system import clock
+from quire.units import GiB, format_bytes
 
 _SMOOTHING = 0.1
 _LONGEST_RETRY_S = 30.0
@@ -32,10 +33,14 @@ _SHORTEST_WAIT_S = 0.25
 _SHARE_OF_REPLY = 1 / 8
 """A longer wait is acceptable if it adds at most this share to the duration of a reply."""
 _PACE_MEMORY_S = 3.0
+_MOST_IMAGE_BYTES = 2 * GiB
+"""Decoded images and sounds of waiting requests. A token of a prompt may have 12 KB of them, so the
+bounds of requests and of tokens would not bound the memory."""
 
 
 class QueueFullError(CapacityError):
-    """A queue bound was reached; `reason` is the name of the option that sets it."""
+    """A queue bound was reached; `reason` is the name of the option that sets it, or what is
+    bounded."""
 
     def __init__(self, message: str, *, reason: str, retry_after_s: float) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
@@ -82,6 +87,8 @@ class AdmissionControl(RequestObserver):
         """Open core requests without a first token."""
         self._num_waiting_tokens = 0
         """Prompt tokens of the waiting core requests."""
+        self._num_waiting_bytes = 0
+        """Bytes of their decoded images and sounds."""
         self._replying: dict[str, float] = {}
         """Time of the first token of each reply that has not ended, by id, the oldest first."""
         self._num_first = 0
@@ -89,8 +96,9 @@ class AdmissionControl(RequestObserver):
         self._mean_wait_s = self._mean_reply_s = _SHORTEST_WAIT_S
         """Mean seconds until the first token, and from there until the end."""
 
-    def check(self, num_requests: int, num_tokens: int) -> None:
-        """Raises QueueFullError if there is no room for these core requests and prompt tokens."""
+    def check(self, num_requests: int, num_tokens: int, num_image_bytes: int = 0) -> None:
+        """Raises QueueFullError if there is no room for these core requests, prompt tokens and
+        bytes of decoded images and sounds."""
         num_open = self._num_open
         is_small = num_open <= self._max_running * _CALM
         if is_small and self._now() - self._refused_at > _CALM_S:
@@ -102,6 +110,10 @@ class AdmissionControl(RequestObserver):
         limit, waiting = self._max_queued_tokens, self._num_waiting_tokens
         if limit is not None and waiting and waiting + num_tokens > limit:
             raise self._full("max_num_queued_tokens", f"{waiting} prompt tokens are waiting", limit)
+        limit, waiting = _MOST_IMAGE_BYTES, self._num_waiting_bytes
+        if num_image_bytes and waiting and waiting + num_image_bytes > limit:
+            what = f"{format_bytes(waiting)} of decoded images and sounds are waiting"
+            raise self._full("image_bytes", what, limit)
         if num_open and num_open + num_requests > self._max_running and self._is_lasting():
             wait_s = max(
                 self._pace.seconds_for(self._num_waiting + num_requests),
@@ -152,6 +164,7 @@ class AdmissionControl(RequestObserver):
     def _add_waiting(self, record: RequestRecord, count: int) -> None:
         self._num_waiting += count
         self._num_waiting_tokens += count * record.num_prompt_tokens
+        self._num_waiting_bytes += count * record.input.num_image_bytes
 
     def _is_lasting(self) -> bool:
         return not self._may_stand and self._work_clock() - self._calm_at > _BURST_S

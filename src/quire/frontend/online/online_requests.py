@@ -88,7 +88,9 @@ class OnlineRequests:
         when one of the streams has an output. Raises CapacityError."""
         cores = [core for request in requests for core in request.core_requests]
         with self.binding.bound():
-            self._check_admission(len(cores), sum(len(core.prompt_token_ids) for core in cores))
+            num_tokens = sum(len(core.prompt_token_ids) for core in cores)
+            num_bytes = sum(one.num_image_bytes * len(one.core_requests) for one in requests)
+            self._check_admission(len(cores), num_tokens, num_bytes)
             return self._opened(requests, wake_up)
 
     def let_in(
@@ -182,9 +184,11 @@ class OnlineRequests:
             for request in requests
         ]
 
-    def _check_admission(self, num_requests: int, num_tokens: int) -> None:
+    def _check_admission(
+        self, num_requests: int, num_tokens: int, num_image_bytes: int = 0
+    ) -> None:
         try:
-            self._admission.check(num_requests, num_tokens)
+            self._admission.check(num_requests, num_tokens, num_image_bytes)
         except QueueFullError as error:
             for observer in self.observers:
                 observer.on_rejected(error.reason)
