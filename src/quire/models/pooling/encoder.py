@@ -66,7 +66,7 @@ class EncoderNames:
     mlp_factors: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Biases:
     """Which linear layers and norms have a bias."""
 

@@ -57,7 +57,11 @@ def _modernbert(reader: ConfigReader) -> EncoderSpec:
         norm_first=True,
         first_norm=False,
         biases=Biases(
-            attention_bias, attention_bias, mlp_bias, mlp_bias, reader.flag("norm_bias", False)
+            qkv=attention_bias,
+            out=attention_bias,
+            up=mlp_bias,
+            down=mlp_bias,
+            norms=reader.flag("norm_bias", False),
         ),
         rotaries=tuple(local if one else full for one in is_local),
         windows=tuple(reach + 1 if one else None for one in is_local),
