@@ -24,7 +24,7 @@ from quire.system.child_python import isolated_command
 from quire.units import GiB
 
 MAX_PROCESSES = 2
-"""Of each kind. With a second process, one slow file does not delay all others."""
+"""Most processes for images, and for audio. With two, one slow file does not delay all others."""
 _CLOCK_FACTOR = 6
 """Wall-clock time over processor time: on a loaded machine a child waits for a core."""
 _EXIT_S = 2.0

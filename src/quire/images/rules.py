@@ -38,7 +38,7 @@ class Layout(msgspec.Struct, frozen=True):
     frames: int = 1
     """Frames of a tile, one after the other; more than 1 in a video."""
     depth: int = 3
-    """Bytes of a place: RGB, or a number of a sound's spectrum."""
+    """Bytes of a pixel (RGB), or of a number of a sound's spectrum (float32)."""
 
     def num_bytes(self, tile: int) -> int:
         """Bytes of a tile."""

@@ -46,8 +46,8 @@ _OMITTED: dict[str, dict[str, int]] = {
         "num_key_value_heads": 32,
     },
 }
-"""By the section's `model_type`, what files leave out that transformers 4 has saved, because the
-class has these values (LLaVA 1.5, Pixtral, Qwen2-Audio)."""
+"""Defaults of transformers' classes, by the section's `model_type`. Transformers 4 saves no value
+that equals a default, so some files lack them (LLaVA 1.5, Pixtral, Qwen2-Audio)."""
 
 
 def text_part(hf_config: HfConfig) -> HfConfig:

@@ -267,7 +267,7 @@ def user_middleware(path: str) -> Middleware:
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
-    "audio goes into chats, see docs/audio.md; there are no routes for it": (
+    "chats take audio (docs/audio.md); these routes are not supported": (
         "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
     ),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (

@@ -28,7 +28,8 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
     frames: int
     """Most frames of a tile. Longer sounds have several tiles, if `is_divided`."""
     pool: int
-    """Results of the second convolution that become a row; it has one for two frames."""
+    """Positions of the encoder that become one row of the text model. The second convolution makes
+    one position of two frames."""
     is_divided: bool
     """Whether sounds are padded to whole tiles (Voxtral). Otherwise, only their own frames are
     computed, and longer ones are refused (Qwen2-Audio)."""

@@ -23,7 +23,7 @@ _MOST_CHANNELS = 64
 _LOUDEST = 1e6
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
-"""What programs write that do not know the size of the samples yet: they reach to the end."""
+"""Sizes in files whose length was not known when they were begun: the samples reach to the end."""
 _ZEROS = 6
 """Zero crossings of the filter at each side."""
 _ROLLOFF = 0.99

@@ -1,7 +1,7 @@
 """The encoders of Qwen2-Audio and Voxtral: Whisper's, for the spectrum of a sound.
 
 A convolution is a `Linear` over a frame and its two neighbours, side by side. The stem is the first
-one. The second one has every other of its results, and is the begin of the tower.
+convolution. The second one has stride 2, and is the beginning of the tower.
 """
 
 from __future__ import annotations
