@@ -10,8 +10,9 @@
 Three parts, chosen by --parts; every round goes round all engines before the next begins:
 
 - copy: forty tasks of `helpers/copy_tasks.py`, one stream, greedy: tokens per second of Quire
-  without drafts, by default, with `suffix`, with a draft model, and of the peers. Texts of Quire
-  must be the same in all its columns.
+  without drafts, by default, with `suffix`, with a draft model, and of the peers: with the time of
+  the prompts, and without it, which is the time of replies of one token. Texts of Quire must be the
+  same in all its columns.
 - free: texts at temperature 1.5 with 1, 8 and 32 streams: Quire by default relative to Quire
   without drafts. It must not be slower.
 - formula: a proposer that is right at a set rate, relative to (1 + a) / t: a is the mean number of
@@ -124,7 +125,8 @@ def measure_copies(args: argparse.Namespace) -> dict[str, Any]:
         tokenizer = llm.get_tokenizer()
         prompts = [list(tokenizer.encode(text)) for text in copy_tasks()][: args.tasks]
     _check_texts(args, prompts)
-    found: dict[str, list[float]] = {}
+    whole: dict[str, list[float]] = {}
+    generating: dict[str, list[float]] = {}
     engines: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="speculation-") as logs:
         try:
@@ -136,17 +138,25 @@ def measure_copies(args: argparse.Namespace) -> dict[str, Any]:
             for number in range(args.rounds):
                 names = [*engines]
                 for name in names[number % len(names) :] + names[: number % len(names)]:
+                    first = sum(engines[name].ask([ids], 1) for ids in prompts)
                     seconds = sum(engines[name].ask([ids], args.length) for ids in prompts)
                     speed = len(prompts) * args.length / seconds
-                    found.setdefault(name, []).append(speed)
-                    print(f"copy, round {number + 1}: {name} {speed:.1f} tokens/s", flush=True)
+                    after = len(prompts) * (args.length - 1) / (seconds - first)
+                    whole.setdefault(name, []).append(speed)
+                    generating.setdefault(name, []).append(after)
+                    print(f"copy, round {number + 1}: {name} {speed:.1f} tokens/s, "
+                          f"{after:.1f} after the first token", flush=True)  # fmt: skip
         finally:
             for engine in engines.values():
                 engine.close()
-    medians = {name: statistics.median(values) for name, values in found.items()}
+    medians = {name: statistics.median(values) for name, values in whole.items()}
+    after_first = {name: statistics.median(values) for name, values in generating.items()}
     for name, value in medians.items():
-        print(f"copy: {name:20} {value:8.1f} tokens/s, {value / medians['quire-off']:.2f}x")
-    return medians
+        ratio, after = value / medians["quire-off"], after_first[name]
+        gain = after / after_first["quire-off"]
+        print(f"copy: {name:20} {value:8.1f} tokens/s, {ratio:.2f}x; "
+              f"after the first token {after:8.1f}, {gain:.2f}x")  # fmt: skip
+    return {"whole": medians, "after_first": after_first}
 
 
 def _check_texts(args: argparse.Namespace, prompts: list[list[int]]) -> None:
