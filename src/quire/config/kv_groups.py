@@ -69,6 +69,7 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
     """Layers that share a block table. A block of the group holds S tokens of each of its layers.
 
     A subclass is a kind of group. A new kind needs its class, and nothing in the block accounting.
+    The methods here are those of a kind that gives nothing back before a request ends.
     """
 
     layers: tuple[int, ...]
@@ -87,13 +88,13 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
         return None
 
     @property
-    @abstractmethod
     def keeps_all(self) -> bool:
         """Whether it keeps what it stored of every position until the request ends."""
+        return True
 
-    @abstractmethod
-    def limited(self, max_model_len: int) -> AnyKVGroup:
+    def limited(self, max_model_len: int) -> AnyKVGroup:  # noqa: ARG002
         """The kind that keeps the same of requests with at most `max_model_len` tokens."""
+        return self  # type: ignore[return-value]  # only kinds of `AnyKVGroup` are made
 
     @abstractmethod
     def serves(self, needed: KVGroup) -> bool:
@@ -103,20 +104,20 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
         """Where the block table ends once `num_tokens` are computed: released entries count."""
         return -(-num_tokens // block_size)
 
-    @abstractmethod
-    def first_entry(self, position: int, block_size: int) -> int:
+    def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
         """The first entry of a table that a token at `position` or a later one reads. Entries
         before it are released."""
+        return 0
 
-    @abstractmethod
-    def release_due(self, first_entry: int, block_size: int) -> int | None:
+    def release_due(self, first_entry: int, block_size: int) -> int | None:  # noqa: ARG002
         """The number of tokens at which a table that begins at `first_entry` has an entry to
         release; None: it never has."""
+        return None
 
-    @abstractmethod
-    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:
+    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
         """The most blocks that a request of `num_tokens` holds at once, if no step computes more
         than `max_chunk` of its tokens."""
+        return self.num_entries(num_tokens, block_size)
 
     def most_useful(self, num_tokens: int, block_size: int) -> int:
         """The most blocks of use for a request of `num_tokens`, cached ones included."""
@@ -133,28 +134,12 @@ class KVGroup(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class FullGroup(KVGroup, frozen=True, tag="full"):
-    """A token sees all positions up to its own: nothing is released before the request ends."""
+    """A token sees all positions up to its own."""
 
     event_name: ClassVar[str] = "full_attention"
 
-    @property
-    def keeps_all(self) -> bool:
-        return True
-
-    def limited(self, max_model_len: int) -> AnyKVGroup:  # noqa: ARG002
-        return self
-
     def serves(self, needed: KVGroup) -> bool:
         return needed.shape == self.shape
-
-    def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
-        return 0
-
-    def release_due(self, first_entry: int, block_size: int) -> int | None:  # noqa: ARG002
-        return None
-
-    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
-        return -(-num_tokens // block_size)
 
     def longest_hit(self, is_cached: Callable[[int], bool], end: int, block_size: int) -> int:  # noqa: ARG002
         return next((entry for entry in range(end) if not is_cached(entry)), end)
@@ -240,27 +225,11 @@ class StateGroup(KVGroup, frozen=True, tag="state"):
         """Bytes of a state, without what is left at the ends of blocks."""
         return sum(state.num_pieces * state.piece_bytes for state in self.states)
 
-    @property
-    def keeps_all(self) -> bool:
-        return True
-
-    def limited(self, max_model_len: int) -> AnyKVGroup:  # noqa: ARG002
-        return self
-
     def serves(self, needed: KVGroup) -> bool:
         return isinstance(needed, StateGroup) and set(needed.states) <= set(self.states)
 
     def num_entries(self, num_tokens: int, block_size: int) -> int:  # noqa: ARG002
         return self.num_blocks if num_tokens else 0
-
-    def first_entry(self, position: int, block_size: int) -> int:  # noqa: ARG002
-        return 0
-
-    def release_due(self, first_entry: int, block_size: int) -> int | None:  # noqa: ARG002
-        return None
-
-    def most_blocks(self, num_tokens: int, max_chunk: int, block_size: int) -> int:  # noqa: ARG002
-        return self.num_entries(num_tokens, block_size)
 
     def most_useful(self, num_tokens: int, block_size: int) -> int:  # noqa: ARG002
         return self.num_blocks * (3 + num_tokens // SNAPSHOT_TOKENS)

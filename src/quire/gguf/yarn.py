@@ -17,12 +17,18 @@ from quire.gguf.keys import Keys
 _PREFIX = "{arch}.rope.scaling."
 
 
-def yarn_scaling(keys: Keys, factor: float) -> dict[str, Any]:
-    """`rope_scaling` of config.json. Raises UnsupportedModelError for a part of a ramp."""
+def yarn_ramp(keys: Keys, factor: float) -> dict[str, Any]:
+    """`rope_scaling` of config.json, without what cos and sin are multiplied by."""
     found: dict[str, Any] = {"rope_type": "yarn", "factor": factor, **original_length(keys)}
     for name in ("beta_fast", "beta_slow"):
         if keys.value(f"{_PREFIX}yarn_{name}") is not None:
             found[name] = keys.number(f"{_PREFIX}yarn_{name}")
+    return found
+
+
+def yarn_scaling(keys: Keys, factor: float) -> dict[str, Any]:
+    """`rope_scaling` of config.json. Raises UnsupportedModelError for a part of a ramp."""
+    found = yarn_ramp(keys, factor)
     if keys.value(f"{_PREFIX}yarn_log_multiplier") is not None:
         all_dim = keys.number(f"{_PREFIX}yarn_log_multiplier")
         found |= {"mscale": 1.0, "mscale_all_dim": all_dim}

@@ -346,11 +346,7 @@ def _gated(builder: Builder, x: Value, spec: DecoderSpec, prefix: str) -> Value:
         Out("up", prefix + names.up, size, mlp.bias),
     ]
     if mlp.fused:
-        fused = prefix + names.gate_up
-        outs = [
-            Out("gate", fused, size, mlp.bias, ((0, size),), 2 * size),
-            Out("up", fused, size, mlp.bias, ((size, size),), 2 * size),
-        ]
+        outs = Out.stacked(prefix + names.gate_up, [("gate", size), ("up", size)], mlp.bias)
     gate, up = builder.linears(x, outs, hint="gate_up")
     if mlp.factors[0] != 1.0:
         gate = builder.scale(gate, mlp.factors[0])

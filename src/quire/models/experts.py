@@ -230,11 +230,7 @@ def _shared(builder: Builder, x: Value, moe: MoeSpec, shared: SharedExpert, laye
     size, bias = shared.width, shared.bias
     outs = [Out(name, f"{prefix}.{name}_proj", size, bias) for name in ("gate", "up")]
     if shared.gate_up is not None:
-        fused = f"{prefix}.{shared.gate_up}"
-        outs = [
-            Out("gate", fused, size, bias, ((0, size),), 2 * size),
-            Out("up", fused, size, bias, ((size, size),), 2 * size),
-        ]
+        outs = Out.stacked(f"{prefix}.{shared.gate_up}", [("gate", size), ("up", size)], bias)
     if moe.tensors.gate is None:
         up = builder.linear(x, f"{prefix}.up_proj", size, bias=bias, hint="shared_up")
         hidden = builder.act(up, moe.activation)

@@ -17,7 +17,7 @@ from quire.errors import CheckpointError
 from quire.gguf.projectors.names import PROJECTOR_NAME
 from quire.log import get_logger
 from quire.weights.safetensors import SafetensorsFile
-from quire.weights.sharded import FolderStore, indexed_store, joined_store, read_index
+from quire.weights.sharded import folder_store, indexed_store, joined_store, read_index
 from quire.weights.store import WeightStore
 from quire.weights.torch_bin import TorchFile
 
@@ -104,7 +104,7 @@ def open_with_folders(path: Path, folders: Iterable[str]) -> WeightStore:
     for folder in folders:
         file = path / f"{folder}.pt"
         files[folder] = TorchFile(file) if has_file(file) else open_checkpoint(path / folder)
-    return files[""] if len(files) == 1 else FolderStore(files)
+    return files[""] if len(files) == 1 else folder_store(files)
 
 
 def open_tensor_file(path: Path) -> WeightStore:

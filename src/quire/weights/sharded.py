@@ -23,17 +23,20 @@ _MAX_NAME_BYTES = 255
 """Longest file name on Linux."""
 _logger = get_logger(__name__)
 
+Place = tuple[str, str]
+"""The file that a tensor is in, and its name there."""
+
 
 class ShardedStore(WeightStore):
     """The tensors of several files. Invariant: every tensor name belongs to exactly one file."""
 
     def __init__(
-        self, files: Mapping[str, WeightStore], owners: Mapping[str, str], source: str
+        self, files: Mapping[str, WeightStore], places: Mapping[str, Place], source: str
     ) -> None:
-        """`files`: stores by file name. `owners`: the file name of every tensor. `source`: the file
-        that `owners` was read from, for messages."""
+        """`files`: stores by file name. `places`: the place of every tensor. `source`: the file
+        that says the places, for messages."""
         self._files = dict(files)
-        self._owners = dict(owners)
+        self._places = dict(places)
         self._source = source
 
     @property
@@ -41,21 +44,28 @@ class ShardedStore(WeightStore):
         return self._source
 
     def names(self) -> Iterable[str]:
-        return self._owners.keys()
+        return self._places.keys()
 
     def get(self, name: str) -> HostTensor:
-        return self._owner(name).get(name)
+        file, inner = self._place(name)
+        return replace(file.get(inner), name=name)
+
+    def stored(self, name: str) -> HostTensor:
+        file, inner = self._place(name)
+        return replace(file.stored(inner), name=name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._owner(name).shape(name)
+        file, inner = self._place(name)
+        return file.shape(inner)
 
     def integers(self, name: str) -> NDArray[np.generic]:
-        return self._owner(name).integers(name)
+        file, inner = self._place(name)
+        return file.integers(inner)
 
     def release(self, name: str) -> None:
-        owner = self._owners.get(name)
-        if owner is not None:
-            self._files[owner].release(name)
+        if name in self._places:
+            file, inner = self._place(name)
+            file.release(inner)
 
     def prefetch(self) -> None:
         for file in self._files.values():
@@ -68,53 +78,31 @@ class ShardedStore(WeightStore):
     def close(self) -> None:
         for file in self._files.values():
             file.close()
-        self._owners = {}
+        self._places = {}
 
-    def _owner(self, name: str) -> WeightStore:
-        owner = self._owners.get(name)
-        if owner is None:
+    def _place(self, name: str) -> tuple[WeightStore, str]:
+        place = self._places.get(name)
+        if place is None:
             raise CheckpointError(f"{', '.join(self._files)} have no tensor {name!r}")
-        return self._files[owner]
+        return self._files[place[0]], place[1]
 
 
 def _of_linear(folder: str, name: str) -> str:
     return f"{folder}.linear.{name.rpartition('.')[2]}"
 
 
-class FolderStore(ShardedStore):
+def folder_store(
+    files: Mapping[str, WeightStore], named: Callable[[str, str], str] = _of_linear
+) -> WeightStore:
     """The tensors of a model, and those in folders of their own: of linear layers, or of a draft
-    head."""
-
-    def __init__(
-        self, files: Mapping[str, WeightStore], named: Callable[[str, str], str] = _of_linear
-    ) -> None:
-        """`files`: stores by folder; "": the model's own. `named`: the name of a tensor in a
-        folder."""
-        self._inner: dict[str, str] = {}
-        owners: dict[str, str] = {}
-        for folder, file in files.items():
-            for name in file.names():
-                outer = named(folder, name) if folder else name
-                owners[outer], self._inner[outer] = folder, name
-        super().__init__(files, owners, ", ".join(file.source for file in files.values()))
-
-    def get(self, name: str) -> HostTensor:
-        found = self._owner(name).get(self._inner[name])
-        return replace(found, name=name)
-
-    def stored(self, name: str) -> HostTensor:
-        found = self._owner(name).stored(self._inner[name])
-        return replace(found, name=name)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._owner(name).shape(self._inner[name])
-
-    def integers(self, name: str) -> NDArray[np.generic]:
-        return self._owner(name).integers(self._inner[name])
-
-    def release(self, name: str) -> None:
-        if name in self._inner:
-            self._owner(name).release(self._inner[name])
+    head. `files`: stores by folder; "": the model's own. `named`: the name of a tensor in a
+    folder."""
+    places = {
+        named(folder, name) if folder else name: (folder, name)
+        for folder, file in files.items()
+        for name in file.names()
+    }
+    return ShardedStore(files, places, ", ".join(file.source for file in files.values()))
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -148,19 +136,21 @@ def indexed_store(
     extra = sum(len(names) for names in names_by_file.values()) - len(owners)
     if extra:
         _logger.warning("%s: the files hold %d tensors that the index does not name", index, extra)
-    return ShardedStore(files, owners, str(index))
+    places = {name: (file_name, name) for name, file_name in owners.items()}
+    return ShardedStore(files, places, str(index))
 
 
 def joined_store(files: dict[str, WeightStore]) -> WeightStore:
     """Return the store of several files without an index. Raises CheckpointError if two files have
     a tensor of the same name."""
-    owners: dict[str, str] = {}
+    places: dict[str, Place] = {}
     for file_name, file in files.items():
         for name in file.names():
-            if name in owners:
-                raise CheckpointError(f"tensor {name!r} is in both {owners[name]} and {file_name}")
-            owners[name] = file_name
-    return ShardedStore(files, owners, ", ".join(file.source for file in files.values()))
+            if name in places:
+                first, _ = places[name]
+                raise CheckpointError(f"tensor {name!r} is in both {first} and {file_name}")
+            places[name] = (file_name, name)
+    return ShardedStore(files, places, ", ".join(file.source for file in files.values()))
 
 
 def _is_plain(file_name: str) -> bool:

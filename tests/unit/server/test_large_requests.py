@@ -109,7 +109,7 @@ LARGE: list[tuple[str, dict[str, Any], set[str]]] = [
     ("/tokenize", {"prompt": WORDS * 3000, "return_token_strs": True}, {"encode", "_tokenized"}),
     ("/v1/completions", {"prompt": [WORDS * 16] * 60, "max_tokens": 1}, {"_completion_prompts"}),
     ("/v1/completions", {"prompt": [[7] * 500] * 60, "max_tokens": 1},
-     {"_decode_large", "_completion_prompts", "_inputs"}),
+     {"_decode_large", "_completion_prompts", "inputs"}),
     ("/v1/completions/render", {"prompt": [WORDS * 16] * 60}, {"_rendered_list"}),
     ("/v1/chat/completions", {"messages": [{"role": "u", "content": WORDS}] * 400},
      {"_check_template_fields", "prompt_ids"}),
@@ -168,7 +168,7 @@ def test_long_lists_of_parameters_are_checked_on_threads(
     sizes = dict(recorder.given)
     assert sizes["sampling_params"] == 8 * len(given)
     assert ("sampling_params" in recorder.on_threads()) is (8 * len(given) > INLINE_SIZE)
-    for name in {"_inputs", "_rendered_list"} & {*sizes}:  # the rest may have been refused
+    for name in {"inputs", "_rendered_list"} & {*sizes}:  # the rest may have been refused
         assert sizes[name] >= 8 * len({*given})
 
 

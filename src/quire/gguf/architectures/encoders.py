@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quire.gguf.architectures.dense import LLAMA_PARTS
 from quire.gguf.architectures.facts import has_part, has_tensor, refused
-from quire.gguf.architectures.row import Architecture, Config, Part, Parts
+from quire.gguf.architectures.row import Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys
 
 _BERT_PARTS: Parts = {
@@ -29,8 +29,8 @@ _JINA2_PARTS: Parts = {
 }
 _OLD_JINA2_PARTS: Parts = {
     **_JINA2_PARTS,
-    "ffn_gate": (Part("mlp.gated_layers", half=0),),
-    "ffn_up": (Part("mlp.gated_layers", half=1),),
+    "ffn_gate": (Place("mlp.gated_layers", half=0),),
+    "ffn_up": (Place("mlp.gated_layers", half=1),),
 }
 _NOMIC_PARTS: Parts = {
     "attn_qkv": "attn.Wqkv",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.errors import UnsupportedModelError
 from quire.gguf.architectures.dense import LLAMA_PARTS
 from quire.gguf.architectures.expert_tensors import read_experts
-from quire.gguf.architectures.row import Config, Part, Parts
+from quire.gguf.architectures.row import Config, Parts, Place
 from quire.gguf.keys import Keys
 
 SOFTMAX, SIGMOID = 1, 2
@@ -33,7 +33,7 @@ def expert_parts(
         "ffn_gate_exps": gate,
         "ffn_up_exps": up,
         "ffn_down_exps": down,
-        "ffn_gate_up_exps": (Part(gate, share=0), Part(up, share=1)),
+        "ffn_gate_up_exps": (Place(gate, share=0), Place(up, share=1)),
         **of_shared,
     }
 

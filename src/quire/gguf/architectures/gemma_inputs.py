@@ -12,7 +12,7 @@ from statistics import NormalDist
 from quire.gguf.architectures.dense import GEMMA2_PARTS, gemma_config
 from quire.gguf.architectures.expert_tensors import num_layers, read_experts
 from quire.gguf.architectures.facts import has_part, has_tensor, layer_types, refused
-from quire.gguf.architectures.row import ANY_EXPERT, TOP_PARTS, Architecture, Config, Part, Parts
+from quire.gguf.architectures.row import ANY_EXPERT, TOP_PARTS, Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys
 from quire.gguf.rope_factors import read_factors
 
@@ -51,8 +51,8 @@ _GEMMA4_PARTS: Parts = {
     "ffn_gate_inp": "router.proj",
     "ffn_gate_inp.scale": "router.scale",
     "ffn_down_exps.scale": "router.per_expert_scale",
-    "ffn_gate_exps.weight": (Part("experts.gate_up_proj", half=0),),
-    "ffn_up_exps.weight": (Part("experts.gate_up_proj", half=1),),
+    "ffn_gate_exps.weight": (Place("experts.gate_up_proj", half=0),),
+    "ffn_up_exps.weight": (Place("experts.gate_up_proj", half=1),),
     "ffn_gate_up_exps.weight": "experts.gate_up_proj",
     "ffn_down_exps.weight": "experts.down_proj",
 }

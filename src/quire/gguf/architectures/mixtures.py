@@ -15,22 +15,22 @@ from quire.gguf.architectures.expert_parts import (
 )
 from quire.gguf.architectures.expert_tensors import read_experts
 from quire.gguf.architectures.facts import has_part, has_tensor, window
-from quire.gguf.architectures.row import Architecture, Config, Part, Parts
+from quire.gguf.architectures.row import Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys
 
 _QWEN2_PARTS: Parts = {
     **expert_parts(shared="mlp.shared_expert"),
-    "ffn_gate_inp_shexp": (Part("mlp.shared_expert_gate", is_row=True),),
+    "ffn_gate_inp_shexp": (Place("mlp.shared_expert_gate", is_row=True),),
 }
 GRANITE_PARTS: Parts = {
     **LLAMA_PARTS,
     "ffn_gate_inp": "block_sparse_moe.router.layer",
-    "ffn_gate_exps": (Part("block_sparse_moe.input_linear", half=0),),
-    "ffn_up_exps": (Part("block_sparse_moe.input_linear", half=1),),
+    "ffn_gate_exps": (Place("block_sparse_moe.input_linear", half=0),),
+    "ffn_up_exps": (Place("block_sparse_moe.input_linear", half=1),),
     "ffn_gate_up_exps": "block_sparse_moe.input_linear",
     "ffn_down_exps": "block_sparse_moe.output_linear",
-    "ffn_gate_shexp": (Part("shared_mlp.input_linear", half=0),),
-    "ffn_up_shexp": (Part("shared_mlp.input_linear", half=1),),
+    "ffn_gate_shexp": (Place("shared_mlp.input_linear", half=0),),
+    "ffn_up_shexp": (Place("shared_mlp.input_linear", half=1),),
     "ffn_down_shexp": "shared_mlp.output_linear",
 }
 _GPT_OSS_PARTS: Parts = {
@@ -40,7 +40,7 @@ _GPT_OSS_PARTS: Parts = {
 }
 _ERNIE_PARTS: Parts = {
     **expert_parts(shared="mlp.shared_experts"),
-    "exp_probs_b.bias": (Part("mlp.moe_statics.e_score_correction_bias", is_row=True),),
+    "exp_probs_b.bias": (Place("mlp.moe_statics.e_score_correction_bias", is_row=True),),
 }
 _DEEPSEEK_PARTS: Parts = expert_parts(shared="mlp.shared_experts")
 _HUNYUAN_PARTS: Parts = {

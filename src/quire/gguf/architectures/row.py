@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from quire.gguf.keys import Keys
@@ -39,13 +39,13 @@ _UNUSED = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_fact
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Name of a tensor of a layer in checkpoints of transformers, relative to the layer."""
+class Place:
+    """Where a tensor of a file, or half of it, is in checkpoints of transformers."""
 
     name: str
-    """A module, to which the kind is added, "weight", "bias" or "scale"; or a whole name, where the
-    key in `Architecture.parts` has the kind too. `ANY_EXPERT`: each expert has a tensor of its
-    own."""
+    """`ANY_EXPERT`: each expert has a tensor of its own. Those of a layer are relative to it in
+    `Architecture.parts`, and are a module, to which the kind is added, "weight", "bias" or "scale";
+    or a whole name, where the key has the kind too."""
     half: int | None = None
     """0 or 1: it is the first or the second half of the rows of a tensor there (gate and up); 0 to
     2: a third of it (q, k and v)."""
@@ -55,27 +55,15 @@ class Part:
     """A vector in the file, a matrix of one row there."""
     form: Form = "same"
 
-
-Parts = Mapping[str, str | tuple[Part, ...]]
-"""By the names in the file, without their kind or with it. A name of the file that has no kind ends
-with a dot here. A text is a `Part` of that name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a tensor of a file, or half of it, is in checkpoints of transformers."""
-
-    name: str
-    """With `ANY_EXPERT` for the number of an expert, where each has a tensor of its own."""
-    half: int | None = None
-    share: int | None = None
-    is_row: bool = False
-    form: Form = "same"
-
     @property
     def is_of_experts(self) -> bool:
         """Whether its first dimension counts experts, which have a tensor each."""
         return ANY_EXPERT in self.name
+
+
+Parts = Mapping[str, str | tuple[Place, ...]]
+"""By the names in the file, without their kind or with it. A name of the file that has no kind ends
+with a dot here. A text is a `Place` of that name."""
 
 
 def no_config(keys: Keys) -> Config:  # noqa: ARG001
@@ -130,32 +118,26 @@ class Architecture:
             found = self._of_layer(match["part"], match["expert"], match["kind"])
             prefix = f"{self.layers}{int(match['layer'])}."
             if found:
-                return tuple(
-                    Place(prefix + part.name, part.half, part.share, part.is_row, part.form)
-                    for part in found
-                )
+                return tuple(replace(place, name=prefix + place.name) for place in found)
         match = _TOP.fullmatch(name)
         if match and match["part"] in self.top:
             return (Place(f"{self.top[match['part']]}.{match['kind']}"),)
         return (Place(name),)
 
-    def _of_layer(self, part: str, expert: str | None, kind: str | None) -> tuple[Part, ...]:
+    def _of_layer(self, part: str, expert: str | None, kind: str | None) -> tuple[Place, ...]:
         """With whole names. `expert`: of files that have a tensor for each expert, as llama.cpp
         wrote them until April 2024."""
         if expert is not None:
             of_all = self.parts.get(f"{part}_exps")
             if not isinstance(of_all, str) or ANY_EXPERT not in of_all:
                 return ()
-            return (Part(f"{of_all.replace(ANY_EXPERT, str(int(expert)))}.{kind}"),)
+            return (Place(f"{of_all.replace(ANY_EXPERT, str(int(expert)))}.{kind}"),)
         whole = self.parts.get(f"{part}.{kind or ''}")
         if whole is not None:
-            return (Part(whole),) if isinstance(whole, str) else whole
+            return (Place(whole),) if isinstance(whole, str) else whole
         if kind is None:
             return ()
         modules = self.parts.get(part, ())
         if isinstance(modules, str):
-            modules = (Part(modules),)
-        return tuple(
-            Part(f"{module.name}.{kind}", module.half, module.share, module.is_row, module.form)
-            for module in modules
-        )
+            modules = (Place(modules),)
+        return tuple(replace(module, name=f"{module.name}.{kind}") for module in modules)

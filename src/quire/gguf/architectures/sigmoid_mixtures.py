@@ -14,7 +14,7 @@ from quire.gguf.architectures.expert_parts import (
 )
 from quire.gguf.architectures.expert_tensors import num_layers, read_experts
 from quire.gguf.architectures.facts import has_part, layer_types, same_base_in_windows
-from quire.gguf.architectures.row import Architecture, Config, Part, Parts
+from quire.gguf.architectures.row import Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys
 
 _DEEPSEEK_PARTS: Parts = {
@@ -36,8 +36,8 @@ _LLAMA4_PARTS: Parts = {
     "ffn_up": "feed_forward.up_proj",
     "ffn_down": "feed_forward.down_proj",
     "ffn_gate_inp": "feed_forward.router",
-    "ffn_gate_exps.weight": (Part("feed_forward.experts.gate_up_proj", half=0),),
-    "ffn_up_exps.weight": (Part("feed_forward.experts.gate_up_proj", half=1),),
+    "ffn_gate_exps.weight": (Place("feed_forward.experts.gate_up_proj", half=0),),
+    "ffn_up_exps.weight": (Place("feed_forward.experts.gate_up_proj", half=1),),
     "ffn_gate_up_exps.weight": "feed_forward.experts.gate_up_proj",
     "ffn_down_exps.weight": "feed_forward.experts.down_proj",
     "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quire.errors import UnsupportedModelError, quoted
-from quire.gguf.architectures.row import Config, Part, Parts, Place
+from quire.gguf.architectures.row import Config, Parts, Place
 from quire.gguf.keys import Keys
 from quire.gguf.projectors.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from quire.gguf.projectors.row import ImageParts, Projector, shape_of
@@ -53,9 +53,9 @@ _PIXTRAL_PARTS: Parts = {
     "ffn_down": "feed_forward.down_proj",
 }
 _QWEN_PARTS: Parts = {
-    "attn_q": (Part("attn.qkv", half=0),),
-    "attn_k": (Part("attn.qkv", half=1),),
-    "attn_v": (Part("attn.qkv", half=2),),
+    "attn_q": (Place("attn.qkv", half=0),),
+    "attn_k": (Place("attn.qkv", half=1),),
+    "attn_v": (Place("attn.qkv", half=2),),
     "attn_qkv": "attn.qkv",
     "attn_out": "attn.proj",
     "ln1": "norm1",

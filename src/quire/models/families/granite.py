@@ -32,9 +32,12 @@ def with_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
 
 
 def _minicpm(reader: ConfigReader) -> DecoderSpec:
-    """Read MiniCPM. The hidden state is divided by D / dim_model_base before the head."""
     reader.count("num_experts", 0, default=0)
-    spec = read_spec(reader)
+    return with_minicpm_factors(reader, read_spec(reader))
+
+
+def with_minicpm_factors(reader: ConfigReader, spec: DecoderSpec) -> DecoderSpec:
+    """Set MiniCPM's factors. The hidden state is divided by D / dim_model_base before the head."""
     base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)
     return replace(
         spec,

@@ -16,6 +16,15 @@ from quire.models.reading import (
 )
 from quire.models.spec import DecoderSpec, LayerNames, Names
 
+GPT2_KEYS = {
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "rms_norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation_function",
+}
 _OPT_FIRST = 2
 """The first rows of OPT's table of positions were reserved for padding."""
 
@@ -102,15 +111,7 @@ GPT2 = decoder_family(
     ("GPT2LMHeadModel",),
     _gpt2,
     models="GPT-2, DistilGPT-2",
-    keys={
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "hidden_size": "n_embd",
-        "intermediate_size": "n_inner",
-        "max_position_embeddings": "n_positions",
-        "rms_norm_eps": "layer_norm_epsilon",
-        "hidden_act": "activation_function",
-    },
+    keys=GPT2_KEYS,
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu_new", "tie_word_embeddings": True},
     ignorable=(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",),  # each layer's causal mask
 )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from quire.models.alibi import bloom_slopes
 from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, ConfigReader
 from quire.models.decoder import decoder_family
+from quire.models.families.learned_positions import GPT2_KEYS
 from quire.models.reading import (
     read_heads,
     read_hidden_size,
@@ -189,15 +190,7 @@ GPTJ = decoder_family(
     ("GPTJForCausalLM",),
     _gptj,
     models="GPT-J 6B",
-    keys={
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "hidden_size": "n_embd",
-        "intermediate_size": "n_inner",
-        "max_position_embeddings": "n_positions",
-        "rms_norm_eps": "layer_norm_epsilon",
-        "hidden_act": "activation_function",
-    },
+    keys=GPT2_KEYS,
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu_new"},
     ignorable=(_MASKS,),
 )

@@ -14,8 +14,3 @@ class Mixer(ABC):
     def build(self, builder: Builder, x: Value, layer: str) -> Value:
         """Add the mixer of the normed rows x to the program. `layer`: prefix of the layer's
         tensors."""
-
-
-def run_of(first: int, count: int) -> tuple[tuple[int, int], ...]:
-    """Return one run of rows, see `Tensor`."""
-    return ((first, count),)

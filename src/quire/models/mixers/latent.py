@@ -74,15 +74,8 @@ class LatentAttention(Mixer):
 
     def _latents(self, builder: Builder, x: Value, prefix: str) -> tuple[Value, Value]:
         """Return a token's latent and the part of k with rotary embedding."""
-        name, rank, total = (
-            f"{prefix}kv_a_proj_with_mqa",
-            self.kv_rank,
-            self.kv_rank + self.rope_dim,
-        )
-        outs = [
-            Out("kv_a", name, rank, self.bias, ((0, rank),), total),
-            Out("k_pe", name, self.rope_dim, self.bias, ((rank, self.rope_dim),), total),
-        ]
+        sizes = [("kv_a", self.kv_rank), ("k_pe", self.rope_dim)]
+        outs = Out.stacked(f"{prefix}kv_a_proj_with_mqa", sizes, self.bias)
         latent, k_rope = builder.linears(x, outs, hint="kv_a")
         norm = f"{prefix}kv_a_layernorm.weight"
         latent = builder.rms_norm(latent, norm, self.eps, "latent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from quire.models.mixers.base import Mixer, run_of
+from quire.models.mixers.base import Mixer
 from quire.program import Activation, Builder, Out, Value
 
 
@@ -28,10 +28,7 @@ class MambaMixer(Mixer):
 
     def build(self, builder: Builder, x: Value, layer: str) -> Value:
         prefix, width = layer + self.prefix, self.width
-        outs = [
-            Out(hint, f"{prefix}in_proj", width, self.bias, run_of(first, width), 2 * width)
-            for hint, first in (("x", 0), ("z", width))
-        ]
+        outs = Out.stacked(f"{prefix}in_proj", [("x", width), ("z", width)], self.bias)
         inner, z = builder.linears(x, outs, hint="in")
         [inner] = builder.causal_conv(
             inner, f"{prefix}conv1d", self.conv_width, {"x": width}, bias=self.conv_bias,
@@ -46,10 +43,7 @@ class MambaMixer(Mixer):
     def _step(self, builder: Builder, x: Value, prefix: str) -> tuple[Value, Value, Value]:
         """Return dt, b and c."""
         sizes = {"dt": self.dt_rank, "b": self.state_dim, "c": self.state_dim}
-        outs, first, total = [], 0, sum(sizes.values())
-        for hint, size in sizes.items():
-            outs.append(Out(hint, f"{prefix}x_proj", size, False, run_of(first, size), total))
-            first += size
+        outs = Out.stacked(f"{prefix}x_proj", [*sizes.items()])
         values = builder.linears(x, outs, hint="step")
         if self.norms != "none":
             values = tuple(

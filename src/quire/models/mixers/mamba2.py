@@ -60,10 +60,12 @@ class Mamba2Mixer(Mixer):
         factors = self.factors
         if factors is None:
             sizes = {"z": width, "xbc": width + 2 * states, "dt": self.num_heads}
-            z, xbc, dt = builder.linears(x, self._outs(prefix, sizes), hint="in")
+            outs = Out.stacked(f"{prefix}in_proj", [*sizes.items()], self.in_bias)
+            z, xbc, dt = builder.linears(x, outs, hint="in")
             return z, xbc, dt
         sizes = {"z": width, "x": width, "b": states, "c": states, "dt": self.num_heads}
-        products = builder.linears(x, self._outs(prefix, sizes), hint="in")
+        outs = Out.stacked(f"{prefix}in_proj", [*sizes.items()], self.in_bias)
+        products = builder.linears(x, outs, hint="in")
         wanted = (factors.z, factors.x, factors.b, factors.c, factors.dt)
         z, inner, b, c, dt = (
             value if factor == 1.0 else builder.scale(value, factor)
@@ -71,14 +73,6 @@ class Mamba2Mixer(Mixer):
         )
         xb = builder.join_heads(inner, b, 1, "xb")
         return z, builder.join_heads(xb, c, 1, "xbc"), dt
-
-    def _outs(self, prefix: str, sizes: dict[str, int]) -> list[Out]:
-        outs, first, total = [], 0, sum(sizes.values())
-        for hint, size in sizes.items():
-            rows = ((first, size),)
-            outs.append(Out(hint, f"{prefix}in_proj", size, self.in_bias, rows, total))
-            first += size
-        return outs
 
     def _gated(self, builder: Builder, out: Value, z: Value, prefix: str) -> Value:
         def norm(value: Value) -> Value:

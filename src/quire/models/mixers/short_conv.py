@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.models.mixers.base import Mixer, run_of
+from quire.models.mixers.base import Mixer
 from quire.program import Builder, Out, Value
 
 
@@ -18,10 +18,7 @@ class ShortConvMixer(Mixer):
 
     def build(self, builder: Builder, x: Value, layer: str) -> Value:
         prefix, size = layer + self.prefix, x.dim
-        outs = [
-            Out(hint, f"{prefix}in_proj", size, self.bias, run_of(place * size, size), 3 * size)
-            for place, hint in enumerate("bcx")
-        ]
+        outs = Out.stacked(f"{prefix}in_proj", [(hint, size) for hint in "bcx"], self.bias)
         b, c, inner = builder.linears(x, outs, hint="in")
         product = builder.multiply(b, inner)
         [mixed] = builder.causal_conv(

@@ -267,10 +267,7 @@ def _qkv(spec: EncoderSpec, prefix: str) -> list[Out]:
     if not names.qkv:
         places = {"q": names.q, "k": names.k, "v": names.v}
         return [Out(hint, prefix + place, dim, bias) for hint, place in places.items()]
-    return [
-        Out(hint, prefix + names.qkv, dim, bias, ((index * dim, dim),), 3 * dim)
-        for index, hint in enumerate("qkv")
-    ]
+    return Out.stacked(prefix + names.qkv, [(hint, dim) for hint in "qkv"], bias)
 
 
 def _mlp(builder: Builder, x: Value, spec: EncoderSpec, layer: int) -> Value:
@@ -288,11 +285,10 @@ def _mlp(builder: Builder, x: Value, spec: EncoderSpec, layer: int) -> Value:
             Out("up", prefix + names.up, size, biases.up),
         ]
         if names.gate == names.up:
-            firsts = (0, size) if spec.gate_first else (size, 0)
-            outs = [
-                Out(hint, prefix + names.up, size, biases.up, ((first, size),), 2 * size)
-                for hint, first in zip(("gate", "up"), firsts, strict=True)
-            ]
+            order = ("gate", "up") if spec.gate_first else ("up", "gate")
+            outs = Out.stacked(prefix + names.up, [(hint, size) for hint in order], biases.up)
+            if not spec.gate_first:
+                outs.reverse()
         gate, up = builder.linears(x, outs, hint="gate_up")
         hidden = builder.glu(gate, up, spec.activation)
     out = builder.linear(

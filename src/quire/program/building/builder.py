@@ -514,6 +514,16 @@ class Out:
     rows: tuple[tuple[int, int], ...] | None = None
     total: int = 0
 
+    @classmethod
+    def stacked(cls, prefix: str, dims: Sequence[tuple[str, int]], bias: bool = False) -> list[Out]:
+        """Products of one tensor, which has the rows of each after those of the one before. `dims`:
+        their hints and numbers of rows."""
+        total, first, outs = sum(dim for _, dim in dims), 0, []
+        for hint, dim in dims:
+            outs.append(cls(hint, prefix, dim, bias, ((first, dim),), total))
+            first += dim
+        return outs
+
     def tensor(self, kind: str, row: tuple[int, ...]) -> Tensor:
         """The tensor of the weight or the bias. `row`: shape of its rows."""
         if self.rows is None:

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from quire.adapters import AnyAdapterRequest, as_arguments
 from quire.beam_search import BeamSearchParams
 from quire.errors import RequestError, quoted
 from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.generation.limits import params_in_room, refuse_other_values
-from quire.server.generation.prompts import PreparedPrompt
 from quire.server.generation.request_fields import GenerationFields, SamplerFields
-from quire.server.generation.run import Deadline, Generation
+from quire.server.generation.run import Deadline, Generation, Submission
 from quire.server.generation.sampling import check_bounds, sampling_params
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import LARGE_SIZE, check_wanted
@@ -143,40 +141,16 @@ class BeamGeneration(Generation):
         self._searches = searches
 
     @classmethod
-    async def begin(
-        cls,
-        model: ServedModel,
-        prompts: Sequence[PreparedPrompt],
-        params: SamplingParams,
-        request_id: str,
-        *,
-        beams: BeamSearchParams,
-        priority: int,
-        deadline: Deadline,
-        trace_headers: Mapping[str, str] | None = None,
-        adapter: AnyAdapterRequest | None = None,
-        engine: int | None = None,
-    ) -> BeamGeneration:
-        """Admits all prompts or none. `params` has what is wanted of the reply, as
-        `beam_sampling_params` makes them. Raises RequestError, CapacityError, EngineDeadError."""
-        requests = model.live_engine().requests
-        size = sum(len(prompt.token_ids) // 16 + 64 for prompt in prompts)
-        searches = await model.pool.run(
-            size,
-            _searches,
-            model,
-            prompts,
-            params,
-            beams,
-            request_id,
-            priority,
-            trace_headers,
-            adapter,
-        )
+    async def begin(cls, asked: Submission, beams: BeamSearchParams) -> BeamGeneration:
+        """Admits all prompts or none. `asked` has the parameters that `beam_sampling_params` makes.
+        Raises RequestError, CapacityError, EngineDeadError."""
+        requests = asked.model.live_engine().requests
+        size = sum(len(prompt.token_ids) // 16 + 64 for prompt in asked.prompts)
+        searches = await asked.model.pool.run(size, _searches, asked, beams)
         num_tokens = sum(search.num_prompt_tokens for search in searches)
         requests.check_admission(len(searches) * beams.beam_width, num_tokens)
-        generation = cls(model, requests, deadline, searches)
-        generation.engine = engine
+        generation = cls(asked.model, requests, asked.deadline, searches)
+        generation.engine = asked.engine
         try:
             await generation._submit([search.base for search in searches])
         except BaseException:
@@ -219,35 +193,24 @@ def _size(searches: Sequence[BeamSearch]) -> int:
     return min(sum(search.size for search in searches), LARGE_SIZE)
 
 
-def _searches(
-    model: ServedModel,
-    prompts: Sequence[PreparedPrompt],
-    params: SamplingParams,
-    beams: BeamSearchParams,
-    request_id: str,
-    priority: int,
-    trace_headers: Mapping[str, str] | None,
-    adapter: AnyAdapterRequest | None,
-) -> list[BeamSearch]:
+def _searches(asked: Submission, beams: BeamSearchParams) -> list[BeamSearch]:
     from quire.frontend.beams.begin import begin_search  # rarely used
 
-    processor = model.live_engine().input_processor
-    max_model_len = model.config.model.max_model_len
+    processor = asked.model.live_engine().input_processor
+    max_model_len = asked.model.config.model.max_model_len
     searches = []
-    for index, prompt in enumerate(prompts):
-        params_in_room(params, len(prompt.token_ids), max_model_len)
+    for index, prompt in enumerate(asked.prompts):
+        params_in_room(asked.params, len(prompt.token_ids), max_model_len)
         searches.append(
             begin_search(
                 processor,
-                f"{request_id}-{index}",
+                f"{asked.request_id}-{index}",
                 prompt.for_engine(),
                 beams,
-                num_logprobs=params.logprobs,
-                reasoning=params.reasoning,
+                num_logprobs=asked.params.logprobs,
+                reasoning=asked.params.reasoning,
                 width_name="n",
-                priority=priority,
-                trace_headers=trace_headers,
-                **as_arguments(adapter),
+                **asked.of_each,
             )
         )
         check_wanted()

@@ -19,6 +19,7 @@ from quire.outputs import RequestOutput
 from quire.params import SamplingParams
 from quire.server.bodies.json_http import context_of, pieced_response
 from quire.server.generation.beams import (
+    BeamGeneration,
     beam_sampling_params,
     beam_search_params,
     fields_without_beams,
@@ -29,7 +30,7 @@ from quire.server.generation.prompts import PreparedPrompt, Prompt, as_tenant
 from quire.server.generation.replies.portions import ReplyHead, Writer
 from quire.server.generation.replies.writer import Asked
 from quire.server.generation.request_fields import GenerationFields
-from quire.server.generation.run import Deadline, Generation, chosen_engine, deadline_of
+from quire.server.generation.run import Deadline, Generation, Submission, chosen_engine, deadline_of
 from quire.server.generation.sampling import (
     as_asked,
     check_lists,
@@ -103,25 +104,27 @@ async def _start(
     lengths = [len(prompt.token_ids) for prompt in prompts]
     config = model.config.model
     model.limits.check_reply(request, params, lengths, config.vocab_size)
-    start = Generation.start
+    beams = None
     if request.use_beam_search:
-        from quire.server.generation.beams import BeamGeneration  # rarely used
-
         beams = beam_search_params(request, params, config.max_model_len)
-        start = partial(BeamGeneration.begin, beams=beams)
     trace_headers = {name: http.headers[name] for name in _TRACE_HEADERS if name in http.headers}
     with named_as_asked(request):
-        generation = await start(
+        asked = Submission(
             model,
             prompts,
             params,
             head.id,
+            deadline,
             priority=_priority(http, request),
-            deadline=deadline,
             trace_headers=trace_headers,
             adapter=head.target.adapter,
             engine=chosen_engine(http, model.config.parallel.data_parallel_size),
         )
+        generation: Generation
+        if beams is None:
+            generation = await Generation.start(asked)
+        else:
+            generation = await BeamGeneration.begin(asked, beams)
     generation.named = partial(as_asked, request)
     return generation
 

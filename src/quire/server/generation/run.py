@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
@@ -86,33 +86,40 @@ def params_work(params: SamplingParams, num_prompts: int = 1) -> int:
     return grammar + num_prompts * lists_work(params)
 
 
-def _inputs(
-    model: ServedModel,
-    prompts: Sequence[PreparedPrompt],
-    params: SamplingParams,
-    request_id: str,
-    priority: int,
-    trace_headers: Mapping[str, str] | None,
-    adapter: AnyAdapterRequest | None,
-) -> list[EngineInput]:
-    max_model_len = model.config.model.max_model_len
-    processor = model.live_engine().input_processor
-    inputs = []
-    for index, prompt in enumerate(prompts):
-        with located("prompt", index, len(prompts)):
-            fitted = params_in_room(params, len(prompt.token_ids), max_model_len)
-            inputs.append(
-                processor.process(
-                    f"{request_id}-{index}",
-                    prompt.for_engine(),
-                    fitted,
-                    priority=priority,
-                    trace_headers=trace_headers,
-                    **as_arguments(adapter),
-                )
-            )
-        check_wanted()
-    return inputs
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What one request gives to the engine."""
+
+    model: ServedModel
+    prompts: Sequence[PreparedPrompt]
+    params: SamplingParams
+    request_id: str
+    deadline: Deadline
+    priority: int
+    trace_headers: Mapping[str, str]
+    adapter: AnyAdapterRequest | None
+    engine: int | None
+    """The one of several engines that the caller has chosen."""
+
+    @property
+    def of_each(self) -> dict[str, Any]:
+        """Arguments of the engine that all prompts share."""
+        shared = {"priority": self.priority, "trace_headers": self.trace_headers}
+        return {**shared, **as_arguments(self.adapter)}
+
+    def inputs(self) -> list[EngineInput]:
+        """A request of the engine for each prompt. Raises RequestError."""
+        max_model_len = self.model.config.model.max_model_len
+        processor = self.model.live_engine().input_processor
+        inputs = []
+        for index, prompt in enumerate(self.prompts):
+            name = f"{self.request_id}-{index}"
+            with located("prompt", index, len(self.prompts)):
+                fitted = params_in_room(self.params, len(prompt.token_ids), max_model_len)
+                given = prompt.for_engine()
+                inputs.append(processor.process(name, given, fitted, **self.of_each))
+            check_wanted()
+        return inputs
 
 
 class Generation:
@@ -139,28 +146,14 @@ class Generation:
         self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
     @classmethod
-    async def start(
-        cls,
-        model: ServedModel,
-        prompts: Sequence[PreparedPrompt],
-        params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int,
-        deadline: Deadline,
-        trace_headers: Mapping[str, str] | None = None,
-        adapter: AnyAdapterRequest | None = None,
-        engine: int | None = None,
-    ) -> Generation:
-        """Admits all prompts or none. `engine`: the one of several that computes them. Raises
-        RequestError, CapacityError, EngineDeadError."""
+    async def start(cls, asked: Submission) -> Generation:
+        """Admits all prompts or none. Raises RequestError, CapacityError, EngineDeadError."""
+        prompts, params = asked.prompts, asked.params
         size = sum(len(prompt.token_ids) // 16 + 32 + 8 * params.n for prompt in prompts)
         size += sum(one.embeds.nbytes // 64 for one in prompts if one.embeds is not None)
         size += params_work(params, len(prompts))
-        inputs = await model.pool.run(
-            size, _inputs, model, prompts, params, request_id, priority, trace_headers, adapter
-        )
-        return await cls.of_inputs(model, inputs, deadline, engine)
+        inputs = await asked.model.pool.run(size, asked.inputs)
+        return await cls.of_inputs(asked.model, inputs, asked.deadline, asked.engine)
 
     async def _submit(self, inputs: Sequence[EngineInput], *, is_admitted: bool = False) -> None:
         """Passes the requests to the engine; other tasks run meanwhile if there are many.

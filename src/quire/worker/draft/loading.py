@@ -24,7 +24,7 @@ from quire.models.heads.own import OWN
 from quire.planning.compile_plan import CompilePlan
 from quire.program import Program
 from quire.ranks import RankGroup
-from quire.weights import FolderStore, PackedFile, WeightStore, bind, open_checkpoint
+from quire.weights import PackedFile, WeightStore, bind, folder_store, open_checkpoint
 from quire.weights.dummy import DummyStore
 from quire.weights.quantised.store import as_shipped
 from quire.worker.draft.pair import HeadRows, ModelPair
@@ -97,7 +97,7 @@ def _open_head(target: ModelConfig, head: ModelConfig, program: Program) -> Weig
     if _has_files(head):
         own = open_checkpoint(head.path)
         num_blocks = description.text.get("medusa_num_layers") or 1
-        store = FolderStore(
+        store = folder_store(
             {"": store, OWN: own},
             lambda folder, name: folder + _LM_HEADS.sub(rf"\1.{num_blocks}.", own_name(name)),
         )

@@ -21,9 +21,9 @@ from quire.gguf.architectures.expert_parts import (
 from quire.gguf.architectures.expert_tensors import num_layers
 from quire.gguf.architectures.facts import attention_layers, has_any
 from quire.gguf.architectures.hybrid.recurrent import ssm_parts
-from quire.gguf.architectures.row import Architecture, Config, Part, Parts
+from quire.gguf.architectures.row import Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys
-from quire.gguf.yarn import original_length
+from quire.gguf.yarn import yarn_ramp
 
 _LATENT_PARTS: Parts = {
     "attn_q_a": "self_attn.q_a_proj",
@@ -48,7 +48,7 @@ _KIMI_PARTS: Parts = {
     **_LATENT_PARTS,
     **ssm_parts("self_attn."),
     **{
-        f"ssm_conv1d_{part}.weight": (Part(f"self_attn.{part}_conv1d.weight", form="conv"),)
+        f"ssm_conv1d_{part}.weight": (Place(f"self_attn.{part}_conv1d.weight", form="conv"),)
         for part in "qkv"
     },
     **{f"ssm_{part}": f"self_attn.{part}_proj" for part in ("f_a", "f_b", "g_a", "g_b")},
@@ -86,14 +86,7 @@ def _yarn(keys: Keys) -> Config:
     `mscale`, which is equal in all models that llama.cpp converts."""
     if keys.text("{arch}.rope.scaling.type") != "yarn":
         return {}
-    found: Config = {
-        "rope_type": "yarn",
-        "factor": keys.number("{arch}.rope.scaling.factor"),
-        **original_length(keys),
-    }
-    for name in ("beta_fast", "beta_slow"):
-        if keys.value(f"{{arch}}.rope.scaling.yarn_{name}") is not None:
-            found[name] = keys.number(f"{{arch}}.rope.scaling.yarn_{name}")
+    found = yarn_ramp(keys, keys.number("{arch}.rope.scaling.factor"))
     if keys.value("{arch}.rope.scaling.yarn_log_multiplier") is not None:
         scale = round(10.0 * keys.number("{arch}.rope.scaling.yarn_log_multiplier"), 7)
         found |= {"mscale": scale, "mscale_all_dim": scale}

@@ -23,7 +23,7 @@ from quire.gguf.architectures.facts import (
     period_of,
 )
 from quire.gguf.architectures.mixtures import GRANITE_PARTS
-from quire.gguf.architectures.row import TOP_PARTS, Architecture, Config, Part, Parts
+from quire.gguf.architectures.row import TOP_PARTS, Architecture, Config, Parts, Place
 from quire.gguf.keys import Keys
 
 
@@ -31,7 +31,7 @@ def ssm_parts(prefix: str) -> Parts:
     """The tensors of a Mamba layer. `prefix`: what stands before their names there."""
     return {
         "ssm_in": f"{prefix}in_proj",
-        "ssm_conv1d.weight": (Part(f"{prefix}conv1d.weight", form="conv"),),
+        "ssm_conv1d.weight": (Place(f"{prefix}conv1d.weight", form="conv"),),
         "ssm_conv1d.bias": f"{prefix}conv1d.bias",
         "ssm_x": f"{prefix}x_proj",
         "ssm_dt": f"{prefix}dt_proj",
@@ -49,9 +49,9 @@ def _mamba2_parts(prefix: str) -> Parts:
     return {
         **ssm_parts(prefix),
         "ssm_dt.bias": f"{prefix}dt_bias",
-        "ssm_a.": (Part(f"{prefix}A_log", form="vector"),),
-        "ssm_d.": (Part(f"{prefix}D", form="vector"),),
-        "ssm_norm.weight": (Part(f"{prefix}norm.weight", form="vector"),),
+        "ssm_a.": (Place(f"{prefix}A_log", form="vector"),),
+        "ssm_d.": (Place(f"{prefix}D", form="vector"),),
+        "ssm_norm.weight": (Place(f"{prefix}norm.weight", form="vector"),),
     }
 
 
@@ -63,16 +63,16 @@ _DELTA_PARTS: Parts = {
     "ssm_ba": "linear_attn.in_proj_ba",
     "ssm_beta": "linear_attn.in_proj_b",
     "ssm_alpha": "linear_attn.in_proj_a",
-    "ssm_conv1d.weight": (Part("linear_attn.conv1d.weight", form="conv"),),
+    "ssm_conv1d.weight": (Place("linear_attn.conv1d.weight", form="conv"),),
     "ssm_dt.bias": "linear_attn.dt_bias",
-    "ssm_a.": (Part("linear_attn.A_log", form="vector"),),
+    "ssm_a.": (Place("linear_attn.A_log", form="vector"),),
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
 _QWEN_PARTS: Parts = {**LLAMA_PARTS, **_DELTA_PARTS}
 _QWEN_MOE_PARTS: Parts = {
     **expert_parts(shared="mlp.shared_expert"),
-    "ffn_gate_inp_shexp": (Part("mlp.shared_expert_gate", is_row=True),),
+    "ffn_gate_inp_shexp": (Place("mlp.shared_expert_gate", is_row=True),),
     **_DELTA_PARTS,
 }
 _LFM2_PARTS: Parts = {
@@ -94,7 +94,7 @@ _LFM2_PARTS: Parts = {
     "exp_probs_b.bias": "feed_forward.expert_bias",
     "shortconv.in_proj": "conv.in_proj",
     "shortconv.out_proj": "conv.out_proj",
-    "shortconv.conv.weight": (Part("conv.conv.weight", form="conv"),),
+    "shortconv.conv.weight": (Place("conv.conv.weight", form="conv"),),
     "shortconv.conv.bias": "conv.conv.bias",
 }
 _LFM2_TOP = {
@@ -105,8 +105,8 @@ _LFM2_TOP = {
 }
 _GRANITE_HYBRID_PARTS: Parts = {
     **GRANITE_PARTS,
-    "ffn_gate": (Part("shared_mlp.input_linear", half=0),),
-    "ffn_up": (Part("shared_mlp.input_linear", half=1),),
+    "ffn_gate": (Place("shared_mlp.input_linear", half=0),),
+    "ffn_up": (Place("shared_mlp.input_linear", half=1),),
     "ffn_down": "shared_mlp.output_linear",
     **_mamba2_parts("mamba."),
 }

@@ -4,13 +4,11 @@ Jina BERT 2."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from quire.models.alibi import bloom_slopes
-from quire.models.config_reader import (
-    MAX_VOCAB,
-    ConfigReader,
-)
+from quire.models.config_reader import MAX_VOCAB, ConfigReader
 from quire.models.families.encoders.reading import jina_v3, read_encoder
 from quire.models.pooling.encoder import (
     Biases,
@@ -124,39 +122,24 @@ def _bucket(distance: int) -> int:
     return first + min(far + int(growth), half - 1)
 
 
-def bert_classifier(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
-    """The pooler on the first token's state, then the classes; of tokens the classes alone."""
-    del reader
-    if not head.by_token:
-        x = builder.linear(x, "pooler.dense", x.dim, bias=True, hint="pooler", exact=True)
-        x = builder.act(x, "tanh")
-    return _classes(builder, x, "classifier", head)
+def _classifier(
+    dense: str, hint: str, act: Activation, classes: str = "classifier"
+) -> Callable[[Builder, ConfigReader, Value, PoolingHead], Value]:
+    """A layer on the first token's state, then the classes; of tokens the classes alone."""
+
+    def write(builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead) -> Value:
+        del reader
+        name = "classifier"
+        if not head.by_token:
+            x = builder.linear(x, dense, x.dim, bias=True, hint=hint, exact=True)
+            x, name = builder.act(x, act), classes
+        return builder.linear(x, name, head.num_labels, bias=True, hint="classes", exact=True)
+
+    return write
 
 
-def roberta_classifier(
-    builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
-) -> Value:
-    del reader
-    if head.by_token:
-        return _classes(builder, x, "classifier", head)
-    x = builder.linear(x, "classifier.dense", x.dim, bias=True, hint="dense", exact=True)
-    return _classes(builder, builder.act(x, "tanh"), "classifier.out_proj", head)
-
-
-def _distilbert_classifier(
-    builder: Builder, reader: ConfigReader, x: Value, head: PoolingHead
-) -> Value:
-    del reader
-    if not head.by_token:
-        x = builder.linear(x, "pre_classifier", x.dim, bias=True, hint="dense", exact=True)
-        x = builder.act(x, "relu")
-    return _classes(builder, x, "classifier", head)
-
-
-def _classes(builder: Builder, x: Value, name: str, head: PoolingHead) -> Value:
-    return builder.linear(x, name, head.num_labels, bias=True, hint="classes", exact=True)
-
-
+bert_classifier = _classifier("pooler.dense", "pooler", "tanh")
+roberta_classifier = _classifier("classifier.dense", "dense", "tanh", "classifier.out_proj")
 _GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
 _OLD_NAMES = (r".*\.embeddings\.token_type_ids",)
 
@@ -189,7 +172,7 @@ DISTILBERT = encoder_family(
         "intermediate_size": "hidden_dim",
         "hidden_act": "activation",
     },
-    classifier=_distilbert_classifier,
+    classifier=_classifier("pre_classifier", "dense", "relu"),
 )
 JINA_V2 = encoder_family(
     "jina_bert",

@@ -251,10 +251,7 @@ def layer_inputs(builder: Builder, x: Value, spec: GemmaSpec) -> list[LayerInput
         parts.append(Tensor(name, shape, rows=((0, 1),) * missing))
     tokens = builder.embed_slices(parts, dim, "layer_tokens", float(dim**0.5))
     prefix = f"{ROOT}per_layer_model_projection"
-    outs = [
-        Out("layer_projected", prefix, dim, False, ((index * dim, dim),), count * dim)
-        for index in range(count)
-    ]
+    outs = Out.stacked(prefix, [("layer_projected", dim)] * count)
     projected = builder.linears(x, outs, hint="layer_projection")
     return [LayerInput(*pair) for pair in zip(projected, tokens, strict=True)]
 

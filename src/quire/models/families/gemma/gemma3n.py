@@ -174,8 +174,9 @@ def _coefficients(
     builder: Builder, modalities: Value, name: str, count: int, hint: str
 ) -> tuple[Value, ...]:
     """Return `count` coefficients per token, [T, 1] each, from the linear `name`."""
-    outs = [Out(hint, name, 1, False, ((index, 1),), count) for index in range(count)]
-    return builder.linears(modalities, outs, hint=hint, exact=True)
+    return builder.linears(
+        modalities, Out.stacked(name, [(hint, 1)] * count), hint=hint, exact=True
+    )
 
 
 def _predict(builder: Builder, states: list[Value], spec: Gemma3nSpec, prefix: str) -> list[Value]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from quire.models.config_reader import MAX_FEED_FORWARD, MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.experts import ExpertNames, MoeSpec, read_num_experts, read_top_k, read_width
+from quire.models.experts import MoeSpec, read_num_experts, read_top_k, read_width
+from quire.models.families.experts.mixtral import MIXTRAL_NAMES
 from quire.models.families.hybrid.reading import read_conv, read_recurrent, with_mixers
 from quire.models.mixers import ShortConvMixer
 from quire.models.reading import read_factor, read_mlp_size, read_num_layers, read_spec
@@ -55,9 +56,7 @@ def _moe(reader: ConfigReader) -> DecoderSpec:
             normalise=reader.flag("norm_topk_prob", True),
             scale=read_factor(reader, "routed_scaling_factor"),
         ),
-        ExpertNames(
-            prefix="feed_forward.experts", gate="w1.weight", up="w3.weight", down="w2.weight"
-        ),
+        replace(MIXTRAL_NAMES, prefix="feed_forward.experts"),
         router="feed_forward.gate",
         choice_bias=("feed_forward.expert_bias" if reader.flag("use_expert_bias", True) else None),
     )

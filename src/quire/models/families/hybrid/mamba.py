@@ -14,16 +14,11 @@ from quire.models.experts import (
     read_top_k,
     read_width,
 )
-from quire.models.families.hybrid.mamba2 import mixers_only
+from quire.models.families.hybrid.mamba2 import FINAL_NORM_NAMES, mixers_only
 from quire.models.families.hybrid.reading import MAX_STATE, NO_LIMIT, read_conv, with_mixers
 from quire.models.mixers import MambaMixer
-from quire.models.reading import (
-    read_activation,
-    read_hidden_size,
-    read_num_layers,
-    read_spec,
-)
-from quire.models.spec import DecoderSpec, LayerNames, Names
+from quire.models.reading import read_activation, read_hidden_size, read_num_layers, read_spec
+from quire.models.spec import DecoderSpec
 from quire.program import Routing
 
 
@@ -81,15 +76,9 @@ def _jamba(reader: ConfigReader) -> DecoderSpec:
         norms="weighted",
         eps=spec.norm.eps,
     )
-    layer = LayerNames(
-        mlp_norm="pre_ff_layernorm",
-        gate="feed_forward.gate_proj",
-        up="feed_forward.up_proj",
-        down="feed_forward.down_proj",
-    )
     spec = replace(
         spec,
-        names=Names(final_norm="final_layernorm", layer=layer),
+        names=FINAL_NORM_NAMES,
         experts=_jamba_experts(reader, num_layers),
     )
     has_attention = _periodic(reader, "attn_layer", num_layers, 8, 4)
@@ -121,19 +110,21 @@ def _periodic(
     return [layer % period == offset for layer in range(num_layers)]
 
 
+_DEFAULTS = {"tie_word_embeddings": True, "max_position_embeddings": NO_LIMIT}
+
 MAMBA = decoder_family(
     "mamba",
     ("MambaForCausalLM", "MambaLMHeadModel"),
     _mamba,
     models="Mamba 130M to 2.8B",
-    defaults={"tie_word_embeddings": True, "max_position_embeddings": NO_LIMIT},
+    defaults=_DEFAULTS,
 )
 FALCON_MAMBA = decoder_family(
     "falcon_mamba",
     ("FalconMambaForCausalLM",),
     _falcon_mamba,
     models="Falcon-Mamba 7B",
-    defaults={"tie_word_embeddings": True, "max_position_embeddings": NO_LIMIT},
+    defaults=_DEFAULTS,
 )
 JAMBA = decoder_family(
     "jamba",

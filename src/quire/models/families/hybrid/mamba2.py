@@ -36,17 +36,20 @@ from quire.models.reading import (
 )
 from quire.models.spec import DecoderSpec, LayerNames, LayerPart, MlpSpec, Names, NormSpec
 
-_FEED_FORWARD = LayerNames(
-    mlp_norm="pre_ff_layernorm",
-    gate="feed_forward.gate_proj",
-    up="feed_forward.up_proj",
-    down="feed_forward.down_proj",
+FINAL_NORM_NAMES = Names(
+    final_norm="final_layernorm",
+    layer=LayerNames(
+        mlp_norm="pre_ff_layernorm",
+        gate="feed_forward.gate_proj",
+        up="feed_forward.up_proj",
+        down="feed_forward.down_proj",
+    ),
 )
 
 
 def _bamba(reader: ConfigReader) -> DecoderSpec:
     spec = read_spec(reader)
-    spec = replace(spec, names=Names(final_norm="final_layernorm", layer=_FEED_FORWARD))
+    spec = replace(spec, names=FINAL_NORM_NAMES)
     attention = reader.indices("attn_layer_indices", MAX_LAYERS)
     is_recurrent = [layer not in attention for layer in range(spec.num_layers)]
     return with_mixers(spec, read_mamba2(reader, "mamba.", spec.norm.eps), is_recurrent)
@@ -73,7 +76,7 @@ def _falcon_h1(reader: ConfigReader) -> DecoderSpec:
         spec,
         attention=attention,
         mlp=replace(spec.mlp, factors=(gate_down[0], gate_down[1])),
-        names=Names(final_norm="final_layernorm", layer=_FEED_FORWARD),
+        names=FINAL_NORM_NAMES,
         attention_factors=(
             read_factor(reader, "attention_in_multiplier"),
             read_factor(reader, "attention_out_multiplier"),

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from quire.models.config_reader import (
-    MAX_FEED_FORWARD,
-    MAX_HEAD_DIM,
-    MAX_HEADS,
-    MAX_HIDDEN,
-    MAX_LAYERS,
-    ConfigReader,
-)
+from quire.models.config_reader import MAX_FEED_FORWARD, MAX_HEAD_DIM, MAX_HEADS, ConfigReader
 from quire.models.decoder import decoder_family
 from quire.models.families.experts.deepseek import sigmoid_experts, softmax_experts
+from quire.models.families.granite import with_minicpm_factors
 from quire.models.mixers import LatentAttention
-from quire.models.reading import read_factor, read_num_layers, read_spec
+from quire.models.reading import read_num_layers, read_spec
 from quire.models.rope import rotary
 from quire.models.spec import AttentionSpec, DecoderSpec
 from quire.program import HeadLayout
@@ -87,16 +81,8 @@ def _third(reader: ConfigReader) -> DecoderSpec:
 
 
 def _minicpm3(reader: ConfigReader) -> DecoderSpec:
-    """Read MiniCPM3: MiniCPM's factors. RoPE rotates halves of a head."""
-    spec = latent_spec(reader, interleaved=False)
-    base = reader.size("dim_model_base", MAX_HIDDEN, example=256, default=spec.hidden_size)
-    depth = reader.count("num_hidden_layers", MAX_LAYERS, default=62)
-    return replace(
-        spec,
-        embed_scale=read_factor(reader, "scale_emb"),
-        residual_scale=read_factor(reader, "scale_depth") / depth**0.5,
-        logits_scale=base / spec.hidden_size,
-    )
+    """Read MiniCPM3. RoPE rotates halves of a head."""
+    return with_minicpm_factors(reader, latent_spec(reader, interleaved=False))
 
 
 DEEPSEEK_V2 = decoder_family(

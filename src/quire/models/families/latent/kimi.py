@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from quire.models.config_reader import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, ConfigReader
 from quire.models.decoder import decoder_family
-from quire.models.experts import ExpertNames
 from quire.models.families.experts.deepseek import sigmoid_experts
+from quire.models.families.experts.mixtral import MIXTRAL_NAMES
 from quire.models.families.hybrid.reading import read_conv, read_recurrent
 from quire.models.families.latent.deepseek import latent_spec
 from quire.models.mixers import KimiDeltaMixer, LatentAttention
@@ -40,14 +40,11 @@ def _spec(reader: ConfigReader) -> DecoderSpec:
         else mixer
         for one, mixer in zip(is_delta, spec.mixers, strict=True)
     )
-    names = ExpertNames(
-        prefix="block_sparse_moe.experts", gate="w1.weight", up="w3.weight", down="w2.weight"
-    )
     experts = tuple(
         moe
         and replace(
             moe,
-            tensors=names,
+            tensors=MIXTRAL_NAMES,
             router="block_sparse_moe.gate",
             choice_bias="block_sparse_moe.gate.e_score_correction_bias",
             shared=moe.shared and replace(moe.shared, prefix="block_sparse_moe.shared_experts"),

@@ -22,7 +22,7 @@ from quire.reasoning.marks import ReasoningMarks
 from quire.server.apis.chat.schema import ChatRequest
 from quire.server.apis.chat.tools import ToolUse
 from quire.server.generation.prompts import PreparedPrompt
-from quire.server.plugins.of_request import plugins_of
+from quire.server.plugins.of_request import RequestPlugins, plugins_of
 from quire.server.served_model import ServedModel
 from quire.server.work_pool import INLINE_SIZE
 from quire.structured.params import StructuredOutputsParams
@@ -43,24 +43,6 @@ class ReplyReader(Protocol):
         self, text: str, token_ids: Sequence[int] = (), *, is_last: bool, is_cut: bool = False
     ) -> list[Event]:
         """The events of the next text. `is_cut`: the model did not end the reply itself."""
-
-
-class Plugins(Protocol):
-    """The parsers of plug-ins that read a reply."""
-
-    def reader(
-        self,
-        format: ReplyFormat,
-        schemas: Mapping[str, Mapping[str, Any]] | None,
-        prompt_token_ids: Sequence[int],
-        *,
-        is_reasoning: bool,
-    ) -> ReplyReader:
-        """A parser for one choice."""
-
-    @property
-    def reads_reasoning(self) -> bool:
-        """Whether a plug-in parses the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +67,7 @@ class ReplyPlan:
     """Field of a message that holds the reasoning."""
     shows_reasoning: bool = True
     """Whether the reply includes the reasoning."""
-    plugins: Plugins | None = None
+    plugins: RequestPlugins | None = None
     """Parsers that replace the format's own."""
 
     @classmethod
