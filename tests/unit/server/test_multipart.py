@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from quire.errors import RequestError
 from quire.server.bodies.multipart import Part, parts_of
 
-from .conftest import Harness
+from .conftest import Harness, MakeHarness
 
 PATH = "/v1/audio/transcriptions"
 TYPE = {"content-type": "multipart/form-data; boundary=b"}
@@ -142,3 +143,22 @@ def test_a_text_model_says_what_is_needed(harness: Harness) -> None:
     name = body["schema"]["$ref"].rpartition("/")[2]
     file = document["components"]["schemas"][name]["properties"]["file"]
     assert file == {"type": "string", "format": "binary", "contentMediaType": "audio/wav"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "options", "status"),
+    [
+        ({"origin": "http://evil.example"}, {}, 403),
+        ({"origin": "null"}, {}, 403),
+        ({"origin": "http://quire"}, {}, 400),
+        ({"origin": "http://evil.example", "authorization": "Bearer a"}, {}, 400),
+        ({"origin": "http://page.example"}, {"allowed_origins": ("http://page.example",)}, 400),
+    ],
+)
+def test_forms_of_foreign_pages_are_refused(
+    make_harness: MakeHarness, headers: dict[str, str], options: dict[str, Any], status: int
+) -> None:
+    """Also where any address may call: a browser does not ask before it sends a form."""
+    harness = make_harness(host="0.0.0.0", **options)
+    reply = harness.request("POST", PATH, files={"file": b"RIFF"}, headers=headers)
+    assert reply.status_code == status, reply.text
