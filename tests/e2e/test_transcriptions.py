@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import random
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +24,7 @@ pytest.importorskip("openai")
 
 import openai
 from processes import resident_mib
-from running_server import RunningServer
+from running_server import RunningServer, flags
 
 from quire import LLM, SamplingParams
 from quire.images.sound.wav import wav_of
@@ -139,6 +142,31 @@ def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
         client.audio.transcriptions.create(model="mouth", file=file)
     metrics = server.metrics()
     assert metrics[f'http_requests_total{{handler="{PATH}",method="POST",status="2xx"}}'] >= 7
+
+
+def test_batches_have_the_audio_at_a_url(model: Path, client: Any, tmp_path: Path) -> None:
+    sound = _sound(1.4, 5)
+    url = f"data:audio/wav;base64,{base64.b64encode(sound).decode()}"
+    options = {"max_completion_tokens": 9, "temperature": 0.0, "seed": 1, "language": None}
+    bodies: list[dict[str, Any]] = [
+        {"file_url": url, **options},
+        {"file_url": "file:///etc/passwd"},
+        {"file_url": 3},
+        {},
+        {"file_url": url, "prompt": "\ud800"},
+        {"file_url": url, 'x"\r\n\r\n': "y"},
+        {"file_url": url, "response_format": ["srt"]},
+    ]
+    lines = [{"custom_id": str(at), "url": PATH, "body": one} for at, one in enumerate(bodies)]
+    (tmp_path / "in").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    command = [sys.executable, "-m", "quire", "run-batch", "-i", "in", "-o", "out"]
+    subprocess.run([*command, *flags({"model": model, **ENGINE})], cwd=tmp_path, check=True)
+    replies = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    extra = {"max_completion_tokens": 9}
+    wanted = client.audio.transcriptions.create(model="ears", file=sound, extra_body=extra)
+    assert replies[0]["response"]["body"]["text"] == wanted.text
+    codes = [one["response"]["status_code"] for one in replies]
+    assert codes == [200, 400, 400, 400, 400, 200, 400]  # a strange name is that of no field
 
 
 def test_no_body_breaks_it(server: RunningServer) -> None:

@@ -6,6 +6,8 @@ Nothing is written to a disk: the body is in memory, where `max_body_bytes` boun
 from __future__ import annotations
 
 import re
+import secrets
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -80,6 +82,15 @@ async def _parts(request: Request, boundary: bytes) -> list[Part]:
         body += piece
     size = len(body) // _BYTES_PER_UNIT
     return await context_of(request).pool.run(size, parts_of, body, boundary)
+
+
+def form_of(texts: Mapping[str, str], file: bytes) -> tuple[str, bytes]:
+    """The content type and the body of a form with these texts, and a file as `file`."""
+    mark = secrets.token_hex(16)
+    head = f"--{mark}\r\nContent-Disposition: form-data; name="
+    parts = [f'{head}"{name}"\r\n\r\n{text}\r\n'.encode() for name, text in texts.items()]
+    parts += [f'{head}"file"; filename="file"\r\n\r\n'.encode(), file, b"\r\n"]
+    return f"multipart/form-data; boundary={mark}", b"".join(parts) + f"--{mark}--".encode()
 
 
 def parts_of(body: bytearray, boundary: bytes) -> list[Part]:
