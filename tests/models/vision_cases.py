@@ -355,7 +355,7 @@ def qwen2_audio(path: Path) -> None:
 
 def voxtral(path: Path) -> None:
     """Voxtral, whose rows have five positions."""
-    ids = _tokenizer(path, ["[AUDIO]", "[BEGIN_AUDIO]"])
+    ids = _tokenizer(path, ["[AUDIO]", "[BEGIN_AUDIO]", "[INST]", "[/INST]", "[TRANSCRIBE]"])
     config = transformers.VoxtralConfig(
         text_config=_TEXT,
         audio_config={**_SOUND, "hidden_size": 36, "num_hidden_layers": 3,

@@ -15,12 +15,17 @@ from typing import Any
 from quire.chat.async_renderer import AsyncChatRenderer
 from quire.chat.templates import ChatTemplates
 from quire.config.engine_args import EngineArgs
+from quire.errors import RequestError
 from quire.frontend.observers.observer import request_log_choice
 from quire.frontend.online.async_llm import AsyncLLM
+from quire.images.sources import ImageSources
 from quire.planning.plan import build_engine_config
 from quire.server.app import build_app
 from quire.server.args import ServerArgs
+from quire.server.bodies.multipart import form_of
 from quire.server.context import ServerContext
+
+TRANSCRIPTIONS = "/v1/audio/transcriptions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,30 @@ class InProcessServer:
             self._model.chat = AsyncChatRenderer(templates)
         self._app = build_app(context, ())
 
-    async def post(self, path: str, body: object) -> Answer:
-        """Send a JSON POST request to the application; returns its complete JSON reply."""
-        data = json.dumps(body).encode()
+    async def post(self, path: str, body: dict[str, Any]) -> Answer:
+        """Send a POST request to the application; returns its complete JSON reply. The audio of a
+        transcription is at the body's `file_url`, as in vLLM's batches."""
+        if path != TRANSCRIPTIONS:
+            return await self._post(path, "application/json", json.dumps(body).encode())
+        try:
+            file = await asyncio.to_thread(self._read, body.get("file_url"))
+            texts = {
+                name: value if isinstance(value, str) else json.dumps(value)
+                for name, value in body.items()
+                if name != "file_url" and value is not None
+            }
+            return await self._post(path, *form_of(texts, file))
+        except (RequestError, UnicodeEncodeError) as error:
+            return Answer(400, {"error": {"message": str(error), "code": 400}}, "")
+
+    def _read(self, url: object) -> bytes:
+        """The bytes of a file; none if the model hears nothing, which the reply says."""
+        images = self.engine.config.model.images
+        if not isinstance(url, str):
+            raise RequestError("file_url must be the URL of the audio: data:audio/wav;base64,...")
+        return b"" if images is None else ImageSources.of(images).read(url)
+
+    async def _post(self, path: str, media: str, data: bytes) -> Answer:
         pending: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": data}]
         status, headers, pieces = 500, {}, []
 
@@ -72,7 +98,7 @@ class InProcessServer:
             "scheme": "http", "path": path, "raw_path": path.encode(), "root_path": "",
             "query_string": b"", "client": None, "server": None,
             "headers": [
-                (b"content-type", b"application/json"),
+                (b"content-type", media.encode()),
                 (b"content-length", str(len(data)).encode()),
             ],
         }  # fmt: skip

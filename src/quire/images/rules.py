@@ -39,6 +39,8 @@ class Layout(msgspec.Struct, frozen=True):
     """Frames of a tile, one after the other; more than 1 in a video."""
     depth: int = 3
     """Bytes of a pixel (RGB), or of a number of a sound's spectrum (float32)."""
+    seconds: float = 0.0
+    """How long a sound is, without padding."""
 
     def num_bytes(self, tile: int) -> int:
         """Bytes of a tile."""

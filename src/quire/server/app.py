@@ -32,6 +32,7 @@ from quire.server.apis.endpoint import Endpoint
 from quire.server.apis.page import LiveView
 from quire.server.apis.responses.store import ResponseStore
 from quire.server.bodies.json_http import is_json, json_response, read_body, read_query
+from quire.server.bodies.multipart import read_form
 from quire.server.context import ServerContext
 from quire.server.endpoints import ENDPOINTS, SWITCHES, endpoints_of
 from quire.server.fleet.use import with_loaded_model
@@ -175,6 +176,8 @@ async def _answered(endpoint: Endpoint, request: Request) -> Any:
     given: list[Any] = [request]
     if endpoint.takes == "body":
         given.append(await read_body(request, endpoint.request[0]))
+    elif endpoint.takes == "form":
+        given.append(await read_form(request, endpoint.request[0]))
     elif endpoint.takes == "query":
         given.append(read_query(request, endpoint.query))
     elif endpoint.refuses_queries:
@@ -267,9 +270,10 @@ def user_middleware(path: str) -> Middleware:
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "a reranker scores pairs of texts: /score and /rerank": ("/generative_scoring",),
-    "chats take audio (docs/audio.md); these routes are not supported": (
-        "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime",
+    "/v1/audio/transcriptions gives the words of audio, and a chat translates them": (
+        "/v1/audio/translations",
     ),
+    "audio comes whole: /v1/audio/transcriptions, and chats (docs/audio.md)": ("/v1/realtime",),
     "what works is /v1/chat/completions, /v1/responses, /v1/messages and /v1/completions": (
         "/v1/messages/render", "/cohere/v2/chat", "/cohere/v2/chat/render",
         "/v1/systemone",

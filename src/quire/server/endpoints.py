@@ -14,6 +14,7 @@ from quire.server.apis import (
     service,
     tei,
 )
+from quire.server.apis.audio import routes as audio
 from quire.server.apis.chat import routes as chat
 from quire.server.apis.completions import routes as completions
 from quire.server.apis.endpoint import Endpoint, Switch
@@ -39,8 +40,9 @@ SWITCHES: dict[Switch, str] = {
 """Options that switch optional endpoints on."""
 
 _MODULES = (
-    completions, chat, messages, responses, text, tokens, invocations, embeddings, scores, cohere,
-    tei, ollama_texts, ollama_models, llama_server, service, adapters, page, kv_store, engine,
+    completions, chat, audio, messages, responses, text, tokens, invocations, embeddings, scores,
+    cohere, tei, ollama_texts, ollama_models, llama_server, service, adapters, page, kv_store,
+    engine,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for module in _MODULES for endpoint in module.ROUTES.endpoints

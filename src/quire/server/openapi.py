@@ -50,6 +50,8 @@ def openapi_document(endpoints: Sequence[Endpoint], has_auth: bool) -> dict[str,
     for schema in components.values():
         if schema.get("additionalProperties") is False:
             del schema["additionalProperties"]  # unknown fields are ignored, and named in a header
+        for field in schema.get("properties", {}).values():
+            field.pop("contentEncoding", None)  # forms have bytes as they are
     by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
@@ -89,9 +91,10 @@ def _operation(endpoint: Endpoint, by_type: dict[int, Any]) -> dict[str, Any]:
     if parameters := _parameters(endpoint):
         operation["parameters"] = parameters
     if endpoint.request:
+        media = "multipart/form-data" if endpoint.takes == "form" else "application/json"
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _schema(endpoint.request, by_type)}},
+            "content": {media: {"schema": _schema(endpoint.request, by_type)}},
         }
     return operation
 
@@ -159,9 +162,8 @@ def _docs_operation(path: str, method: str, operation: dict[str, Any]) -> str:
     lines = [f"<details><summary>{title} {html.escape(operation['summary'])}</summary><ul>"]
     for parameter in operation.get("parameters", []):
         lines.append(f"<li>{parameter['in']}: {html.escape(parameter['name'])}</li>")
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    if body:
-        lines.append(f"<li>body: {_docs_schema(body['schema'])}</li>")
+    for media, body in operation.get("requestBody", {}).get("content", {}).items():
+        lines.append(f"<li>body: {media} {_docs_schema(body['schema'])}</li>")
     for status, response in operation["responses"].items():
         shown = [
             f"{html.escape(media)} {_docs_schema(content['schema'])}"

@@ -52,7 +52,7 @@ def test_long_sounds_are_divided_as_in_transformers() -> None:
     extractor = transformers.WhisperFeatureExtractor(feature_size=128)
     samples = _noise(16000 * 31 + 5)
     found, layout = log_mel(samples, _DIVIDED), _DIVIDED.layout(len(samples))
-    assert layout == Layout(((3000, 128),) * 2, depth=4)
+    assert layout == Layout(((3000, 128),) * 2, depth=4, seconds=len(samples) / 16000)
     assert layout.num_bytes(1) == 3000 * 128 * 4
     padded = np.pad(samples, (0, 960000 - len(samples)))
     assert np.array_equal(found, extractor._np_extract_fbank_features(padded[None], "cpu")[0].T)

@@ -42,12 +42,13 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
     def layout(self, num_samples: int) -> Layout:
         """The tiles of a sound of so many samples. Raises RequestError if the model cannot take
         it."""
-        count = self.num_frames(num_samples)
+        count, seconds = self.num_frames(num_samples), num_samples / RATE
         if self.is_divided and count:
-            return Layout(((self.frames, self.bins),) * (count // self.frames), depth=4)
+            sizes = ((self.frames, self.bins),) * (count // self.frames)
+            return Layout(sizes, depth=4, seconds=seconds)
         if count > self.frames:
             raise RequestError(
-                f"the audio has {num_samples / RATE:.1f} s; this model hears at most "
+                f"the audio has {seconds:.1f} s; this model hears at most "
                 f"{self.frames * HOP / RATE:g} s of it: divide it"
             )
         # The convolutions of the last pair of frames see the frame after it.
@@ -55,7 +56,8 @@ class Sound(msgspec.Struct, frozen=True, kw_only=True, tag="sound"):
         if pairs < self.pool:
             shortest = (2 * self.pool - 1) * HOP / RATE
             raise RequestError(f"the audio is too short: it must have at least {shortest:g} s")
-        return Layout(((min(2 * pairs + 1, self.frames), self.bins),), depth=4)
+        size = (min(2 * pairs + 1, self.frames), self.bins)
+        return Layout((size,), depth=4, seconds=seconds)
 
 
 AnyRules = AnyResizing | Sound

@@ -40,6 +40,16 @@ _KEYS = {
     "hidden_act": "activation_function",
 }
 """Names that some configurations have for keys."""
+_LANGUAGES = frozenset({
+    "af", "am", "ar", "as", "az", "ba", "be", "bg", "bn", "bo", "br", "bs", "ca", "cs", "cy", "da",
+    "de", "el", "en", "es", "et", "eu", "fa", "fi", "fo", "fr", "gl", "gu", "ha", "he", "hi", "hr",
+    "ht", "hu", "hy", "id", "is", "it", "ja", "ka", "kk", "km", "kn", "ko", "la", "lb", "ln", "lo",
+    "lt", "lv", "mg", "mi", "mk", "ml", "mn", "mr", "ms", "mt", "my", "ne", "nl", "nn", "no", "oc",
+    "pa", "pl", "ps", "pt", "ro", "ru", "sa", "sd", "si", "sk", "sl", "sn", "so", "sq", "sr", "su",
+    "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "uk", "ur", "uz", "vi", "yi", "yo",
+    "zh",
+})  # fmt: skip
+"""Codes (ISO 639-1) of the languages that Whisper was trained with."""
 _PREFIXES = ("model.audio_tower.", "audio_tower.")
 _PROJECTOR_PREFIXES = ("model.multi_modal_projector.", "multi_modal_projector.")
 
@@ -78,7 +88,9 @@ def voxtral(reader: ConfigReader, settings: ConfigReader, text: HfConfig) -> Vis
     builder.vectors(builder.take_rows(x))
     rules = _rules(audio, frames, is_divided=True)
     parts = _Parts(rules, frames, spec, builder.program(), is_normed=True)
-    return parts.model("voxtral", "[AUDIO]", token_id(reader, "audio_token_id", 24))
+    model = parts.model("voxtral", "[AUDIO]", token_id(reader, "audio_token_id", 24))
+    prompt = "[INST][BEGIN_AUDIO][AUDIO][/INST]{language}[TRANSCRIBE]"
+    return replace(model, transcription=prompt, languages=_LANGUAGES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,6 +141,11 @@ class VisionModel:
     stem: Program | None = None
     """What is computed before the tower, with at most two rows for each of the tower's; None:
     nothing. `prefixes` holds for its tensors, too."""
+    transcription: str = ""
+    """The prompt that asks for the words of a sound, with `{language}` where its language is named;
+    "": the model was not trained for it."""
+    languages: frozenset[str] = frozenset()
+    """The codes of languages that such a prompt may name."""
 
     @property
     def kind(self) -> Kind:

@@ -32,9 +32,9 @@ class Endpoint:
     """Takes the request; then what was read of its body or query, if it `takes` one of them.
     Returns a response, or a value that is its JSON, or None: an empty response."""
     tag: str
-    takes: Literal["body", "query", None]
+    takes: Literal["body", "form", "query", None]
     request: tuple[Any, ...]
-    """Types of the JSON body; none: no body."""
+    """Types of the JSON body, or of the form; none: no body."""
     query: Any
     """Type of the query's parameters; None: there are none."""
     response: tuple[Any, ...]
@@ -102,7 +102,8 @@ class Routes:
         switch: Switch | None = None,
     ) -> Callable[[H], H]:
         """Declares the endpoints that the decorated function answers. It is given the body if it
-        has a second parameter, whose type is the body's; or the query, if that is called `query`.
+        has a second parameter, whose type is the body's; or the query or the form, if that is
+        called `query` or `form`.
 
         `request`: the type, or a tuple of the types, of a body that the function reads itself.
         `response`: that of the JSON in responses that it makes itself; otherwise it is the type of
@@ -122,7 +123,8 @@ class Routes:
                     path=path,
                     handler=handler,
                     tag=tag or self._tag,
-                    takes="query" if query else "body" if body else None,
+                    takes="query" if query else "form" if "form" in hints else
+                    "body" if body else None,
                     request=_each(request or body),
                     query=query,
                     response=_each(response) or tuple(values),

@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -92,6 +93,18 @@ def decode_lax(
         name: fitter.fit(_decoded(name, raw), types[name], name) for name, raw in known.items()
     }
     return msgspec.convert(fields, kind)
+
+
+def decode_form(values: Mapping[str, Any], kind: type[Body]) -> Decoded[Body]:
+    """The texts, lists of texts and files of a form as `kind`. Raises msgspec.ValidationError."""
+    unknown: dict[str, None] = {}
+    fitter, types, fields = _Fitter(unknown), _field_types(kind), {}
+    for name, value in values.items():
+        if name in types:
+            fields[name] = fitter.fit(value, types[name], name)
+        else:
+            fitter.tell(name)
+    return Decoded(msgspec.convert(fields, kind, builtin_types=(bytes,)), unknown)
 
 
 def decode_lax_value(data: bytes, kind: Any) -> Any:

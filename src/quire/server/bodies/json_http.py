@@ -120,6 +120,12 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
             decoded = await context.pool.run(size, _decode_large, context, data, kind)
     except _DECODE_ERRORS as error:
         raise HttpError(decode_problem(error)) from None
+    return await accepted(request, decoded)
+
+
+async def accepted(request: Request, decoded: Decoded[Body]) -> Body:
+    """The body, once the model that it names is loaded. Raises what loading raises."""
+    context = context_of(request)
     if decoded.unknown:
         context.ignored_fields.tell(request, decoded.unknown)
     use = ModelUse.of(request)
@@ -145,6 +151,12 @@ async def field_names(request: Request) -> set[str]:
 async def _json_text(request: Request) -> bytes:
     if not is_json(request):
         raise HttpError(Problem(415, "Only the content type application/json is understood."))
+    check_encoding(request)
+    return await request.body()
+
+
+def check_encoding(request: Request) -> None:
+    """Raises HttpError 415 for a compressed body."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         message = (
@@ -152,7 +164,6 @@ async def _json_text(request: Request) -> bytes:
             "compressed here: switch the compression of requests off in the client."
         )
         raise HttpError(Problem(415, message, headers={"Accept-Encoding": "identity"}))
-    return await request.body()
 
 
 def _large_field_names(data: bytes) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -119,21 +119,27 @@ class LocalGuardMiddleware:
                 "add it with --allowed-hosts, or set an API key.",
             )
         for name, value in scope["headers"]:
-            if name == b"origin" and not self._may_call(value.decode("latin-1"), host):
-                return Problem(
-                    403,
-                    f"Requests from the web page {value[:100].decode('latin-1')!r} are refused; "
-                    "allow it with --allowed-origins, or set an API key.",
-                )
+            if name == b"origin":
+                problem = foreign_page(value.decode("latin-1"), host, self._allowed_origins)
+                if problem is not None:
+                    return problem
         return None
-
-    def _may_call(self, origin: str, host: str) -> bool:
-        if not origin or origin in self._allowed_origins or "*" in self._allowed_origins:
-            return True
-        return origin.partition("://")[2].lower() == host.lower()
 
     def _is_ours(self, name: str | None) -> bool:
         return name is not None and (name in self._allowed_hosts or _is_loopback_ip(name))
+
+
+def foreign_page(origin: str, host: str, allowed: Collection[str]) -> Problem | None:
+    """403 for a request from a web page of another site than `host`, unless it is allowed."""
+    if not origin or origin in allowed or "*" in allowed:
+        return None
+    if origin.partition("://")[2].lower() == host.lower():
+        return None
+    return Problem(
+        403,
+        f"Requests from the web page {origin[:100]!r} are refused; allow it with "
+        "--allowed-origins, or set an API key.",
+    )
 
 
 def _hostname(url: str) -> str | None:

@@ -3,6 +3,7 @@ decodes them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -174,6 +175,36 @@ class ImagePrompts:
     ) -> PlacedImages:
         """Pictures in a rendered conversation, whose users' text `literals` has hidden."""
         return place_in_text(self._vision, literals.parts(text), pictures, encode)
+
+    def transcription(self, language: str | None, encode: Encode) -> str:
+        """The prompt that asks for the words of a sound. Raises PromptError for a model without
+        one. `encode` adds no special tokens."""
+        if not self.is_on or not self._vision.transcription:
+            why = self._model.no_images
+            if self.is_on:
+                why = "it hears it in chats" if self._vision.kind == "audio" else "it takes images"
+            raise PromptError(
+                "transcriptions need a model that was trained to write down audio, such as "
+                f"Voxtral; this one was not: {why}",
+                parameter="model",
+            )
+        text, known = self._vision.transcription, self._vision.languages
+        if language is not None and language not in known:
+            raise PromptError(
+                f"Unsupported language: {quoted(language)}. Must be one of {sorted(known)}.",
+                parameter="language",
+            )
+        for mark in re.findall(r"\[.+?\]", text):
+            if len(encode(mark)) != 1:
+                raise PromptError(f"the tokenizer must have the token {mark}", parameter="model")
+        return text.format(language="" if language is None else f"lang:{language}")
+
+    def in_transcription(
+        self, text: str, pictures: Sequence[Picture], encode: Encode
+    ) -> PlacedImages:
+        """A sound in the text of `transcription`. `encode` adds special tokens."""
+        parts = PromptParts.of(text, [self._vision.placeholder])
+        return place_in_text(self._vision, parts, pictures, encode)
 
     @cached_property
     def _vision(self) -> VisionModel:

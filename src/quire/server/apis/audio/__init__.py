@@ -1,0 +1,1 @@
+"""`/v1/audio/transcriptions`: the words of a sound."""

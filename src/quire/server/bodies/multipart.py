@@ -1,0 +1,169 @@
+"""Reads bodies of type `multipart/form-data`: texts and files.
+
+Nothing is written to a disk: the body is in memory, where `max_body_bytes` bounds it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
+
+import msgspec
+from starlette.requests import Request
+
+from quire.errors import RequestError, quoted
+from quire.server.bodies.decoder import decode_form
+from quire.server.bodies.json_http import accepted, check_encoding, context_of
+from quire.server.http.middleware import foreign_page
+from quire.server.http.problems import HttpError, Problem, decode_problem
+from quire.server.work_pool import check_wanted
+from quire.units import KiB, MiB
+
+_MAX_PARTS = 64
+_MAX_HEAD_BYTES = 4 * KiB
+"""Most bytes of the headers of a part."""
+_MAX_TEXT_BYTES = 64 * KiB
+"""Most bytes of all texts together."""
+_PIECE = 1 * MiB
+"""Bytes that are searched at once."""
+_BYTES_PER_UNIT = 1024
+"""Bytes that are divided as fast as one unit of the pool's sizes is done."""
+_BOUNDARY = re.compile(r';\s*boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
+_DISPOSITION = re.compile(r"(?im)^content-disposition:\s*form-data\s*(;.*)$")
+_PARAMETER = re.compile(r';\s*([\w*]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))')
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Part(NamedTuple):
+    """A field of a form."""
+
+    name: str
+    is_file: bool
+    data: bytes
+
+
+async def read_form(request: Request, kind: type[Body]) -> Body:
+    """The request's form as `kind`, whose fields are scalars, texts, lists of texts, or bytes for
+    a file; otherwise as `read_body`. Raises HttpError 415 and 400, RequestError, and what loading
+    a model raises."""
+    media = request.headers.get("content-type", "")
+    if media.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise HttpError(Problem(415, "Only the content type multipart/form-data is understood."))
+    check_encoding(request)
+    _check_page(request)
+    found = _BOUNDARY.search(media)
+    if found is None:
+        raise RequestError("the content type must name the boundary of the parts")
+    parts = await _parts(request, (found[1] or found[2]).encode("latin-1"))
+    try:
+        decoded = decode_form(_values(parts, kind), kind)
+    except msgspec.ValidationError as error:
+        raise HttpError(decode_problem(error)) from None
+    return await accepted(request, decoded)
+
+
+def _check_page(request: Request) -> None:
+    """Raises HttpError 403 for a form of a foreign web page. A browser asks before it sends JSON or
+    a key to another site, but not before it sends a form."""
+    headers = request.headers
+    if "authorization" in headers or "x-api-key" in headers:
+        return
+    allowed = context_of(request).args.allowed_origins
+    problem = foreign_page(headers.get("origin", ""), headers.get("host", ""), allowed)
+    if problem is not None:
+        raise HttpError(problem)
+
+
+async def _parts(request: Request, boundary: bytes) -> list[Part]:
+    body = bytearray()  # Request.body would keep the files a second time
+    async for piece in request.stream():
+        body += piece
+    size = len(body) // _BYTES_PER_UNIT
+    return await context_of(request).pool.run(size, parts_of, body, boundary)
+
+
+def form_of(texts: Mapping[str, str], file: bytes) -> tuple[str, bytes]:
+    """The content type and the body of a form with these texts, and a file as `file`."""
+    mark = secrets.token_hex(16)
+    head = f"--{mark}\r\nContent-Disposition: form-data; name="
+    parts = [f'{head}"{name}"\r\n\r\n{text}\r\n'.encode() for name, text in texts.items()]
+    parts += [f'{head}"file"; filename="file"\r\n\r\n'.encode(), file, b"\r\n"]
+    return f"multipart/form-data; boundary={mark}", b"".join(parts) + f"--{mark}--".encode()
+
+
+def parts_of(body: bytearray, boundary: bytes) -> list[Part]:
+    """The parts of a body. Raises RequestError."""
+    mark = b"\r\n--" + boundary
+    parts = list[Part]()
+    begin = len(mark) - 2 if body.startswith(mark[2:]) else _after(body, mark, 0)
+    while body[begin : begin + 2] != b"--":
+        head_end = body.find(b"\r\n\r\n", begin, begin + _MAX_HEAD_BYTES)
+        if head_end < 0:
+            raise _malformed("a part has no headers that end with an empty line")
+        end = _after(body, mark, head_end + 2)
+        text = body[begin:head_end].decode("utf-8", "replace")
+        parts.append(_part(text, bytes(body[head_end + 4 : max(head_end + 4, end - len(mark))])))
+        if len(parts) > _MAX_PARTS:
+            raise RequestError(f"the form has more than {_MAX_PARTS} parts")
+        begin = end
+    return parts
+
+
+def _after(body: bytearray, mark: bytes, begin: int) -> int:
+    """Where the next boundary ends."""
+    while begin < len(body):
+        place = body.find(mark, begin, begin + _PIECE + len(mark))
+        if place >= 0:
+            return place + len(mark)
+        begin += _PIECE
+        check_wanted()
+    raise _malformed("the boundary that the content type names does not end its last part")
+
+
+def _part(head: str, data: bytes) -> Part:
+    found = _DISPOSITION.search(head)
+    pairs = [] if found is None else _PARAMETER.findall(found[1])
+    given = {name.lower(): text or word for name, text, word in pairs}
+    if head.partition("\r\n")[0].strip() or not given.get("name"):
+        raise _malformed("a part must begin with the header Content-Disposition and a name")
+    return Part(given["name"], "filename" in given or "filename*" in given, data)
+
+
+def _values(parts: list[Part], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The values by field. As for vLLM, an empty text is none. Raises RequestError."""
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    values: dict[str, Any] = {}
+    num_bytes = 0
+    for name, is_file, data in parts:
+        name = name.removesuffix("[]")
+        if name in types and is_file != _is_file(types[name]):
+            raise RequestError(
+                f"{name} must be a {'text, not a file' if is_file else 'file, not a text'}",
+                parameter=name,
+            )
+        num_bytes += 0 if is_file else len(data)
+        if num_bytes > _MAX_TEXT_BYTES:
+            raise RequestError(
+                f"the texts of the form have more than {_MAX_TEXT_BYTES} bytes", parameter=name
+            )
+        try:
+            value = data if is_file else data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise RequestError(f"{quoted(name)} is not valid UTF-8", parameter=name) from None
+        if get_origin(types.get(name)) is list:
+            values.setdefault(name, []).append(value)
+        elif name in values and name in types:
+            raise RequestError(f"the form has {name} more than once", parameter=name)
+        elif value or is_file:
+            values[name] = value
+    return values
+
+
+def _is_file(kind: Any) -> bool:
+    return kind is bytes or bytes in get_args(kind)
+
+
+def _malformed(why: str) -> RequestError:
+    return RequestError(f"the form is malformed: {why}")

@@ -1,0 +1,223 @@
+"""`/v1/audio/transcriptions` of a real server: the openai client, and bodies that are an attack."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("openai")
+
+import openai
+from processes import resident_mib
+from running_server import RunningServer, flags
+
+from quire import LLM, SamplingParams
+from quire.images.sound.wav import wav_of
+
+PATH = "/v1/audio/transcriptions"
+ENGINE = {
+    "dtype": "float32", "max_model_len": 1024, "num_threads": 1, "num_gpu_blocks_override": 200,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from vision_cases import SOUND_CASES
+
+    path: Path = tmp_path_factory.mktemp("sounds") / "model"
+    SOUND_CASES["voxtral"](path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[RunningServer]:
+    engine = {**ENGINE, "model": str(model), "served_model_name": "ears"}
+    running = RunningServer(engine, {"port": 0})
+    yield running.wait_until_serving()
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def client(server: RunningServer) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="-", max_retries=0) as client:
+        yield client
+
+
+def _sound(seconds: float, seed: int = 0, rate: int = 16000) -> bytes:
+    numbers = np.random.default_rng(seed).normal(0, 0.2, round(seconds * rate))
+    return wav_of(numbers.astype(np.float32), rate)
+
+
+def test_the_words_are_those_of_the_prompt_written_by_hand(
+    model: Path, client: Any, tmp_path: Path
+) -> None:
+    sounds = [_sound(0.7), _sound(2.3, 1), _sound(0.5, 2, 44_100)]
+    cases = [
+        (sounds[0], None, {}),
+        (sounds[1], "fr", {}),
+        (sounds[2], "en", {"temperature": 1.0, "seed": 3, "top_p": 0.9, "top_k": 20}),
+        (sounds[2], None, {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.2}),
+    ]
+    found = []
+    for sound, language, options in cases:
+        extra = {name: value for name, value in options.items() if name != "temperature"}
+        path = tmp_path / "x.wav"
+        path.write_bytes(sound)
+        with path.open("rb") as file:
+            reply = client.audio.transcriptions.create(
+                model="ears", file=file, language=language or openai.omit,
+                temperature=options.get("temperature", openai.omit),
+                extra_body={"max_completion_tokens": 12, **extra},
+            )  # fmt: skip
+        found.append((reply.text, reply.usage.seconds))
+    with LLM(str(model), **ENGINE) as llm:
+        for (sound, language, options), (text, seconds) in zip(cases, found, strict=True):
+            spoken = "" if language is None else f"lang:{language}"
+            prompt = f"[INST][BEGIN_AUDIO][AUDIO][/INST]{spoken}[TRANSCRIBE]"
+            params = SamplingParams(max_tokens=12, **{"temperature": 0, **options})
+            given = {"prompt": prompt, "multi_modal_data": {"audio": sound}}
+            [output] = llm.generate(given, params, use_tqdm=False)
+            assert output.outputs[0].text == text
+            assert seconds == (3 if sound is sounds[1] else 1)
+    assert len({text for text, _ in found}) == len(cases)
+
+
+def test_streams_and_options_work(server: RunningServer, client: Any) -> None:
+    file = ("x.wav", _sound(1.4, 5))
+
+    def ask(**options: Any) -> Any:
+        extra = {"max_completion_tokens": 9, **options.pop("extra_body", {})}
+        return client.audio.transcriptions.create(
+            model="ears", file=file, extra_body=extra, **options
+        )
+
+    whole = ask()
+    assert json.loads(ask(response_format="text"))["text"] == whole.text
+    usage = {"stream_include_usage": True, "stream_continuous_usage_stats": True}
+    for extra in ({}, usage):
+        chunks = [one.model_dump() for one in ask(stream=True, extra_body=extra)]
+        last = chunks.pop() if extra else None
+        assert "".join(one["choices"][0]["delta"]["content"] for one in chunks) == whole.text
+        assert {one["object"] for one in chunks} == {"transcription.chunk"}
+        assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+        if last is not None:
+            counts = last["usage"]
+            assert (last["choices"], counts["completion_tokens"]) == ([], 9)
+            # Two parts of a second with 10 rows each, and four other tokens.
+            assert counts["prompt_tokens"] == 2 * 10 + 4
+            assert chunks[-1]["usage"]["completion_tokens"] == 9
+    beams = ask(extra_body={"use_beam_search": True, "n": 3})
+    assert isinstance(beams.text, str)
+    with server.client() as http:
+        data = {"prompt": "Hello", "hotwords": "Quire", "chunking_strategy": "auto"}
+        reply = http.post(PATH, files={"file": file}, data=data).raise_for_status()
+        ignored = reply.headers["x-quire-ignored-fields"]
+        assert ignored == "chunking_strategy, prompt, hotwords"
+        for name in ("/v1/audio/translations", "/v1/realtime"):
+            assert http.post(name, files={"file": file}).status_code == 404
+        for language in ("", "de"):
+            http.post(PATH, files={"file": file}, data={"language": language}).raise_for_status()
+    with pytest.raises(openai.BadRequestError, match="Unsupported language: 'hh'"):
+        ask(language="hh")
+    with pytest.raises(openai.BadRequestError, match="must be a WAV file"):
+        client.audio.transcriptions.create(model="ears", file=("x.mp3", b"ID3" + bytes(99)))
+    with pytest.raises(openai.BadRequestError, match="response_format"):
+        ask(response_format="verbose_json")
+    with pytest.raises(openai.NotFoundError, match="`mouth` does not exist"):
+        client.audio.transcriptions.create(model="mouth", file=file)
+    metrics = server.metrics()
+    assert metrics[f'http_requests_total{{handler="{PATH}",method="POST",status="2xx"}}'] >= 7
+
+
+def test_batches_have_the_audio_at_a_url(model: Path, client: Any, tmp_path: Path) -> None:
+    sound = _sound(1.4, 5)
+    url = f"data:audio/wav;base64,{base64.b64encode(sound).decode()}"
+    options = {"max_completion_tokens": 9, "temperature": 0.0, "seed": 1, "language": None}
+    bodies: list[dict[str, Any]] = [
+        {"file_url": url, **options},
+        {"file_url": "file:///etc/passwd"},
+        {"file_url": 3},
+        {},
+        {"file_url": url, "prompt": "\ud800"},
+        {"file_url": url, 'x"\r\n\r\n': "y"},
+        {"file_url": url, "response_format": ["srt"]},
+    ]
+    lines = [{"custom_id": str(at), "url": PATH, "body": one} for at, one in enumerate(bodies)]
+    (tmp_path / "in").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    command = [sys.executable, "-m", "quire", "run-batch", "-i", "in", "-o", "out"]
+    subprocess.run([*command, *flags({"model": model, **ENGINE})], cwd=tmp_path, check=True)
+    replies = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    extra = {"max_completion_tokens": 9}
+    wanted = client.audio.transcriptions.create(model="ears", file=sound, extra_body=extra)
+    assert replies[0]["response"]["body"]["text"] == wanted.text
+    codes = [one["response"]["status_code"] for one in replies]
+    assert codes == [200, 400, 400, 400, 400, 200, 400]  # a strange name is that of no field
+
+
+def test_no_body_breaks_it(server: RunningServer) -> None:
+    chooser = random.Random(7)
+    good = httpx.Request("POST", "http://a", data={"language": "en"}, files={"file": _sound(0.1)})
+    content, headers = good.read(), {"content-type": good.headers["content-type"]}
+    with server.client() as client:
+        for _ in range(150):
+            body = bytearray(content)
+            for _ in range(chooser.randint(1, 6)):
+                at = chooser.choice([chooser.randrange(len(body)), chooser.randrange(300)])
+                match chooser.randrange(3):
+                    case 0:
+                        body[at] = chooser.randrange(256)
+                    case 1:
+                        del body[at : at + chooser.randrange(200)]
+                    case _:
+                        body[at:at] = body[: chooser.randrange(300)]
+            reply = client.post(PATH, content=bytes(body), headers=headers)
+            assert reply.status_code in (200, 400), reply.text
+        huge = iter([content[:-9], *[bytes(1 << 20)] * 200])
+        with suppress(httpx.WriteError):  # the server has answered, and ended the connection
+            assert client.post(PATH, content=huge, headers=headers).status_code == 413
+        assert client.get("/health").is_success
+        reply = client.post(PATH, content=content, headers=headers)
+        assert reply.is_success, reply.text
+
+
+def test_clients_that_leave_leave_nothing(server: RunningServer) -> None:
+    form = httpx.Request("POST", "http://a", files={"file": ("x.wav", _sound(40))})
+    body, kind = form.read(), form.headers["content-type"]
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    place = (server.url.split("/")[2].split(":")[0], int(server.url.rsplit(":", 1)[1]))
+
+    def leave(count: int) -> None:
+        for at in range(count):
+            sent = (head + body)[: None if at % 2 else len(body) // 2]
+            with socket.create_connection(place) as connection:
+                connection.sendall(sent)
+                time.sleep(0.05 * (at % 4))
+
+    leave(8)
+    server.until_idle()
+    before = resident_mib(server.process.pid)
+    leave(24)
+    server.until_idle()
+    time.sleep(2)
+    assert resident_mib(server.process.pid) - before < 40
+    with server.client() as client:
+        file = {"file": io.BytesIO(_sound(0.5))}
+        assert client.post(PATH, files=file, data={"max_completion_tokens": 4}).is_success
