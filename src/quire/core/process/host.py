@@ -255,10 +255,10 @@ class ProcessHost(EngineCoreClient):
 
 def _private_directory() -> str:
     try:
-        directory = make_scratch("quire-")
+        directory = make_scratch()
         if len(directory) > _MAX_SOCKET_PATH - len(COMMANDS_SOCKET):
             remove_scratch(directory)
-            directory = make_scratch("quire-", "/tmp")
+            directory = make_scratch("/tmp")
     except OSError as error:
         raise ConfigError(
             f"cannot create a directory for the engine process's sockets: {error}; set TMPDIR to a "
