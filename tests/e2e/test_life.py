@@ -208,6 +208,25 @@ def test_what_prevents_loading_is_the_last_line(start_server: StartServer, tmp_p
     assert "Traceback" not in server.log()
 
 
+def test_a_start_without_threads_is_told_as_the_last_line(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\n"
+        "start = threading.Thread.start\n"
+        "def checked(thread):\n"
+        "    if thread.name == 'quire-engine':\n"
+        '        raise RuntimeError("can\'t start new thread")\n'
+        "    start(thread)\n"
+        "threading.Thread.start = checked\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = start_server(wait=False, engine_mode="thread", env={"PYTHONPATH": path})
+    server.may_log_tracebacks = True
+    assert server.wait() == 1
+    assert "RuntimeError: can't start new thread" in server.lines[-1]
+
+
 def test_an_open_bind_without_a_key_is_refused(start_server: StartServer) -> None:
     server = start_server(wait=False, host="0.0.0.0")
     assert server.wait() == 1
