@@ -40,14 +40,17 @@ HOSTILE = {
 }
 """Templates, and why each is stopped."""
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+ENDLESS = EVERY["time: upper of a long text"]
 _PROMPTLY_S = 20.0
 """Within which a probe is answered; the templates take longer or for ever."""
 
 
-def with_template(start_server: StartServer, tmp_path: Path, text: str) -> RunningServer:
+def with_template(
+    start_server: StartServer, tmp_path: Path, text: str, timeout_s: float = 1.0
+) -> RunningServer:
     path = tmp_path / "hostile.jinja"
     path.write_text(text)
-    return start_server(engine={"chat_template": str(path)}, template_timeout=1.0)
+    return start_server(engine={"chat_template": str(path)}, template_timeout=timeout_s)
 
 
 def renderers(server: RunningServer) -> list[int]:
@@ -110,11 +113,8 @@ def test_a_hostile_template_costs_its_own_requests(
 def test_sigterm_ends_a_server_whose_template_hangs(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    path = tmp_path / "chat.jinja"
-    path.write_text("{{ messages[0].content }}")
-    server = start_server(engine={"chat_template": str(path)}, template_timeout=300)
+    server = with_template(start_server, tmp_path, ENDLESS, 300.0)
     pid = until_one_renders(server)
-    os.kill(pid, signal.SIGSTOP)  # as a template that never ends
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(post, server, CHAT)
         time.sleep(2)  # long enough for the request to arrive
@@ -127,15 +127,27 @@ def test_sigterm_ends_a_server_whose_template_hangs(
     assert not is_alive(pid)
 
 
-def test_a_renderer_that_is_killed_is_replaced(server: RunningServer) -> None:
+def test_a_renderer_that_is_killed_or_stopped_is_replaced(server: RunningServer) -> None:
     post(server, CHAT).raise_for_status()
     for _ in range(3):
         for pid in renderers(server):
             os.kill(pid, signal.SIGKILL)
         server.until(lambda: not renderers(server))
         post(server, CHAT).raise_for_status()
+    os.kill(until_one_renders(server), signal.SIGSTOP)
+    begin = time.monotonic()
+    reply = post(server, CHAT)
+    assert time.monotonic() - begin < _PROMPTLY_S
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert "its process was stopped by a signal" in reply.json()["error"]["message"]
+    post(server, CHAT).raise_for_status()
+
+
+def test_a_renderer_that_is_killed_costs_its_request(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = with_template(start_server, tmp_path, ENDLESS, 300.0)
     pid = until_one_renders(server)
-    os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(post, server, CHAT)
         time.sleep(2)  # long enough for the request to arrive
@@ -144,7 +156,6 @@ def test_a_renderer_that_is_killed_is_replaced(server: RunningServer) -> None:
         reply = hanging.result()
     assert reply.status_code == 500
     assert "its process was ended by signal 9" in reply.json()["error"]["message"]
-    post(server, CHAT).raise_for_status()
 
 
 def test_no_renderer_outlives_its_server(start_server: StartServer) -> None:

@@ -70,21 +70,22 @@ def test_sigterm_lets_requests_finish_and_refuses_new_ones(start_server: StartSe
 
 
 def test_sigterm_lets_requests_finish_that_are_not_in_the_engine_yet(
-    start_server: StartServer,
+    start_server: StartServer, tmp_path: Path
 ) -> None:
-    server = start_server(engine_mode="thread")
+    (tmp_path / "slow.jinja").write_text(
+        "{% set t = 'x' * 10000000 %}{% for _ in range(60) %}{% if t|upper == 'a' %}{% endif %}"
+        "{% endfor %}{{ messages[0].content }}"
+    )
+    engine = {"chat_template": str(tmp_path / "slow.jinja")}
+    server = start_server(engine, engine_mode="thread", template_timeout=60)
     body = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 5}
     with ThreadPoolExecutor(1) as pool, server.client() as client:
-        assert client.post("/v1/chat/completions", json=body).status_code == 200
-        for pid in server.children():  # chat templates are rendered there
-            os.kill(pid, signal.SIGSTOP)
         running = pool.submit(lambda: client.post("/v1/chat/completions", json=body))
         time.sleep(2)
         server.signal(signal.SIGTERM)
         server.until(lambda: "Shutting down: 1 requests" in server.log())
-        for pid in server.children():
-            os.kill(pid, signal.SIGCONT)
-        assert running.result(30).status_code == 200
+        assert not running.done()
+        assert running.result(60).status_code == 200
     assert server.wait() == 0
 
 
@@ -162,12 +163,10 @@ def test_the_end_does_not_wait_for_a_model_that_is_being_loaded(
     with ThreadPoolExecutor(1) as pool, server.client() as client:
         waiting = pool.submit(lambda: client.post("/v1/completions", json={**LONG, "model": "b"}))
         (pid,) = server.until(loading)
-        try:
-            server.signal(signal.SIGTERM)
-            assert waiting.result(30).status_code == 503
-            assert server.wait(30) == 0
-        finally:
-            os.kill(pid, signal.SIGKILL)
+        server.signal(signal.SIGTERM)
+        assert waiting.result(30).status_code == 503
+        assert server.wait(30) == 0
+    server.until(lambda: not is_alive(pid))
 
 
 def test_sigkill_leaves_no_engine_behind(start_server: StartServer) -> None:
@@ -207,6 +206,25 @@ def test_what_prevents_loading_is_the_last_line(start_server: StartServer, tmp_p
     assert server.wait() == 1
     assert "missing" in server.lines[-1]
     assert "Traceback" not in server.log()
+
+
+def test_a_start_without_threads_is_told_as_the_last_line(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\n"
+        "start = threading.Thread.start\n"
+        "def checked(thread):\n"
+        "    if thread.name == 'quire-engine':\n"
+        '        raise RuntimeError("can\'t start new thread")\n'
+        "    start(thread)\n"
+        "threading.Thread.start = checked\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = start_server(wait=False, engine_mode="thread", env={"PYTHONPATH": path})
+    server.may_log_tracebacks = True
+    assert server.wait() == 1
+    assert "RuntimeError: can't start new thread" in server.lines[-1]
 
 
 def test_an_open_bind_without_a_key_is_refused(start_server: StartServer) -> None:

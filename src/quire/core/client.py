@@ -38,12 +38,14 @@ class EngineHealth:
 
 @dataclass(frozen=True, slots=True)
 class EngineListener:
-    """Callbacks for engine events. Both are called on the attached event loop."""
+    """Callbacks for engine events. All are called on the attached event loop."""
 
     on_outputs: Callable[[EngineCoreOutputs], None]
     on_dead: Callable[[EngineDeadError], None]
     """Called once, if the engine loop ends without a `shutdown`, also if that was before the client
     was attached."""
+    on_lost: Callable[[list[str], EngineDeadError], object] = lambda _ids, _error: None
+    """Called with the core requests of an engine that has died and is started again."""
 
 
 class EngineCoreClient(ABC):

@@ -27,14 +27,12 @@ from quire.executor.messages import (
 from quire.executor.nodes.tls import messages_over, secured
 from quire.log import configure, get_logger
 from quire.ranks import Link, RankGroup
-from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 
 
-def main(boot_fd: str, steps_fd: str, blocks_fd: str, parent: str) -> int:
+def main(boot_fd: str, steps_fd: str, blocks_fd: str) -> int:
     """Serves until the connections close; returns the exit code."""
-    die_with_parent(int(parent))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the engine decides when this process ends
     with suppress(EOFError, OSError):

@@ -146,16 +146,20 @@ class OutputProcessor:
         now = clock.now()
         return [core_id for record in records for core_id in self._abort(record, now)]
 
-    def fail(self, error: QuireError) -> list[str]:
-        """End all requests; each sink receives its own copy of the error. Returns the core requests
-        to abort."""
-        records = self.records()
+    def fail(self, error: QuireError, core_ids: Iterable[str] | None = None) -> list[str]:
+        """End all requests, or those with these core requests; each sink receives its own copy of
+        the error. Returns the core requests to abort."""
+        if core_ids is None:
+            records = self.records()
+        else:
+            opened = self._open
+            records = [*dict.fromkeys(opened[one][0] for one in core_ids if one in opened)]
         sinks = [record.sink for record in records]
-        core_ids = self.abandon(records)
+        aborted = self.abandon(records)
         for sink in sinks:
             if sink is not None:
                 sink.fail(copy.copy(error))
-        return core_ids
+        return aborted
 
     def abandon(self, records: Iterable[RequestRecord]) -> list[str]:
         """End these requests, begun or not, without notifying their sinks. Returns the core

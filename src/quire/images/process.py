@@ -15,11 +15,11 @@ from functools import partial
 
 import msgspec
 
-from quire.errors import QuireError, RequestError
+from quire.errors import CapacityError, QuireError, RequestError
 from quire.images.job import MAX_SECONDS, MAX_SOUND_SECONDS, REFUSAL, TILES, DecodeJob
 from quire.images.rules import Layout
 from quire.images.sound.rules import AnyRules, Sound
-from quire.system.child_process import ChildPool, ChildProcess, encoded_job
+from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import isolated_command
 from quire.units import GiB
 
@@ -43,7 +43,8 @@ def check_installed() -> None:
 
 def decoded(data: bytes, rules: AnyRules, more: Sequence[bytes] = ()) -> tuple[Layout, memoryview]:
     """The layout and the bytes of all tiles. `more`: the other frames of a video. Raises
-    RequestError for a file that cannot be used, and QuireError if no child can be started."""
+    RequestError for a file that cannot be used, CapacityError if a signal stops the child, and
+    QuireError if no child can be started."""
     what, seconds = ("audio", MAX_SOUND_SECONDS) if isinstance(rules, Sound) else (
         "image", MAX_SECONDS
     )  # fmt: skip
@@ -63,6 +64,8 @@ def _asked(child: ChildProcess, job: bytes, what: str, seconds: float) -> tuple[
         return reply.kind, memoryview(reply.payload)
     except TimeoutError:
         raise RequestError(f"decoding the {what} takes more than {limit:g} s") from None
+    except StoppedError as error:
+        raise CapacityError(f"the process that decodes {what} files {error}") from None
     except (OSError, ValueError) as error:
         code = child.exit_code(_EXIT_S)
         if code == -signal.SIGXCPU:

@@ -159,6 +159,9 @@ class _Server:
             outcome = await self._live()
         except QuireError as error:
             outcome = Outcome(1, str(error))
+        except Exception as error:  # as when the system has no memory, or no more threads
+            logger.error("the server failed unexpectedly", exc_info=error)
+            outcome = Outcome(1, f"{type(error).__name__}: {error}")
         await self._stop(serving)
         logger.log(ERROR if outcome.exit_code else INFO, "%s", outcome.reason)
         self._listener.close()

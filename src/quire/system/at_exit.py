@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import tempfile
@@ -25,8 +26,9 @@ _open: WeakKeyDictionary[Any, tuple[int, Callable[[Any], object]]] = WeakKeyDict
 """For each owner, the process that created it and the function that closes it."""
 _copied: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
 """For each owner, what is called in a forked child."""
-_made: set[str] = set()
-"""Directories of `make_scratch`."""
+_PREFIX = "quire-scratch-"
+_made: dict[str, int] = {}
+"""Directories of `make_scratch`, and the open file by which each is locked."""
 
 
 def close_at_exit(owner: Owner, close: Callable[[Owner], object]) -> None:
@@ -53,18 +55,57 @@ def _close_all() -> None:
                 close(owner)
 
 
-def make_scratch(prefix: str, parent: str | None = None) -> str:
+def make_scratch(parent: str | None = None) -> str:
     """Creates an empty directory that only its owner may read, in `parent` or where temporary
-    files are. Raises OSError."""
-    directory = tempfile.mkdtemp(prefix=prefix, dir=parent)
-    _made.add(directory)
-    return directory
+    files are. Those that processes of this user have left there, because they were killed, are
+    removed: nobody has them locked. Raises OSError."""
+    parent = parent or tempfile.gettempdir()
+    _remove_left(parent)
+    while True:
+        directory = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        with suppress(FileNotFoundError):  # another process took it for one that was left
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            if _is_ours(directory, lock):
+                _made[directory] = lock
+                return directory
+            os.close(lock)
+
+
+def _is_ours(directory: str, lock: int) -> bool:
+    """Locks a new directory. False: another process removes it, or has."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # nothing can be locked here, so nothing is removed either
+        pass
+    return os.path.isdir(directory)
+
+
+def _remove_left(parent: str) -> None:
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX):
+                with suppress(OSError):
+                    _remove_unlocked(entry.path)
+
+
+def _remove_unlocked(directory: str) -> None:
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory)
+    finally:
+        os.close(lock)
 
 
 def remove_scratch(directory: str) -> None:
     """Removes a directory of `make_scratch` with its files. Idempotent."""
     shutil.rmtree(directory, ignore_errors=True)
-    _made.discard(directory)
+    lock = _made.pop(directory, None)
+    if lock is not None:
+        os.close(lock)
 
 
 def remove_all_scratch() -> None:

@@ -8,6 +8,7 @@ side is `child_serving`. Does not know what the child computes. `wait_or_kill` i
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import threading
@@ -24,7 +25,31 @@ _HEAD_BYTES = 5
 _READ_BYTES = 1 << 18
 STOPPED_S = 0.6
 """A child that a signal has stopped for so long, while this process ran, is given up."""
-_WATCH_S = 0.1
+WATCH_S = 0.1
+
+
+_STOPPED = "was stopped by a signal (SIGSTOP)"
+
+
+class StoppedError(OSError):
+    """A signal has stopped the child."""
+
+    def __init__(self) -> None:
+        super().__init__(_STOPPED)
+
+
+class StopWatch:
+    """Looks every `WATCH_S` whether a signal has stopped a process. It counts looks, because time
+    in which this process does not run must not count."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._stopped_s = 0.0
+
+    def look(self) -> bool:
+        """Whether the process has been stopped for longer than `STOPPED_S`."""
+        self._stopped_s = self._stopped_s + WATCH_S if is_stopped(self._pid) else 0.0
+        return self._stopped_s > STOPPED_S
 
 
 class Reply:
@@ -116,18 +141,30 @@ class ChildProcess:
     def ask(self, job: bytes, deadline: float) -> Reply:
         """Sends an encoded job and returns the reply to it. Closes the child after its last reply.
 
-        Raises TimeoutError at the deadline (`time.monotonic`), other OSErrors if the child ends,
-        and ValueError for a malformed reply: the caller then closes the child.
+        Raises TimeoutError at the deadline (`time.monotonic`), StoppedError if a signal stops the
+        child, other OSErrors if it ends, and ValueError for a malformed reply: the caller then
+        closes the child.
         """
-        self.socket.settimeout(_left_s(deadline))
-        self.socket.sendall(job)
+        self.socket.setblocking(False)
+        unsent = memoryview(job)
+        while unsent:
+            self._wait(select.POLLOUT, deadline)
+            unsent = unsent[self.socket.send(unsent) :]
         reply = self.new_reply()
         while reply.num_wanted:
-            self.socket.settimeout(_left_s(deadline))
+            self._wait(select.POLLIN, deadline)
             reply.add(self.socket.recv(reply.num_wanted))
         if reply.is_last:
             self.close()
         return reply
+
+    def _wait(self, event: int, deadline: float) -> None:
+        """Waits until the socket can be read or written."""
+        watch, poll = StopWatch(self.pid), select.poll()
+        poll.register(self.socket, event)
+        while not poll.poll(1000 * min(WATCH_S, _left_s(deadline))):
+            if watch.look():
+                raise StoppedError
 
     def kill(self) -> None:
         """Ends the child at once; a caller that waits for its reply gets an error. Any thread may
@@ -196,18 +233,17 @@ def _end(process: subprocess.Popen[bytes], parent_socket: socket.socket, owner: 
 def wait_or_kill(process: subprocess.Popen[bytes], timeout_s: float) -> str | None:
     """Waits for a child to end. Kills it after this time, or if a signal has stopped it; then the
     result says what was wrong with it."""
-    until, stopped_s = time.monotonic() + timeout_s, 0.0
+    until, watch = time.monotonic() + timeout_s, StopWatch(process.pid)
     problem = None
     while problem is None:
         try:
-            process.wait(_WATCH_S)
+            process.wait(WATCH_S)
             return None
         except subprocess.TimeoutExpired:
-            stopped_s = stopped_s + _WATCH_S if is_stopped(process.pid) else 0.0
-        if stopped_s > STOPPED_S:
-            problem = "was stopped by a signal (SIGSTOP)"
-        elif time.monotonic() > until:
-            problem = f"did not end in {timeout_s:g} s"
+            if watch.look():
+                problem = _STOPPED
+            elif time.monotonic() > until:
+                problem = f"did not end in {timeout_s:g} s"
     process.kill()
     process.wait()
     return problem

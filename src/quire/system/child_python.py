@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -12,11 +10,13 @@ from pathlib import Path
 
 from quire.errors import QuireError
 
-_PR_SET_PDEATHSIG = 1
-
 _RUN_MODULE = (
     "import sys; n = int(sys.argv[2]) + 3; module, sys.path[:] = sys.argv[1], sys.argv[3:n]; "
     "from importlib import import_module; sys.exit(import_module(module).main(*sys.argv[n:]))"
+)
+_DIE_WITH_PARENT = (  # prctl(PR_SET_PDEATHSIG, SIGKILL)
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
 
 
@@ -28,6 +28,18 @@ def module_command(module: str, *arguments: str) -> list[str]:
     """
     paths = [path for path in sys.path if isinstance(path, str)]
     return [sys.executable, "-c", _RUN_MODULE, module, str(len(paths)), *paths, *arguments]
+
+
+def dying_command(module: str, *arguments: str) -> list[str]:
+    """As `module_command`, for a process that the kernel kills when the thread that starts it ends.
+
+    The kernel is told by an interpreter that runs nothing else, because what a Python installation
+    runs at each start (`sitecustomize`) may hang. Only Linux has this signal.
+    """
+    command = module_command(module, *arguments)
+    if sys.platform != "linux":
+        return command
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def isolated_command(module: str, packages: Sequence[str], user: str) -> list[str]:
@@ -42,12 +54,3 @@ def isolated_command(module: str, packages: Sequence[str], user: str) -> list[st
         folders.append(str(Path(spec.origin).parents[1]))
     code = f"import sys; sys.path += sys.argv[1:]; from {module} import main; main()"
     return [sys.executable, "-I", "-S", "-c", code, *dict.fromkeys(folders)]
-
-
-def die_with_parent(parent: int | None = None) -> None:
-    """Make the kernel kill this process when the thread that started it ends. Ends it at once if
-    `parent`, where given, has ended already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent:
-        os._exit(1)

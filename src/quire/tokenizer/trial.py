@@ -22,8 +22,8 @@ from quire import env
 from quire.config.checkpoint.model_files import has_file, read_bytes
 from quire.errors import CheckpointError
 from quire.log import get_logger
-from quire.system.child_process import ChildProcess, encoded_job
-from quire.system.child_python import module_command
+from quire.system.child_process import ChildProcess, StoppedError, encoded_job
+from quire.system.child_python import dying_command
 from quire.tokenizer.rust_tokenizer import MAX_TOKENIZER_BYTES, MODEL, TEKKEN
 from quire.tokenizer.trial_process import DECODE, DONE, ENCODE, IMPORT, LOAD
 from quire.units import GiB, MiB, format_bytes
@@ -135,6 +135,8 @@ def _run(file: Path, num_bytes: int) -> None:
             return
         except TimeoutError:
             died = f"does not end in {wall_s:.0f} s"
+        except StoppedError as error:
+            died = str(error)
         except (OSError, ValueError):
             died = _death(child.exit_code(_EXIT_S), cpu_s, memory, _end_of(errors))
     if not step:
@@ -146,7 +148,7 @@ def _child(directory: Path, cpu_s: int, memory: int, errors: IO[bytes]) -> Child
     if not sys.executable or getattr(sys, "frozen", False):
         raise _UntriedError("no Python interpreter is known")
     words = (str(directory), str(cpu_s), str(memory))
-    command = module_command("quire.tokenizer.trial_process", *words)
+    command = dying_command("quire.tokenizer.trial_process", *words)
     try:
         environment = {**os.environ, "RUST_BACKTRACE": "0"}
         return ChildProcess(command, DONE, 0, stderr=errors, env=environment)

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.system.child_python import die_with_parent
 from quire.system.child_serving import limit, limit_processor_time, serve
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ _NUM_DECODED = 1000
 def main(directory: str, cpu_s: str, memory: str) -> int:
     """Tries the tokenizer of a directory within bounds: seconds of processor time, bytes."""
     os.environ.update(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1")
-    die_with_parent()
     limit("RLIMIT_CORE", 0)
     limit("RLIMIT_AS", int(memory))
     limit_processor_time(int(cpu_s))

@@ -26,7 +26,7 @@ from quire.config.engine_args import EngineArgs
 from quire.core.parallel.client import ParallelClient, _start_all
 from quire.core.parallel.restarts import Restarts
 from quire.core.process.host import ProcessHost
-from quire.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
+from quire.errors import ConfigError, EngineDeadError, RequestError
 from quire.frontend.online.async_llm import AsyncLLM
 from quire.outputs import RequestOutput
 from quire.params import RequestOutputKind, SamplingParams
@@ -193,7 +193,8 @@ def test_an_engine_that_dies_is_started_again(model: str) -> None:
         ]
         os.kill(client.pids[1], signal.SIGKILL)
         assert [one async for one in streams[0]][-1].finished
-        with pytest.raises(EngineGenerateError, match=r"engine 1 of 2: .*killed by signal 9"):
+        lost = r"engine 1 of 2: .*killed by signal 9; it is being started again"
+        with pytest.raises(EngineDeadError, match=lost):
             async for _ in streams[1]:
                 pass
         with pytest.raises(EngineDeadError, match="being started again"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +158,17 @@ def test_end_tokens(values: Any, expected: tuple[int, ...]) -> None:
 def test_end_tokens_that_are_no_ids(values: Any) -> None:
     with pytest.raises(CheckpointError, match=r"^some file: .*not a token id"):
         eos_token_ids(GenerationConfig({"eos_token_id": values}, "some file"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="relies on /proc")
+def test_a_small_file_takes_little_memory_whatever_its_bound(tmp_path: Path) -> None:
+    """As with `ulimit -v`, where memory counts that is reserved and not used."""
+    (tmp_path / "a").write_bytes(b"text")
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from quire.config.checkpoint.model_files import read_bytes\n"
+        "pages = int(Path('/proc/self/statm').read_text().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (64 << 20),) * 2)\n"
+        "assert read_bytes(Path(sys.argv[1]), max_bytes=1 << 30) == b'text'"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=True)

@@ -231,7 +231,7 @@ def test_an_abort_is_explained_by_what_the_process_wrote(
 ) -> None:
     reply = "os.read(0, 5); os.write(1, b'D' + bytes(4))"  # to the first job
     code = f"import os; {reply}; os.read(0, 5); os.write(2, {words.encode()!r}); os.abort()"
-    monkeypatch.setattr(trial, "module_command", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(trial, "dying_command", lambda *_: [sys.executable, "-c", code])
     with pytest.raises(CheckpointError, match=f"tokenizer.json: .*{message}.*, as it loads it"):
         try_out(write(tmp_path))
 

@@ -12,8 +12,15 @@ from collections.abc import Callable
 import msgspec
 
 from quire.chat.job import TOO_LONG, RenderJob
-from quire.errors import QuireError, RequestError
-from quire.system.child_process import ChildProcess, Reply, encoded_job
+from quire.errors import CapacityError, QuireError, RequestError
+from quire.system.child_process import (
+    WATCH_S,
+    ChildProcess,
+    Reply,
+    StoppedError,
+    StopWatch,
+    encoded_job,
+)
 from quire.system.child_python import isolated_command
 from quire.units import format_bytes
 
@@ -32,10 +39,17 @@ class PendingRender:
         self.text: asyncio.Future[str] = self._loop.create_future()
         """The prompt. Fails with RequestError, or with QuireError if the child dies."""
         self._timer = self._loop.call_later(CLOCK_FACTOR * job.max_seconds, self._fail, None)
+        self._stops = StopWatch(process.pid)
+        self._watch = self._loop.call_later(WATCH_S, self._look)
         process.socket.setblocking(False)
         self._send()
         if self._unsent:
             self._loop.add_writer(process.socket, self._send)
+
+    def _look(self) -> None:
+        self._watch = self._loop.call_later(WATCH_S, self._look)
+        if self._stops.look():
+            self._fail(StoppedError())
 
     def _send(self) -> None:
         try:
@@ -86,7 +100,7 @@ class PendingRender:
         """Ends the child. `cause` None: the time limit has passed."""
         self._leave_loop()
         self._unsent = memoryview(b"")
-        if cause is None:
+        if cause is None or isinstance(cause, StoppedError):
             self._process.kill()
         ending = self._loop.run_in_executor(None, self._process.end, self._job, cause)
         ending.add_done_callback(self._on_killed)
@@ -98,6 +112,7 @@ class PendingRender:
 
     def _leave_loop(self) -> None:
         self._timer.cancel()
+        self._watch.cancel()
         self._loop.remove_writer(self._process.socket)
         self._loop.remove_reader(self._process.socket)
 
@@ -133,7 +148,8 @@ class RenderProcess(ChildProcess):
             raise QuireError(f"no process for chat templates can be started: {error}") from None
 
     def render(self, job: RenderJob) -> str:
-        """The prompt. Raises RequestError, and QuireError if the child dies.
+        """The prompt. Raises RequestError, CapacityError if a signal stops the child, and
+        QuireError if it dies.
 
         Any other exception during the wait, such as Ctrl+C, ends the child too.
         """
@@ -162,6 +178,9 @@ class RenderProcess(ChildProcess):
             return RequestError(
                 f"{what} was stopped: it takes more than {seconds:g} s", parameter="messages"
             )
+        if isinstance(cause, StoppedError):
+            self.close()
+            return CapacityError(f"{what} has no prompt: its process {cause}")
         code = self.exit_code(_EXIT_S)
         if code == -signal.SIGXCPU:
             too_long = TOO_LONG.format(job.max_seconds)

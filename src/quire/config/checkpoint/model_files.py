@@ -8,6 +8,7 @@ families in `models` interpret the keys.
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -110,7 +111,9 @@ def read_bytes(path: Path, *, max_bytes: int) -> bytes:
     """A file of at most `max_bytes`. Raises CheckpointError."""
     try:
         with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
+            # `read` takes memory for what it is asked for. A device has no size.
+            size = os.fstat(file.fileno()).st_size or max_bytes
+            raw = file.read(min(size, max_bytes) + 1)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > max_bytes:

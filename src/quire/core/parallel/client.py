@@ -29,13 +29,7 @@ from quire.errors import EngineDeadError
 from quire.log import get_logger
 from quire.placement import Placement
 from quire.placement.policy import EngineLimits
-from quire.protocol import (
-    EngineCoreOutput,
-    EngineCoreOutputs,
-    KVStoreStats,
-    SchedulerStats,
-)
-from quire.system import clock
+from quire.protocol import EngineCoreOutputs, KVStoreStats, SchedulerStats
 
 logger = get_logger(__name__)
 
@@ -228,13 +222,10 @@ class ParallelClient(EngineCoreClient):
             return
         logger.error("%s; it is started again in %.1f s", cause, pause_s)
         self._down[number] = cause
-        failed = [
-            EngineCoreOutput(request_id=one, finish_reason="error", error=cause)
-            for one in self._placement.take_out(number)
-        ]
+        lost = self._placement.take_out(number)
         self._stats[number] = _IDLE
-        if failed and self._listener is not None:
-            self._listener.on_outputs(EngineCoreOutputs(outputs=failed, timestamp=clock.now()))
+        if lost and self._listener is not None:
+            self._listener.on_lost(lost, EngineDeadError(_being_started(cause)))
         threading.Thread(
             target=self._start_again, args=(number, pause_s), name="quire-restart", daemon=True
         ).start()

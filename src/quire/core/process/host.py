@@ -6,7 +6,6 @@ Implements `EngineCoreClient`; the other side is `process.main`.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 from concurrent.futures import Future
@@ -30,7 +29,7 @@ from quire.log import get_logger
 from quire.system import clock
 from quire.system.at_exit import close_at_exit, make_scratch, remove_scratch
 from quire.system.child_process import wait_or_kill
-from quire.system.child_python import module_command
+from quire.system.child_python import dying_command
 from quire.system.thread_states import is_stopped, thread_states
 
 logger = get_logger(__name__)
@@ -255,10 +254,10 @@ class ProcessHost(EngineCoreClient):
 
 def _private_directory() -> str:
     try:
-        directory = make_scratch("quire-")
+        directory = make_scratch()
         if len(directory) > _MAX_SOCKET_PATH - len(COMMANDS_SOCKET):
             remove_scratch(directory)
-            directory = make_scratch("quire-", "/tmp")
+            directory = make_scratch("/tmp")
     except OSError as error:
         raise ConfigError(
             f"cannot create a directory for the engine process's sockets: {error}; set TMPDIR to a "
@@ -274,7 +273,7 @@ def _spawn(directory: str) -> subprocess.Popen[bytes]:
     """
     try:
         return subprocess.Popen(
-            module_command("quire.core.process.main", directory, str(os.getpid())),
+            dying_command("quire.core.process.main", directory),
             stdin=subprocess.PIPE,
             start_new_session=True,
         )

@@ -29,7 +29,6 @@ from quire.core.process.channel import (
 from quire.core.step_watch import WATCH_INTERVAL_S, StepObservation, StepWatch
 from quire.log import configure, get_logger, unblock_stderr
 from quire.system import clock
-from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 
@@ -37,13 +36,9 @@ _FLUSH_MS = 2000
 _POLL_MS = 200
 
 
-def main(directory: str, parent: str) -> int:
-    """Serves until a `Stop` command; returns the exit code: 0, or 1 if the engine failed.
-
-    `parent` is the process id of the front end.
-    """
+def main(directory: str) -> int:
+    """Serves until a `Stop` command; returns the exit code: 0, or 1 if the engine failed."""
     threading.Thread(target=_watch_stdin, daemon=True).start()
-    die_with_parent(int(parent))
     unblock_stderr()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from quire.config.ranks import Rank
 from quire.config.records import EngineConfig
 from quire.executor.messages import Boot, encode
-from quire.system.child_python import module_command
+from quire.system.child_python import dying_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,7 @@ def _spawn(boot: Boot, channels: tuple[int, int]) -> subprocess.Popen[bytes]:
         os.lseek(message, 0, os.SEEK_SET)
         shared = [fd for fd in (boot.shared_fd, boot.draft_fd) if fd >= 0]
         return subprocess.Popen(
-            module_command(
-                "quire.executor.rank_main", *map(str, (message, steps, blocks, os.getpid()))
-            ),
+            dying_command("quire.executor.rank_main", *map(str, (message, steps, blocks))),
             stdin=subprocess.DEVNULL,
             pass_fds=(message, steps, blocks, *shared, *_links(boot)),
             start_new_session=True,

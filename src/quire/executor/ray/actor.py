@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 
 from quire.system.child_process import wait_or_kill
-from quire.system.child_python import module_command
+from quire.system.child_python import dying_command
 
 
 class NodeActor:
@@ -20,9 +20,7 @@ class NodeActor:
         """Serves the engine that listens there; returns how it ended. `certificates`: environment
         variables that name the engine's, for a machine that has none of its own."""
         process = subprocess.Popen(
-            module_command(
-                "quire.executor.ray.agent_main", host, str(port), str(number), str(os.getpid())
-            ),
+            dying_command("quire.executor.ray.agent_main", host, str(port), str(number)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**certificates, **os.environ},

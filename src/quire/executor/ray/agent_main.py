@@ -8,15 +8,13 @@ import sys
 from quire.errors import QuireError
 from quire.executor.nodes.agent import NodeArgs, serve_node
 from quire.log import get_logger
-from quire.system.child_python import die_with_parent
 
 logger = get_logger(__name__)
 
 
-def main(host: str, port: str, number: str, parent: str) -> int:
+def main(host: str, port: str, number: str) -> int:
     """Serves until the engine ends; returns the exit code. The key comes over standard input, and
     why this machine could not take part goes to standard output."""
-    die_with_parent(int(parent))
     reason = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # which ranks get too
     try:

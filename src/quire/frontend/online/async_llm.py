@@ -461,16 +461,21 @@ class AsyncLLM(EngineControl, EngineBase, UnsupportedAsyncMethods):
             if llm is not None and llm.requests.binding.loop is loop:
                 llm.requests.take_outputs(outputs)
 
+        def on_lost(core_ids: list[str], error: EngineDeadError) -> None:
+            llm = this()
+            if llm is not None:
+                llm.requests.fail(error, core_ids)
+
         def on_dead(error: EngineDeadError) -> None:
             llm = this()
             if llm is not None:
                 llm._on_dead(error)
 
-        self._client.attach(loop, EngineListener(on_outputs, on_dead))
+        self._client.attach(loop, EngineListener(on_outputs, on_dead, on_lost))
 
     def _on_dead(self, error: EngineDeadError) -> None:
         self._dead_error = self._dead_error or error
-        self.requests.fail_all(error)
+        self.requests.fail(error)
         for session in self._sessions:
             session.abort(copy.copy(error))
 

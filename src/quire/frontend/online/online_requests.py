@@ -161,9 +161,10 @@ class OnlineRequests:
         with self.binding.bound():
             self._abort_in_core(self.outputs.abort(self.outputs.records()))
 
-    def fail_all(self, error: QuireError) -> None:
-        """End all requests; each caller receives its own copy of the error."""
-        self._abort_in_core(self.outputs.fail(error))
+    def fail(self, error: QuireError, core_ids: Iterable[str] | None = None) -> None:
+        """End all requests, or those with these core requests; each caller receives its own copy of
+        the error."""
+        self._abort_in_core(self.outputs.fail(error, core_ids))
 
     def abandon_all(self) -> None:
         """End all requests without notifying their callers, whose loop is closed."""

@@ -63,7 +63,7 @@ class Fleet:
         self._num_waiting = 0
         self._loads = asyncio.Lock()
         self._tasks = set[asyncio.Task[None]]()
-        self._turns = make_scratch("quire-turns-")
+        self._turns = make_scratch()
         self._is_closed = False
 
     def member_of(self, model: ServedModel) -> Member:

@@ -11,10 +11,10 @@ import time
 
 import msgspec
 
-from quire.errors import QuireError
+from quire.errors import CapacityError, QuireError
 from quire.structured.limits import MAX_TRIAL_S
 from quire.structured.trials.wire import OUTCOME, TrialJob
-from quire.system.child_process import ChildPool, ChildProcess, encoded_job
+from quire.system.child_process import ChildPool, ChildProcess, StoppedError, encoded_job
 from quire.system.child_python import module_command
 
 MAX_PROCESSES = 2
@@ -30,8 +30,8 @@ class TrialStopped(Exception):  # noqa: N818  (the grammar failed, not this code
 
 
 def try_grammar(job: TrialJob) -> str:
-    """The library's error about a grammar; empty if it works. Raises TrialStopped, and QuireError
-    where no child can be started."""
+    """The library's error about a grammar; empty if it works. Raises TrialStopped, CapacityError if
+    a signal stops the child, and QuireError where no child can be started."""
     with _children.child() as child:
         return _outcome(child, job)
 
@@ -42,6 +42,8 @@ def _outcome(child: ChildProcess, job: TrialJob) -> str:
         return child.ask(data, time.monotonic() + _CLOCK_S).payload.decode()
     except TimeoutError:
         raise TrialStopped(f"compiling it takes more than {_CLOCK_S:g} s") from None
+    except StoppedError as error:
+        raise CapacityError(f"the process that tries grammars {error}") from None
     except (OSError, ValueError) as error:
         raise _death(child.exit_code(_EXIT_S), error) from None
 
