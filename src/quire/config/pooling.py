@@ -14,7 +14,7 @@ from quire.errors import ConfigError, quoted
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
 POOLING_TASKS: tuple[PoolingTask, ...] = get_args(PoolingTask)
-PoolingType = Literal["cls", "last", "mean", "all"]
+PoolingType = Literal["cls", "last", "mean", "all", "late"]
 """Which states of a text become its result: that of the first or the last token, the mean of all,
 or each token's own."""
 PoolingActivation = Literal["normalize", "softmax", "sigmoid", "identity"]
